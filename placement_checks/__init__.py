@@ -13,20 +13,20 @@ from placement_checks.rules.registry import NAMES
 
 _HOMES = {
     "CaughtLog": "logs.live",
-    "Cluster": "run.cluster",
+    "Cluster": "run.cluster.local",
     "Device": "core.devices",
     "Evidence": "core.evidence",
     "Finding": "core.results",
     "Impact": "core.results",
-    "LocalCluster": "run.cluster",
+    "LocalCluster": "run.cluster.local",
     "Log": "logs",
     "Machine": "core.machines",
     "Missing": "core.missing",
-    "Need": "rules.needs",
+    "Need": "rules.requirements",
     "Op": "core.placement",
-    "Place": "testing.place",
+    "Place": "testing.fixtures",
     "Placement": "core.placement",
-    "PlacementBaseline": "testing.placement_baseline",
+    "PlacementBaseline": "testing.baselines",
     "PlacementError": "core.errors",
     "Program": "core.program",
     "RULES": "rules.registry",
@@ -37,17 +37,17 @@ _HOMES = {
     "Variable": "core.variables",
     "Verdict": "core.results",
     "assert_rules": "testing.checking",
-    "assert_training_equal": "testing.runs",
+    "assert_training_equal": "testing.checking",
     "average_gradients": "run.averaging",
     "catch_log": "logs.live",
-    "local_cluster": "run.cluster",
+    "local_cluster": "run.cluster.local",
     "mean_of_stacked": "run.averaging",
-    "place": "verification.gathering",
+    "place": "verification.placing",
     "read_logs": "logs",
-    "simulated_gpus": "run.eager",
+    "simulated_gpus": "run.simulated_gpus",
     "verify": "verification.judging",
-    "watch": "loading.watched_code",
-    "with_numbers": "verification.numbers",
+    "watch": "capture.block",
+    "with_numbers": "verification.running",
 } | {f"assert_{name.replace('-', '_')}": "testing.assertions" for name in NAMES}
 
 __all__ = list(_HOMES)
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        from placement_checks.loading.start import INSTALL
+        from placement_checks.tf.startup import INSTALL
 
         message = f"{__name__}.{name} needs TensorFlow, which is not installed; {INSTALL}"
         raise ModuleNotFoundError(message, name=error.name) from None

@@ -1,5 +1,6 @@
-"""The public names, as type checkers read them. Written by python -m tests.generate."""
+"""The public names, as type checkers read them. Written by python -m tools.generate."""
 
+from placement_checks.capture.block import watch
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
@@ -10,15 +11,14 @@ from placement_checks.core.program import Program, Step
 from placement_checks.core.results import Finding, Impact, Report, Verdict
 from placement_checks.core.timing import Timing
 from placement_checks.core.variables import Variable
-from placement_checks.loading.watched_code import watch
 from placement_checks.logs import Log, read_logs
 from placement_checks.logs.live import CaughtLog, catch_log
 from placement_checks.rules.base import Rule
-from placement_checks.rules.needs import Need
 from placement_checks.rules.registry import RULES
+from placement_checks.rules.requirements import Need
 from placement_checks.run.averaging import average_gradients, mean_of_stacked
-from placement_checks.run.cluster import Cluster, LocalCluster, local_cluster
-from placement_checks.run.eager import simulated_gpus
+from placement_checks.run.cluster.local import Cluster, LocalCluster, local_cluster
+from placement_checks.run.simulated_gpus import simulated_gpus
 from placement_checks.testing.assertions import (
     assert_aggregated_before_clipped,
     assert_averaging_on_host,
@@ -48,13 +48,12 @@ from placement_checks.testing.assertions import (
     assert_variables_shared,
     assert_weights_equal,
 )
-from placement_checks.testing.checking import assert_rules
-from placement_checks.testing.place import Place
-from placement_checks.testing.placement_baseline import PlacementBaseline
-from placement_checks.testing.runs import assert_training_equal
-from placement_checks.verification.gathering import place
+from placement_checks.testing.baselines import PlacementBaseline
+from placement_checks.testing.checking import assert_rules, assert_training_equal
+from placement_checks.testing.fixtures import Place
 from placement_checks.verification.judging import verify
-from placement_checks.verification.numbers import with_numbers
+from placement_checks.verification.placing import place
+from placement_checks.verification.running import with_numbers
 
 __all__ = [
     "RULES",

@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked import run_forked
+from support.forked import run_forked
 
 TELLS = """
-import atexit, os, sys, threading, time
+import atexit
+import os
+import sys
+import threading
+import time
 def late():
     time.sleep(0.1)
     print("a thread")

@@ -16,8 +16,8 @@ from placement_checks.rules.registry import NAMES
 _WITHOUT_TENSORFLOW = """
 import sys
 import placement_checks
-from placement_checks.report import json
-from placement_checks.report.text import writing
+from placement_checks.report.common import json
+from placement_checks.report.text import writer
 runs = {"average_gradients", "mean_of_stacked", "simulated_gpus", "watch"}
 for name in set(placement_checks.__all__) - runs:
     getattr(placement_checks, name)

@@ -88,7 +88,7 @@ def _imported(module: ast.Module) -> Iterator[str]:
     "module",
     [
         "cli",
-        "report.json",
+        "report.common.json",
         "report.text",
         "testing.assertions",
         "testing.pytest_plugin",

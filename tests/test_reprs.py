@@ -6,8 +6,8 @@ import inspect
 from pathlib import Path
 
 import pytest
-from graphs import op, placement
-from timings import timing
+from support.graphs import op, placement
+from support.timings import timing
 
 import placement_checks
 from placement_checks import (
@@ -31,7 +31,7 @@ from placement_checks import (
 )
 from placement_checks.core.errors import InputError
 from placement_checks.logs import Record
-from placement_checks.testing.baseline_files import BaselineFiles
+from placement_checks.testing.baselines import BaselineFiles
 
 GRAPH = placement(op("w\n", "VarHandleOp", "/gpu:0", "GPU:0"), op("c", "Const"))
 FINDING = Finding("w", "VarHandleOp", "assigned", "/cpu:0", "/gpu:0", "", "", frames=("a.py:3",))

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from baselines import TWO
-from commands import Ran
+from support.baselines import TWO
+from support.commands import Ran
 
 import placement_checks
-from placement_checks.core.baseline.text import render
-from placement_checks.verification.baselines.comparing import written
+from placement_checks.baseline.compare import written
+from placement_checks.baseline.text import render
 
 HOME = Path(placement_checks.__file__).parents[1]
 _BLOCKED = """

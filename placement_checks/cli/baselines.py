@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from placement_checks.baseline import files
+from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.compare_files import compare_pages
 from placement_checks.cli.output import tell
-from placement_checks.core.baseline.values import Baseline
+from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.results import Report
-from placement_checks.report.baseline import headline, render_json, render_text
-from placement_checks.verification.baselines import files
-from placement_checks.verification.baselines.broken_rules import with_rules
-from placement_checks.verification.baselines.comparing import compare, written
-from placement_checks.verification.baselines.pages import compare_pages
+from placement_checks.report.common.baseline import headline, render_json, render_text
+from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.targets import gather
 

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import click
 
+from placement_checks.baseline import files
 from placement_checks.cli import FAILED, baselines
-from placement_checks.cli.completing import FILE
-from placement_checks.cli.format_option import format_option
 from placement_checks.cli.options import (
+    FILE,
     ProgramCommand,
     call_settings,
+    format_option,
     let_of,
     machine_options,
     program_options,
 )
 from placement_checks.core.errors import UsageError
-from placement_checks.report.diff import render_json, render_text
-from placement_checks.report.picture.changes import changes_data
-from placement_checks.report.picture.page import page
+from placement_checks.report.commands.diff import render_json, render_text
+from placement_checks.report.page.data import changes_data
+from placement_checks.report.page.write import page
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
-from placement_checks.verification.baselines import files
-from placement_checks.verification.comparing import compare
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.diff import compare
 from placement_checks.verification.targets import check_targets, gather, is_log
 
 

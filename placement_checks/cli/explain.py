@@ -1,38 +1,94 @@
-"""``placement-checks explain``."""
+"""``placement-checks explain``.
+
+What a user names of a program: an op, a variable or a device.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from placement_checks.cli.completing import FILE, RULE
 from placement_checks.cli.options import (
+    FILE,
+    RULE,
     ProgramCommand,
     call_settings,
     let_of,
     machine_options,
     program_options,
 )
-from placement_checks.core.devices import Device
-from placement_checks.core.errors import UsageError
-from placement_checks.report.text import explanation
-from placement_checks.report.text.explained_device import explained_device
-from placement_checks.report.text.explained_op import explained_op
+from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.placement import Op, Placement, producer_of
+from placement_checks.report.text import explain
+from placement_checks.report.text.explain import explained_device, explained_op
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
-from placement_checks.util.printable import printable
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.util.text import joined, nearest, printable
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
-from placement_checks.verification.objects import object_named
 from placement_checks.verification.policy import rule_named
 from placement_checks.verification.targets import gather
+
+_OFFERED = 3  # names that are near
+
+
+def object_named(placement: Placement, text: str) -> Op | Device:
+    """The op or device of that name; ``w:0`` and ``^w`` are the op w.
+
+    Raises:
+        UsageError: there is none; the message offers the nearest names.
+    """
+    op = placement.ops.get(producer_of(text))
+    if op is not None:
+        return op
+    device = _device(text)
+    if device is None:
+        near = " or ".join(map(repr, _nearest(producer_of(text), placement)))
+        fix = f"did you mean {near}?" if near else "placement-checks place TARGET lists them"
+        raise UsageError(repr(text), f"is no op or device of {placement.program}", fix)
+    if not _is_known(placement, device):
+        devices = placement.machine.devices if placement.machine else ()
+        names = joined(each.short for each in devices) or "none by name"
+        raise UsageError(repr(text), f"is no device of {placement.program}", f"it has {names}")
+    return device
+
+
+def _device(text: str) -> Device | None:
+    """What it says where it is written like a device: ``/gpu:1``, ``GPU:1``."""
+    try:
+        device = Device.parse(text)
+    except InputError:
+        return None
+    return device if device.index is not None or device.job else None
+
+
+def _is_known(placement: Placement, device: Device) -> bool:
+    """Whether the machine has it, or an op asks for it."""
+    if placement.machine is not None and placement.machine.has(device):
+        return True
+    requested = {op.requested for op in placement.ops.values()}
+    return any(each and each.over(LOCALHOST).matches(device) for each in requested)
+
+
+def _nearest(name: str, placement: Placement) -> list[str]:
+    """The variables that end so or are spelled like it, else such ops, else the least unlike."""
+    ops = list(placement.ops)
+    for names in ([variable.name for variable in placement.variables], ops):
+        ending = [other for other in names if other.endswith(f"/{name}")]
+        spelled = get_close_matches(name, names, n=_OFFERED)
+        if near := list(dict.fromkeys([*ending, *spelled])):
+            return near[:_OFFERED]
+    least_unlike = nearest(name, ops)
+    return [least_unlike] if least_unlike else []
 
 
 @click.command(
@@ -89,7 +145,7 @@ def _explain_rule(name: str, call: Settings) -> None:
             "train.py:build",
         )
     text = rule_named(name).explanation()
-    explanation.write(text, example(name), Console(file=sys.stdout))
+    explain.write(text, example(name), Console(file=sys.stdout))
 
 
 def _explained(name: str, target: str, settings: Settings) -> Iterable[str]:

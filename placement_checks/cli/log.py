@@ -10,13 +10,17 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
-from placement_checks.cli.completing import FILE
-from placement_checks.cli.format_option import format_option
+from placement_checks.cli.options import FILE, format_option
 from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
-from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
-from placement_checks.util.garbage import gc_paused
-from placement_checks.util.printable import printable
+from placement_checks.report.commands.log import (
+    render_json,
+    render_lines,
+    render_text,
+    torn_and_reason,
+)
+from placement_checks.util.resources import gc_paused
+from placement_checks.util.text import printable
 
 _WORTH_A_BAR = 1 << 25  # bytes
 _STEPS = 50  # of the bar

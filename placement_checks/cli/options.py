@@ -1,4 +1,9 @@
-"""The options that the commands share for placing."""
+"""The options that the commands share for placing.
+
+The option --format, which is the same for all commands that have it.
+
+Arguments for which a shell offers what there is; they are texts, and checked later.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
 
 from placement_checks.core.cluster_spec import TF_CONFIG
+from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import UsageError
-from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
+from placement_checks.rules.registry import RULES
 from placement_checks.verification.configuration import Settings
 
 
@@ -110,3 +118,35 @@ def call_settings(
     if machine is not None:
         Machine.parse(machine)
     return Settings(gpus, machine, soft, **others)
+
+
+def format_option(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option, of the formats of a command; the first is the one by default."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="How the report is written.",
+    )
+
+
+class _File(StringParamType):
+    def shell_complete(
+        self, _context: click.Context, _parameter: click.Parameter, text: str
+    ) -> list[CompletionItem]:
+        """What the shell knows of files."""
+        return [CompletionItem(text, type="file")]
+
+
+class _Rule(StringParamType):
+    def shell_complete(
+        self, _context: click.Context, _parameter: click.Parameter, text: str
+    ) -> list[CompletionItem]:
+        """The names that begin with a text."""
+        return [CompletionItem(name) for name in RULES if name.startswith(text)]
+
+
+FILE = _File()
+RULE = _Rule()

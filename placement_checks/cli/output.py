@@ -1,4 +1,7 @@
-"""Standard output and error of a command: all that it prints is written, or it fails."""
+"""Standard output and error of a command: all that it prints is written, or it fails.
+
+Files that a command writes: each is replaced whole, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 from placement_checks.core.errors import UsageError
-from placement_checks.util.printable import printable
+from placement_checks.util.files import check_replaceable, replace_file
+from placement_checks.util.text import printable
 
 
 @contextlib.contextmanager
@@ -93,3 +98,55 @@ class _Descriptor(io.FileIO):
             self._lost = True
             raise UsageError(self._name, reason.strerror or "cannot be written") from None
         return written
+
+
+@contextlib.contextmanager
+def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
+    """The stream of a file, or standard output; a file is replaced whole when all is written.
+
+    Args:
+        path: the file; one that is not regular, such as a pipe, is written to directly.
+        option: the one that named it.
+
+    Raises:
+        UsageError: it cannot be written; this is checked first.
+    """
+    if path is None or _is_open(path, 1):
+        yield sys.stdout
+        return
+    if _is_open(path, 2):
+        yield sys.stderr
+        return
+    name, file = f"{option} {path}", Path(os.path.realpath(path))
+    with _refused_as(name):
+        with contextlib.suppress(FileNotFoundError):
+            Path(path).stat()  # fails where the kernel does not follow another user's link
+        direct = file.exists() and not file.is_file()
+        if direct:
+            descriptor = os.open(path, os.O_WRONLY)
+        else:
+            check_replaceable(file)
+    if direct:
+        with stream(descriptor, name) as straight:
+            yield straight
+        return
+    text = io.StringIO()
+    yield text
+    with _refused_as(name):
+        replace_file(file, text.getvalue())
+
+
+def _is_open(path: str, descriptor: int) -> bool:
+    """Whether a path, such as /dev/stdout, is the file of a descriptor."""
+    try:
+        return os.path.samestat(Path(path).stat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _refused_as(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as reason:
+        raise UsageError(name, reason.strerror or "cannot be written") from None

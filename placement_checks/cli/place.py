@@ -8,30 +8,29 @@ from typing import TextIO
 
 import click
 
-from placement_checks.analysis.traffic import sent
-from placement_checks.analysis.transfers import copies
-from placement_checks.cli.completing import FILE
-from placement_checks.cli.files import written
-from placement_checks.cli.format_option import format_option
+from placement_checks.analysis.step.transfers import copies, sent
 from placement_checks.cli.options import (
+    FILE,
     ProgramCommand,
     call_settings,
+    format_option,
     let_of,
     machine_options,
     program_options,
 )
+from placement_checks.cli.output import written
 from placement_checks.cli.tensorboard import write_for_tensorboard
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report
 from placement_checks.logs import Record, text_of
-from placement_checks.report.picture.model import program_data
-from placement_checks.report.picture.page import page
-from placement_checks.report.traffic import render_json, render_text
+from placement_checks.report.commands.place import render_json, render_text
+from placement_checks.report.page.data import program_data
+from placement_checks.report.page.write import page
 from placement_checks.rules.devices.placeable import Placeable
-from placement_checks.util.printable import printable
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.util.text import printable
 from placement_checks.verification import configuration
 from placement_checks.verification.targets import gather
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from placement_checks.cli import FAILED, print_error
-from placement_checks.rules.installed import Unloaded
+from placement_checks.rules.plugins import Unloaded
 from placement_checks.rules.registry import RULES
 
 

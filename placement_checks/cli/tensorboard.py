@@ -25,7 +25,7 @@ def write_for_tensorboard(evidence: Evidence, folder: str) -> Iterator[str]:
             "is a placement log, which has no graph",
             "name the program that printed it",
         )
-    from placement_checks.loading.event_file import write_event_file
+    from placement_checks.graph.event_files import write_event_file
 
     graph_def = evidence.program.graph_def
     try:

@@ -14,30 +14,32 @@ import click
 from rich.console import Console
 
 from placement_checks.cli import FAILED
-from placement_checks.cli.completing import FILE
-from placement_checks.cli.files import written
-from placement_checks.cli.format_option import format_option
-from placement_checks.cli.options import ProgramCommand, let_of, program_options
-from placement_checks.cli.output import tell
+from placement_checks.cli.options import (
+    FILE,
+    ProgramCommand,
+    format_option,
+    let_of,
+    program_options,
+)
+from placement_checks.cli.output import tell, written
+from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.timing import Timing
-from placement_checks.loading.target_names import is_program
-from placement_checks.report import timing as timing_report
-from placement_checks.report.chrome_trace import chrome_trace
-from placement_checks.report.html import page
-from placement_checks.report.timeline_svg import picture
-from placement_checks.run.threads import set_thread_pools
+from placement_checks.report.commands import time as timing_report
+from placement_checks.report.commands.time import chrome_trace, page, picture
+from placement_checks.run.timing.thread_pools import set_thread_pools
+from placement_checks.targets.names import is_program
 from placement_checks.util.progress import counted, doing, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
-from placement_checks.verification import configuration, gathering
+from placement_checks.verification import configuration, placing
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.targets import check_targets
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
-    from placement_checks.run.pair import ProgramPair
+    from placement_checks.run.compare.pair import ProgramPair
+
 
 _ROUNDS = 30
 
@@ -107,7 +109,7 @@ def command(
     check_targets([target, settings.reference_target], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
         with stdout_for_report(), shown():
-            gathering.prepare(placer=False)
+            placing.prepare(placer=False)
             timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
         _write(timings, output_format, stream, partial(_compare, timings, before, against))
@@ -146,10 +148,10 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     Raises:
         InputError: a program is at fault, or cannot be run.
     """
+    from placement_checks.capture.programs import load, load_reference
     from placement_checks.core.errors import CannotRun
-    from placement_checks.loading.batches import batch_of
-    from placement_checks.loading.programs import load, load_reference
-    from placement_checks.run.pair import ProgramPair
+    from placement_checks.run.compare.pair import ProgramPair
+    from placement_checks.run.feeding.batches import batch_of
 
     program = settings.script_of(target)
     reference = settings.reference_target or program
@@ -164,7 +166,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
 
 
 def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int) -> Timing:
-    from placement_checks.run.timing import TimedPair
+    from placement_checks.run.timing.benchmark import TimedPair
 
     with TimedPair(pair, batch, rows=rows) as timed, doing(plural(timed.rows, "row")):
         for _ in counted(range(rounds), "step"):

@@ -1,26 +1,30 @@
-"""``placement-checks verify``: the main job."""
+"""``placement-checks verify``: the main job.
+
+What ``verify --declare`` prints in place of a report.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from placement_checks.cli import FAILED, baselines, declaring, print_error
+from placement_checks.cli import FAILED, baselines, print_error
 from placement_checks.cli.baselines import Baselines
-from placement_checks.cli.completing import FILE, RULE
-from placement_checks.cli.files import written
-from placement_checks.cli.format_option import format_option
 from placement_checks.cli.options import (
+    FILE,
+    RULE,
     ProgramCommand,
     call_settings,
+    format_option,
     let_of,
     machine_options,
     program_options,
 )
+from placement_checks.cli.output import written
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -32,11 +36,36 @@ from placement_checks.util.progress import counted, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
-from placement_checks.verification.next_steps import next_step
-from placement_checks.verification.numbers import is_watched, with_numbers
+from placement_checks.verification.next_step import next_step
 from placement_checks.verification.policy import parse_setting, policy_errors, rule_named
+from placement_checks.verification.running import is_watched, with_numbers
 from placement_checks.verification.targets import check_targets, gather
+
+
+def write(reports: Sequence[Report], settings: Sequence[Settings], stream: TextIO) -> int:
+    """Write the lines for pyproject.toml; the exit status is 1 where something is left to mend.
+
+    Args:
+        reports: the verdicts on some programs.
+        settings: by which each was judged.
+        stream: where to.
+
+    Raises:
+        UsageError: no rule is broken.
+    """
+    programs = [
+        (report, own, declarations(report, own.policy))
+        for report, own in zip(reports, settings, strict=True)
+    ]
+    declared = [each for _, _, of_program in programs for each in of_program]
+    if not declared:
+        raise UsageError(
+            "--declare", "no rule is broken, and there is nothing to declare", "leave it out"
+        )
+    stream.write(declared_text(programs))
+    return int(not all(each.fields for each in declared))
 
 
 @click.command("verify", cls=ProgramCommand)
@@ -160,7 +189,7 @@ def command(
             for target, settings in counted(jobs, "program"):
                 results.judge(target, settings, graph)
         if declare and results.reports:
-            status = declaring.write(results.reports, results.settings, stream)
+            status = write(results.reports, results.settings, stream)
         else:
             step = next_step(results.reports, to_hold=bool(targets and not rules))
             outcome = Outcome(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from placement_checks.util.printable import printable
+from placement_checks.util.text import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of our own faults
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
     from placement_checks.core.trace import Trace
 
+
 NO_PROGRAM: Final = Missing("only a placement is given, and no program")
 NO_REFERENCE: Final = Missing("no reference is given", "--reference TARGET --batch TARGET")
 

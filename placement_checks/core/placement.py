@@ -19,8 +19,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.strategies import Strategy
 from placement_checks.core.variables import Variables
-from placement_checks.util.printable import printable
-from placement_checks.util.text import plural
+from placement_checks.util.text import plural, printable
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
@@ -150,7 +149,7 @@ class Details:
         return ""
 
     def parts_of_keras(self, _op: str) -> Collection[str]:
-        """The parts of Keras that the op was made by, of `core.keras_parts`."""
+        """The parts of Keras that the op was made by, of `core.op_types`."""
         return ()
 
 

@@ -9,18 +9,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
-from placement_checks.core.arguments import NONE, Arguments
+from placement_checks.core.builder_result import is_in_graph, returned_in
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
-from placement_checks.core.returned import is_in_graph, returned_in
-from placement_checks.core.script import Script
-from placement_checks.util.printable import printable
-from placement_checks.util.text import did_you_mean, joined
+from placement_checks.core.script import NONE, Arguments, Script
+from placement_checks.util.text import did_you_mean, joined, printable
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 # `batch(rng, n)`: arrays of n rows by the names of the inputs.
 BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, Any]]"

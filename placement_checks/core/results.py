@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from placement_checks.core.baseline.difference import Difference as BaselineDifference
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
-from placement_checks.util.printable import printable
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import joined, plural, printable
+
+if TYPE_CHECKING:  # the pytest plugin imports this module in every run
+    from placement_checks.core.baseline import Difference as BaselineDifference
 
 State = Literal["kept", "broken", "not-checked"]
 Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on

@@ -8,8 +8,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from placement_checks.core.trace import Trace
-from placement_checks.util.printable import printable
-from placement_checks.util.text import plural
+from placement_checks.util.text import plural, printable
 
 BASELINE_TOLERANCE = 0.1  # how far from 1 the ratio of the baseline may be
 CONTENTION_TOLERANCE = 0.25  # how far above 1 the time of several programs at once may be

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from placement_checks.core.devices import Device
 from placement_checks.core.missing import Missing
-from placement_checks.util.printable import printable
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import joined, plural, printable
 
 _NAMED = 3  # variables of one device that a line names
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
-from placement_checks.logs.forms import device_of
+from placement_checks.logs.record_formats import device_of
 
 _SEVERITY = re.compile(rb"(?:^|[^\w])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,999}\.cc:\d+\] ")
 _INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # absl's, whose severity went with the time

@@ -16,9 +16,8 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.variables import Variable, Variables
-from placement_checks.logs.forms import Record
-from placement_checks.util.printable import printable
-from placement_checks.util.text import plural
+from placement_checks.logs.record_formats import Record
+from placement_checks.util.text import plural, printable
 
 _NO_REQUESTS = (
     "a placement log has neither requests nor edges; give the program that printed it with --graph"

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from placement_checks.core.measurement import EPS, Array, Trial, largest
-from placement_checks.numerics.blocks import least_squares_ratio
+from placement_checks.numerics.block_statistics import least_squares_ratio
 
 # Where a difference of this size would not show, nothing is said: towers of 64 and 63 rows that
 # are averaged without weights are wrong by 0.2 to 0.7 %.

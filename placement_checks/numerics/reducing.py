@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.measurement import Array, Elements, Trial, VariableStep
-from placement_checks.numerics.blocks import (
+from placement_checks.numerics.block_statistics import (
     Indices,
     Values,
     blocks,

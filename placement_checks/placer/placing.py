@@ -9,18 +9,21 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from placement_checks.core.devices import LOCALHOST, Device
-from placement_checks.core.gpus import Devices, local_gpus
+from placement_checks.core.devices import LOCALHOST, Device, Devices, local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement, Placer, Refusal
-from placement_checks.loading.graph_def import all_nodes, without_large_constants
-from placement_checks.placer.asking import Asking
-from placement_checks.placer.kernels import BOUND_TO_ANOTHER, fallback_reason
-from placement_checks.placer.refusals import all_refusals, refusal_of
+from placement_checks.graph.graph_def import all_nodes, without_large_constants
+from placement_checks.placer.reasons import (
+    BOUND_TO_ANOTHER,
+    all_refusals,
+    fallback_reason,
+    refusal_of,
+)
+from placement_checks.placer.request import Asking
 from placement_checks.placer.task_order import TaskOrder
 from placement_checks.placer.worker.client import PlacerUnavailable, phantom, session
-from placement_checks.placer.worker.refused import GraphRefused
+from placement_checks.placer.worker.protocol import GraphRefused
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from placement_checks.rules.base import Rule
 
+
 # A rule is a file, and a line here; its name and its class are named as the file. The order is
 # that of verdicts; reports show the findings of the lowest impact first.
 _FILES: Final[Mapping[str, Impact]] = {
@@ -92,7 +93,7 @@ class _Rules(Mapping[str, "type[Rule]"]):
     def __getitem__(self, name: str) -> type[Rule]:
         if name in _FILE_OF:
             return rule(name)
-        from placement_checks.rules.installed import loaded
+        from placement_checks.rules.plugins import loaded
 
         return loaded(_installed()[name], name)
 

@@ -1,4 +1,11 @@
-"""Whether a run means anything: all is fed, nothing is random, the towers ran apart."""
+"""Whether a run means anything: all is fed, nothing is random, the towers ran apart.
+
+Whether two programs can be compared: they train the same variables, one of them on one GPU.
+
+And which variables are not, as their values are not the same in every run of one program.
+
+What lies between the loss and a gradient: how precisely it is computed, and what changes it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
-from placement_checks.core.errors import CannotRun
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.read_write_races import races
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.measurement import EPS
 from placement_checks.core.op_types import (
+    BRANCHES,
+    COLLECTIVE_GATHER,
+    COLLECTIVE_GATHER_V1,
+    COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_V1,
     GRADIENT_OUTPUTS,
+    LINEAR,
+    NCCL_REDUCE,
     NO_COMPUTATION,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
@@ -20,10 +36,10 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
 from placement_checks.numerics.reducing import trial_of
-from placement_checks.run.fed_ops import fed_ops
+from placement_checks.run.graph_rewrites import fed_ops
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import joined, nearest, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 _MAX_STEPS = 10  # steps between a random op and what switches it
@@ -253,3 +269,129 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
             f"the run shows nothing: {program.name} has inputs for {plural(towers, 'tower')}, "
             f"and all of them ran on {where}"
         )
+
+
+def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
+    """Check that both programs train the same variables, and the reference on one device.
+
+    Raises:
+        InputError: the reference has towers, or a step trains nothing.
+        CannotRun: the variables differ, it is not known what a step is, or all gradients are
+            taken inside of a loop.
+    """
+    towers = analyse(reference.placement).towers
+    if len(towers) > 1:
+        raise InputError(
+            reference.name,
+            f"it has {len(towers)} towers, on {joined(towers)}, and a reference has one",
+            "name the program for one GPU as the reference",
+        )
+    _check_trains(reference)
+    _check_trains(program)
+    _check_same_variables(program, reference)
+
+
+def races_of(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
+    """The variables with a race in either program, each with the variable raced for.
+
+    Programs for one GPU and for several are scheduled differently, so that the same race ends
+    otherwise in each, run after run.
+    """
+    return {**races(program.placement), **races(reference.placement)}
+
+
+def _check_trains(program: RunnableProgram) -> None:
+    """Refuse a program whose step trains nothing, or whose gradients cannot be read."""
+    if program.gradient_tensors.gradients or program.gradient_tensors.unread:
+        return
+    if program.built.gradients_inside:
+        raise CannotRun(program.built.gradients_inside)
+    if program.placement.step.train_op:
+        raise InputError(
+            program.name, "its step trains no variable", "return the op that trains as train_op"
+        )
+    raise CannotRun(
+        f"no op of {program.name} is seen to apply a gradient; return the op that trains as "
+        "train_op"
+    )
+
+
+def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
+    """Variables are compared by name, so those that are trained must have one name and shape."""
+    shapes = {variable.name: variable.shape for variable in program.placement.variables}
+    trained = [*reference.gradient_tensors.gradients, *reference.gradient_tensors.unread]
+    missing = [name for name in trained if name not in shapes]
+    if missing:
+        near = nearest(missing[0], shapes)
+        raise CannotRun(
+            f"variables are compared by name, and {program.name} has none called {missing[0]}"
+            + (f" (the nearest is {near})" if near else "")
+            + (
+                f", nor {plural(len(missing) - 1, 'other variable')} of the reference"
+                if missing[1:]
+                else ""
+            )
+            + "; fix names-portable first"
+        )
+    for variable in reference.placement.variables:
+        if variable.name in trained and shapes[variable.name] != variable.shape:
+            raise CannotRun(
+                f"variable {variable.name} has shape {shapes[variable.name]} in {program.name} "
+                f"and {variable.shape} in the reference; fix names-portable first"
+            )
+
+
+def precisions(program: RunnableProgram) -> dict[str, str]:
+    """The coarsest dtype in which the gradient of each variable is computed.
+
+    That of the variable tells nothing where the model computes in another, as in mixed precision.
+    """
+    analysis = analyse(program.placement)
+    names = sorted(EPS, key=EPS.__getitem__)
+    coarsest = [0] * len(analysis.flow.names)
+    for op, producers in enumerate(analysis.flow.inputs):
+        own = [
+            names.index(output.dtype)
+            for output in (
+                program.placement.details.outputs(analysis.flow.names[op])
+                if analysis.backward.ops[op]
+                else ()
+            )
+            if output.dtype in EPS
+        ]
+        coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
+    found = {}
+    for variable, gradient in program.gradient_tensors.gradients.items():
+        dtype = program.variables[variable]
+        behind = names[coarsest[analysis.flow.number[producer_of(gradient.values)]]]
+        found[variable] = max(dtype, behind, key=lambda name: EPS.get(name, 0.0))
+    return found
+
+
+# A strategy adds up what replicas have computed, or gives each the rows of all.
+_ADDS_UP = LINEAR | {
+    *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
+    *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
+}
+
+
+def changed(program: RunnableProgram) -> Iterator[str]:
+    """The variables whose gradient is clipped, or else changed, before it is applied.
+
+    What does not depend on gradients, such as the rows of a tower, only scales them, or chooses
+    one of the branches of a condition.
+    """
+    analysis = analyse(program.placement)
+    flow, backward = analysis.flow, analysis.backward.ops
+    of_gradients = flow.masks([int(is_backward) for is_backward in backward])
+
+    def changes(op: int) -> bool:
+        if not of_gradients[op] or backward[op] or flow.types[op] in _ADDS_UP:
+            return False
+        # Its other inputs, and the ops of its branches, are between loss and update themselves.
+        return flow.types[op] not in BRANCHES or bool(of_gradients[flow.inputs[op][0]])
+
+    for variable, gradient in program.gradient_tensors.gradients.items():
+        start = flow.number[producer_of(gradient.values)]
+        if any(map(changes, flow.walk_back([start], lambda op: not backward[op]))):
+            yield variable

@@ -1,4 +1,4 @@
-"""An assertion for each rule. Written by python -m tests.generate."""
+"""An assertion for each rule. Written by python -m tools.generate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any, Literal
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import Batch, Target
-from placement_checks.testing.checking import check_rule
-from placement_checks.testing.runs import check_run
+from placement_checks.testing.checking import check_rule, check_run
 
 
 def assert_placeable(

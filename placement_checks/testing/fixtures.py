@@ -1,19 +1,24 @@
-"""The fixtures of the pytest plugin."""
+"""The fixtures of the pytest plugin.
+
+The type of the fixture ``place``, for tests that have types.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from placement_checks.testing import marks
+from placement_checks.testing import markers
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
+    from placement_checks.core.machines import Machine
+    from placement_checks.core.program import Batch, Target
     from placement_checks.logs.live import CaughtLog
-    from placement_checks.testing.place import Place
-    from placement_checks.testing.tower_benchmark import TowerBenchmark
+    from placement_checks.testing.benchmark import TowerBenchmark
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     """
     from placement_checks.core.errors import UsageError
     from placement_checks.testing.checking import assert_rules
-    from placement_checks.verification import configuration, gathering, numbers
+    from placement_checks.verification import configuration, placing, running
 
     item = request.node
     placement_marks = list(item.iter_markers("placement"))
@@ -39,19 +44,19 @@ def place(request: pytest.FixtureRequest) -> Place:
     defaults: dict[str, Any] = {"gpus": settings.gpus or 2, "soft": settings.soft}
     if settings.machine:
         defaults["machine"] = settings.machine
-    if marks.gpus_wanted(item):
-        defaults |= {"gpus": marks.gpus_wanted(item), "machine": None}
+    if markers.gpus_wanted(item):
+        defaults |= {"gpus": markers.gpus_wanted(item), "machine": None}
     for mark in reversed(placement_marks):
-        defaults |= marks.one_machine(mark.kwargs)
+        defaults |= markers.one_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in placement_marks for rule in mark.args))
     one_tower = {
-        rule for mark in placement_marks if marks.is_of_one_gpu(mark) for rule in mark.args
+        rule for mark in placement_marks if markers.is_of_one_gpu(mark) for rule in mark.args
     }
-    devices = marks.devices_of(request.config)
+    devices = markers.devices_of(request.config)
 
     def call(target: Any, **keywords: Any) -> Evidence:
         __tracebackhide__ = True
-        options = {**defaults, **marks.one_machine(keywords)}
+        options = {**defaults, **markers.one_machine(keywords)}
         reference, batch = options.pop("reference", None), options.pop("batch", None)
         if reference is None and batch is not None:
             raise UsageError(
@@ -59,11 +64,11 @@ def place(request: pytest.FixtureRequest) -> Place:
                 "gives rows for a comparison, and no reference is named",
                 "name the program for one GPU: reference=build_single",
             )
-        evidence = gathering.place(target, devices=devices, **options)
+        evidence = placing.place(target, devices=devices, **options)
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
         evidence = replace(evidence, policy=policy)
         if reference is not None:
-            evidence = numbers.with_numbers(evidence, reference, batch, devices=devices)
+            evidence = running.with_numbers(evidence, reference, batch, devices=devices)
         if rules:
             is_one = evidence.machine is not None and evidence.machine.towers == 1
             assert_rules(evidence, *rules, one_tower=one_tower if is_one else ())
@@ -97,7 +102,7 @@ class Timed:
         `Timing`. pytest-benchmark's table and JSON have the steps of the towers, with the ratios
         as ``extra_info``.
         """
-        from placement_checks.testing.tower_benchmark import TowerBenchmark
+        from placement_checks.testing.benchmark import TowerBenchmark
 
         if hasattr(request.config, "workerinput"):
             benchmark.skipped = True  # or it warns that nothing was timed
@@ -105,8 +110,8 @@ class Timed:
                 "tower_benchmark is off under xdist, whose workers share the cores: run it with "
                 "-n 0"
             )
-        gpus = marks.gpus_wanted(request.node) or 2
-        return TowerBenchmark(benchmark, gpus, marks.devices_of(request.config), request.config)
+        gpus = markers.gpus_wanted(request.node) or 2
+        return TowerBenchmark(benchmark, gpus, markers.devices_of(request.config), request.config)
 
 
 class Untimed:
@@ -119,3 +124,23 @@ class Untimed:
             "tower_benchmark needs pytest-benchmark: pip install 'placement_checks[benchmark]'",
             pytrace=False,
         )
+
+
+class Place(Protocol):
+    """What the fixture ``place`` gives: ``def test_towers(place: Place) -> None``."""
+
+    def __call__(
+        self,
+        target: Target,
+        *,
+        gpus: int = ...,
+        machine: Machine | str | None = ...,
+        soft: bool | None = ...,
+        reference: Target | None = ...,
+        batch: Batch = ...,
+        args: Sequence[str] = ...,
+        v1: bool = ...,
+        let: Mapping[str, str] = ...,
+        limit: float | None = ...,
+    ) -> Evidence:
+        """Place a program or graph; defaults come from the marks and the configuration."""

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from placement_checks.core.gpus import checked_gpus, local_gpus
+from placement_checks.core.devices import checked_gpus, local_gpus
 from placement_checks.testing import (
     baselines,
-    explaining,
     fixtures,
     hookspec,
-    isolation,
-    marks,
+    markers,
     report_file,
     running_test,
-    shown_frames,
     summary,
+    tensorflow_state,
 )
+from placement_checks.testing import summary as shown_frames
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -62,7 +62,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if not gpus:
         return
     from placement_checks.core.errors import UsageError
-    from placement_checks.testing.import_hook import request_cpus_on_import
+    from placement_checks.testing.tensorflow_state import request_cpus_on_import
 
     try:
         request_cpus_on_import(checked_gpus(gpus))
@@ -84,7 +84,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
-    plugins.register(explaining, "placement-explaining")
     plugins.register(summary.Summary(), "placement-summary")
     if not hasattr(config, "workerinput"):
         reports = report_file.ReportFile(config, report_file.path_of(config))
@@ -97,30 +96,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which devices are used."""
-    return f"placement: devices {marks.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
+    return f"placement: devices {markers.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Check all marks before anything runs, and prepare for timing."""
     if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
-        from placement_checks.run.threads import set_thread_pools
+        from placement_checks.run.timing.thread_pools import set_thread_pools
 
         set_thread_pools()
     for item in items:
-        marks.check(item)
+        markers.check(item)
 
 
 def pytest_report_collectionfinish() -> list[str]:
     """Warn if the import of a test module has changed what all tests build."""
-    call = isolation.global_change()
+    call = tensorflow_state.global_change()
     return [f"placement: {call} was called on import, and holds for all tests"] if call else []
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test that wants more GPUs than there are, if real ones are asked for."""
-    wanted = marks.gpus_wanted(item)
+    wanted = markers.gpus_wanted(item)
     present = len(local_gpus())
-    if marks.devices_of(item.config) == "real" and present < wanted:
+    if markers.devices_of(item.config) == "real" and present < wanted:
         pytest.skip(
             f"wants {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "
             "(--placement-devices=real)"
@@ -138,16 +137,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             report_file.note(item, evidence, verdict)
 
     running_test.observers.append(record)
-    running_test.devices = marks.devices_of(item.config)
+    running_test.devices = markers.devices_of(item.config)
     running_test.all_findings = item.config.get_verbosity() > 1
-    before = isolation.before_test()
+    before = tensorflow_state.before_test()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:
         with caught or contextlib.nullcontext():
             return (yield)
     finally:
         running_test.observers.remove(record)
-        for leak in isolation.restored(before):
+        for leak in tensorflow_state.restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
@@ -165,3 +164,14 @@ def pytest_runtest_makereport(
 
 def _gpus_here(gpus: int) -> str:
     return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"
+
+
+def pytest_assertrepr_compare(
+    config: pytest.Config, op: str, left: object, right: object
+) -> list[str] | None:
+    """Explain why two placements are not equal."""
+    if op != "==" or "placement_checks.core.placement" not in sys.modules:
+        return None
+    from placement_checks.testing.comparison import explain
+
+    return explain(left, right, everything=config.get_verbosity() > 1)

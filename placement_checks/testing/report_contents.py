@@ -1,19 +1,138 @@
-"""What `--placement-report` writes: the reports of `verify`, with the test of each program."""
+"""The contents of ``--placement-report``: the reports of `verify`, with the test of each program.
+
+Under pytest-xdist, a test's reports are sent as text from the process of the test to the one that
+writes the file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
-from placement_checks.core.results import Report
-from placement_checks.report import json as json_report
-from placement_checks.report.picture.page import page
-from placement_checks.report.text import writing
-from placement_checks.testing.carried import Judged
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Details, StepOps
+from placement_checks.core.program import BuiltProgram, InitialState, Step
+from placement_checks.core.results import Report, Verdict
+from placement_checks.core.variables import Variables
+from placement_checks.report.common import json as json_report
+from placement_checks.report.page.write import page
+from placement_checks.report.text import writer
+from placement_checks.testing.program_names import program_name
+
+_LEFT: Final = Missing("it is in the process of the test")
+_WORST: Final = ("broken", "not-checked", "kept")
+
+
+class Judged(NamedTuple):
+    """What a test has judged, and whether it passed.
+
+    Attributes:
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        reports: one for each program, without what is as large as the program.
+        pages: what a page shows of each of them, where one is written.
+    """
+
+    outcome: str
+    reports: Sequence[Report]
+    pages: Sequence[Mapping[str, Any]] = ()
+
+
+def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
+    """One for each program that a test has judged; of a rule that it judged twice the worst."""
+    evidence_of: dict[int, Evidence] = {}
+    verdicts_of: dict[int, dict[str, Verdict]] = {}
+    for evidence, verdict in judged:
+        key = id(evidence.placement)
+        evidence_of[key] = evidence  # the last one knows most
+        verdicts = verdicts_of.setdefault(key, {})
+        known = verdicts.get(verdict.rule, verdict)
+        verdicts[verdict.rule] = min(known, verdict, key=lambda each: _WORST.index(each.state))
+    return [
+        Report(evidence, list(verdicts_of[key].values())) for key, evidence in evidence_of.items()
+    ]
+
+
+def packed(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) -> str:
+    """What a test has judged as text, without what cannot leave the process.
+
+    Args:
+        test: its name.
+        outcome: whether it passed.
+        judged: one report for each program.
+        is_page: whether they are drawn.
+    """
+    slim = [Report(_told(report.evidence), report.verdicts) for report in judged]
+    pages = [_page_data(report, test) for report in judged] if is_page else []
+    return base64.b64encode(pickle.dumps(Judged(outcome, slim, pages))).decode()
+
+
+def unpacked(text: str) -> Judged:
+    """What a test has judged."""
+    found: Judged = pickle.loads(base64.b64decode(text))
+    return found
+
+
+def _page_data(report: Report, test: str) -> Mapping[str, Any]:
+    """What a page shows of a program, which is named with its test."""
+    from placement_checks.report.page.data import program_data  # not for other formats
+
+    evidence = report.evidence
+    program = f"{program_name(evidence)} in {test}"
+    named = replace(evidence, placement=replace(evidence.placement, program=program))
+    return program_data(replace(report, evidence=named))
+
+
+def _told(evidence: Evidence) -> Evidence:
+    """The evidence, as far as reports tell it."""
+    placement = replace(
+        evidence.placement,
+        program=program_name(evidence),
+        ops={},
+        variables=Variables(),
+        collections={},
+        refusals=(),
+        step=StepOps(),
+        details=Details(),
+    )
+    measurement, program = evidence.measurement, evidence.program
+    if measurement:
+        measurement = replace(
+            measurement,
+            dtypes={},
+            precisions={},
+            trials=(),
+            trajectory=_LEFT,
+            unread={},
+            missing={},
+            races={},
+            updates={},
+        )
+    if program:
+        program = replace(
+            program,
+            program=_LEFT,
+            requested=placement,
+            step=Step(),
+            graph_def=None,
+            graph=None,
+            initial=InitialState(),
+            applied=(),
+            for_gpus=_not_here,
+            fed={},
+        )
+    return Evidence(placement, program, measurement=measurement)
+
+
+def _not_here(_gpus: int) -> BuiltProgram | Missing:
+    return _LEFT
+
 
 _EMPTY_PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><title>placement_checks</title>
@@ -48,7 +167,7 @@ def contents(tests: Mapping[str, Judged], suffix: str) -> str:
         _named(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]
     text = StringIO()
-    writing.write(reports, Console(file=text))
+    writer.write(reports, Console(file=text))
     return text.getvalue()
 
 

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
-    from placement_checks.testing.carried import Judged
+    from placement_checks.testing.report_contents import Judged
 
 _KEY: Final = "placement_reports"  # of the report of a test
 _UNFINISHED: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -64,13 +64,13 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put what a test has judged into its report, which xdist sends to where it is written."""
     judged = item.stash.get(_JUDGED, None)
     if report.when == "call" and judged:
-        from placement_checks.testing import carried
+        from placement_checks.testing.report_contents import packed, reports
 
         path: str = item.config.getoption("--placement-report") or ""
-        vars(report)[_KEY] = carried.packed(
+        vars(report)[_KEY] = packed(
             item.nodeid,
             report.outcome,
-            carried.reports(judged),
+            reports(judged),
             is_page=path.lower().endswith(".html"),
         )
         del item.stash[_JUDGED]
@@ -87,7 +87,7 @@ class ReportFile:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if text := vars(report).get(_KEY):
-            from placement_checks.testing.carried import unpacked
+            from placement_checks.testing.report_contents import unpacked
 
             self._tests[report.nodeid] = unpacked(text)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from placement_checks.core.devices import Devices
     from placement_checks.core.evidence import Evidence
-    from placement_checks.core.gpus import Devices
     from placement_checks.core.results import Verdict
+
 
 # Called with every verdict; the plugin adds one, for its summary.
 observers: list[Callable[[Evidence, Verdict], None]] = []

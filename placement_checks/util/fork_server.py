@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from placement_checks.util.forks import WORD, Request, serve
+from placement_checks.util.fork_worker import WORD, Request, serve
 from placement_checks.util.streams import flush, unnamed_file
 
 _HOME = str(Path(__file__).resolve().parents[2])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from placement_checks.util.printable import printable
+from placement_checks.util.text import printable
 
 _T = TypeVar("_T")
 _Show = Callable[[int, threading.Event], None]

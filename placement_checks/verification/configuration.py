@@ -36,15 +36,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError
-from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Target
-from placement_checks.loading.calls import parted
-from placement_checks.loading.target_names import is_module_name, is_program, kind_of, script_of
+from placement_checks.targets.names import is_module_name, is_program, kind_of, parted, script_of
 from placement_checks.util.text import close_matches
-from placement_checks.verification.fields import collecting, converted
-from placement_checks.verification.policy import policy_errors, rule_named
+from placement_checks.verification.policy import collecting, converted, policy_errors, rule_named
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Program, Target
 from placement_checks.core.script import Script
-from placement_checks.loading.target_names import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
+from placement_checks.targets.names import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.util.progress import doing
-from placement_checks.verification import gathering
+from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
 
 
@@ -38,9 +38,9 @@ def gather(
             "--graph", f"is for placement logs, and {target} is not one", "leave it out"
         )
     program = settings.script_of(target)
-    gathering.prepare()
+    placing.prepare()
     gpus, machine = _gpus(settings), _machine(settings)
-    request = gathering.request(program, gpus=gpus, machine=machine, soft=settings.soft)
+    request = placing.request(program, gpus=gpus, machine=machine, soft=settings.soft)
     if settings.gpus is None and machine is None:
         request = _with_gpus_of_cluster(request)
     try:
@@ -84,7 +84,7 @@ def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
         )
     program = None if graph is None else settings.script_of(graph)
     if program is not None:
-        gathering.prepare()
+        placing.prepare()
     machine = _machine(settings)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
@@ -92,7 +92,7 @@ def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
         log = read_logs([log_file])
     if program is None:
         return Evidence(log.placement(machine))
-    asked = gathering.requested(program, gpus=_gpus(settings))
+    asked = placing.requested(program, gpus=_gpus(settings))
     return replace(asked, placement=log.placement(machine, asked.placement))
 
 
@@ -100,7 +100,7 @@ def _gpus(settings: Settings) -> int:
     return settings.gpus or 2
 
 
-def _with_gpus_of_cluster(request: gathering.Request) -> gathering.Request:
+def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
     """The request, where nobody has said how many GPUs the tasks of a cluster have.
 
     Most programs of a cluster give each task one GPU. One that is told the number of GPUs has been
@@ -123,7 +123,7 @@ def _machine(settings: Settings) -> Machine | None:
 
 
 def _check_batch(batch: str) -> None:
-    from placement_checks.loading.saved_case import SUFFIX, Case
+    from placement_checks.run.feeding.batches import SUFFIX, Case
 
     if Path(batch).suffix == SUFFIX:
         Case.load(Path(batch))

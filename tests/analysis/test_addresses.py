@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import op, placement
-from towers import gradient, host, joint, on, program, split, variable
+from support.graphs import op, placement
+from support.towers import gradient, host, joint, on, program, split, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.addresses import addresses

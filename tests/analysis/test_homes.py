@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from graphs import op, placement
-from towers import host, on, program, variable
+from support.graphs import op, placement
+from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.placement import StepOps
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from towers import gradient, on, program
+from support.towers import gradient, on, program
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers.analysis import analyse
 
 
 def penalised(*ops: Op) -> Placement:

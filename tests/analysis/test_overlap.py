@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from placement_checks import Device
-from placement_checks.analysis.schedule import observed_overlap, possible_overlap, simulated
+from placement_checks.analysis.step.schedule import observed_overlap, possible_overlap, simulated
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 
 HOST, *GPUS = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2"))

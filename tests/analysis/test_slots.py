@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from towers import host, on, program, variable
+from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.addresses import addresses

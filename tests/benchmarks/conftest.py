@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks.figures import GOALS, Figures, Record, lines
 
-from placement_checks.loading.targets import as_script
-from placement_checks.testing.tower_benchmark import Timings
+from placement_checks.targets.importing import as_script
+from placement_checks.testing.benchmark import Timings
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

@@ -81,7 +81,7 @@ def main() -> None:
 @contextlib.contextmanager
 def _session(build: Callable[[], Mapping[str, Any]]) -> Any:
     """A session of a program on CPU devices in place of GPUs, as a call that takes a step."""
-    from placement_checks.run.devices import running_on
+    from placement_checks.run.runnable import running_on
 
     with tf.Graph().as_default(), running_on(2, devices="simulated") as config:
         step = build()

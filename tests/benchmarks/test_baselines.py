@@ -8,15 +8,15 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_benchmark.fixture import BenchmarkFixture
-from towers import program
+from support.towers import program
 
 from placement_checks import Placement
 from placement_checks.analysis.addresses import addresses
-from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.core.baseline.difference import Difference
-from placement_checks.core.baseline.parsing import parse
-from placement_checks.core.baseline.text import render
-from placement_checks.verification.baselines.comparing import compare, written
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.parse import parse
+from placement_checks.baseline.text import render
+from placement_checks.core.baseline import Difference
 
 SIZES = (1_000, 10_000, 100_000)
 _OPS_A_VARIABLE = 13

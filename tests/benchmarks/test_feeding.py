@@ -16,7 +16,7 @@ import tensorflow as tf
 from benchmarks.turns import in_turn, one_core_each
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from placement_checks.run.devices import running_on
+from placement_checks.run.runnable import running_on
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -13,12 +13,12 @@ from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import place, verify
+from placement_checks.capture.in_process.builder import built_program, noting_eager_code
+from placement_checks.capture.in_process.recorder import Building
+from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, WatchedCode
-from placement_checks.loading.building import built_program, noting_eager_code
-from placement_checks.loading.noted import Building
-from placement_checks.loading.sessions import Stopped
-from placement_checks.loading.simulated import ask_for_cpus
+from placement_checks.tf.simulated_devices import ask_for_cpus
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
-from towers import program
+from support.towers import program
 
 from placement_checks import Placement
-from placement_checks.analysis.gradient_flow import GradientFlow
-from placement_checks.analysis.layouts import Layout
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.gradient_flow import GradientFlow
+from placement_checks.analysis.variables.layout import Layout
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -26,10 +26,10 @@ from benchmarks.turns import timed
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import Placement, Program, Report, place, verify
-from placement_checks.core.baseline.difference import Difference
-from placement_checks.core.baseline.parsing import parse
-from placement_checks.core.baseline.text import render
-from placement_checks.verification.baselines.comparing import compare, written
+from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.parse import parse
+from placement_checks.baseline.text import render
+from placement_checks.core.baseline import Difference
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -10,11 +10,11 @@ import pytest
 from benchmarks import figures
 from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
-from reports import broken, finding, report
 from rich.console import Console
+from support.reports import broken, finding, report
 
 from placement_checks.report.text.findings import Extent
-from placement_checks.report.text.writing import write
+from placement_checks.report.text.writer import write
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from placement_checks.testing.tower_benchmark import TowerBenchmark
+from placement_checks.testing.benchmark import TowerBenchmark
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from graphs import op
-from pictures import data_of
-from reports import broken, finding
-from timings import timeline
-from towers import program, variable
+from support.graphs import op
+from support.pictures import data_of
+from support.reports import broken, finding
+from support.timings import timeline
+from support.towers import program, variable
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.trace import Trace

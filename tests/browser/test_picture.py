@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from graphs import op, placement
-from pictures import data_of
-from reports import broken, finding
-from timings import timeline
-from towers import gradient, host, on, program, split, variable
+from support.graphs import op, placement
+from support.pictures import data_of
+from support.reports import broken, finding
+from support.timings import timeline
+from support.towers import gradient, host, on, program, split, variable
 
 from placement_checks import Op, Placement, Verdict, verify
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.trace import Trace
-from placement_checks.report.picture.changes import changes_data
-from placement_checks.verification.comparing import compare
+from placement_checks.report.page.data import changes_data
+from placement_checks.verification.diff import compare
 
 Opened = Callable[..., Any]
 

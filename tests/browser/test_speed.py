@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pictures import data_of
-from towers import program
+from support.pictures import data_of
+from support.towers import program
 
 Opened = Callable[..., Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from commands import Ran, Run
-from schemas import valid
+from support.commands import Ran, Run
+from support.schemas import valid
 
 from placement_checks import cli
 

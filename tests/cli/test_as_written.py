@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 pytestmark = pytest.mark.one_version
 NUMBERS = ("gradients-equal", "weights-equal")

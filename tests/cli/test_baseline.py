@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Ran, Run
+from support.commands import Ran, Run
 
 TOWERS = """
 import tensorflow as tf

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 from placement_checks import RULES
 

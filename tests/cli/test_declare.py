@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 # Each with the rules that stay broken, as they are no matter of policy.
 PROGRAMS = {

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 HOST = "/job:localhost/replica:0/task:0/device"
 

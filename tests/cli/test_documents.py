@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 import pytest
-from commands import Run
-from documents import PAGES, ROOT, blocks, run_apart, walk
-from forked import run_forked
+from support.commands import Run
+from support.documents import PAGES, ROOT, blocks, run_apart, walk
+from support.forked import run_forked
 
 from placement_checks.cli import cli
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 BUILDERS = """
 import tensorflow as tf

@@ -12,9 +12,9 @@ from typing import NoReturn
 from unittest.mock import Mock
 
 import pytest
-from commands import Ran, Run
+from support.commands import Ran, Run
 
-from placement_checks.analysis.tower_analysis import TowerAnalysis
+from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.errors import PlacerError, as_error
 from placement_checks.rules.towers.losses_apart import LossesApart
 
@@ -80,17 +80,17 @@ NUMBERS = ("--reference", "train.py:single", "--batch", "train.py:batch")
 FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too deep")]
 # Where each stage is; if the program is reported all the same, a rule that rests on the stage.
 STAGES = {
-    "placement_checks.loading.targets._load_file": None,
-    "placement_checks.loading.programs.build": None,
+    "placement_checks.targets.importing._load_file": None,
+    "placement_checks.capture.programs.build": None,
     "placement_checks.placer.placing.placing": "placeable",
-    "placement_checks.verification.numbers._traced": "towers-overlap",
-    "placement_checks.run.measuring.measure": "weights-equal",
-    "placement_checks.run.pair.runnable": "gradients-equal",
+    "placement_checks.verification.running._traced": "towers-overlap",
+    "placement_checks.run.compare.measure.measure": "weights-equal",
+    "placement_checks.run.compare.pair.runnable": "gradients-equal",
 }
 WRITERS = {
-    "text": "placement_checks.report.text.writing.write",
-    "json": "placement_checks.report.json.render",
-    "html": "placement_checks.report.picture.page.page",
+    "text": "placement_checks.report.text.writer.write",
+    "json": "placement_checks.report.common.json.render",
+    "html": "placement_checks.report.page.write.page",
     "markdown": "placement_checks.report.formats.markdown.ranked",
     "github": "placement_checks.report.formats.github.ranked",
     "sarif": "placement_checks.report.formats.sarif.versions",
@@ -268,7 +268,7 @@ def test_the_other_commands_fail_as_one(
 
 
 def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
-    monkeypatch.setattr("placement_checks.run.pair.runnable", failing(fault))
+    monkeypatch.setattr("placement_checks.run.compare.pair.runnable", failing(fault))
 
     ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
 

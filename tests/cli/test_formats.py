@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 from placement_checks.report.formats.writers import WRITERS
 

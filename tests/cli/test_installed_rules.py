@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from distributions import OPS_ON, installed
+from support.distributions import OPS_ON, installed
 
 DEVICE = "/job:localhost/replica:0/task:0/device"
 LOG = f"a: (MatMul): {DEVICE}:GPU:1\nb: (MatMul): {DEVICE}:GPU:0\n"

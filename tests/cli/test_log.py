@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 

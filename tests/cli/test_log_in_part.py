@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Ran, Run
+from support.commands import Ran, Run
 
 HOST = "/job:localhost/replica:0/task:0/device"
 PREFIX = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc:922] "

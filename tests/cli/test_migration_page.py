@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
 EXAMPLE = re.compile(r"\$ placement-checks ((?:.*\\\n)*.*)\n((?:(?!```).*\n)*)```")

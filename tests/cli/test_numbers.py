@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 SMALL = "fixtures/styles.py:name_scopes"
 NUMERIC = ("--rule", "gradients-equal", "--rule", "weights-equal")

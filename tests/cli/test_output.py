@@ -206,7 +206,11 @@ def test_a_file_stays_as_it_was_where_the_new_one_cannot_be_made(
 
     Path("report").write_text("old")
     listed = sorted(os.listdir())
-    at = "pathlib.Path.replace" if fault == "write" else "placement_checks.report.json.render"
+    at = (
+        "pathlib.Path.replace"
+        if fault == "write"
+        else "placement_checks.report.common.json.render"
+    )
     monkeypatch.setattr(at, fail)
 
     ran = run("verify", "session.log", "--format", "json", "--output", "report")

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import Run
-from pictures import embedded
+from support.commands import Run
+from support.pictures import embedded
 
 LOG = "logs/2.20.0/session.log"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 from placement_checks.util import progress
 

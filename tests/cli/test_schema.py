@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 from placement_checks.report.schemas import NAMES
 
@@ -36,6 +36,6 @@ def test_what_the_command_prints_is_held_against_the_schemas(
     for call in ("verify outputlog", "log outputlog", "diff outputlog outputlog", "log nothing"):
         assert run(*call.split(), "--format", "json").out.startswith("{")
 
-    monkeypatch.setattr("placement_checks.report.json.SCHEMA", 3)
+    monkeypatch.setattr("placement_checks.report.common.json.SCHEMA", 3)
     with pytest.raises(AssertionError, match=r"schema: 2 was expected"):
         run("verify", "outputlog", "--format", "json")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 PROGRAM = """
 import tensorflow as tf

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Run
-from timings import loop, timing
+from support.commands import Run
+from support.timings import loop, timing
 
 from placement_checks.cli import time as command
-from placement_checks.report.timing import render
-from placement_checks.run import timing as execute_timing
-from placement_checks.run.threads import POOL
+from placement_checks.report.commands.time import render
+from placement_checks.run.timing import benchmark as execute_timing
+from placement_checks.run.timing.thread_pools import POOL
 
 DROPPED = "fixtures/defects/tail_dropped.py"  # small, and as fast as if it were right
 FIT = ("time", f"{DROPPED}:build_towers", "--rounds", 3)

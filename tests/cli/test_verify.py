@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Run
+from support.commands import Run
 
 from placement_checks import RULES
 

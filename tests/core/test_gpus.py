@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from placement_checks.core.devices import checked_gpus, local_gpus
 from placement_checks.core.errors import UsageError
-from placement_checks.core.gpus import checked_gpus, local_gpus
 
-HERE = "placement_checks.core.gpus.Path"
+HERE = "placement_checks.core.devices.Path"
 
 
 @pytest.mark.parametrize(

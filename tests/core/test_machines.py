@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from placement_checks import Device, Machine
 from placement_checks.core import machines
+from placement_checks.core.devices import MAX_GPUS
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.gpus import MAX_GPUS
-from placement_checks.core.machine_text import MAX_TASKS, PRESETS, Task
+from placement_checks.core.machines import MAX_TASKS, PRESETS, Task
 
 FIX = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 

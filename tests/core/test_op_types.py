@@ -17,15 +17,15 @@ NAMED = {
     if name.isupper() and isinstance(value, str | Collection)
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
-TABLES = {"core/op_types.py", "loading/function_bodies.py", "run/channels_last.py"}
+TABLES = {"core/op_types.py", "graph/reading.py", "run/graph_rewrites.py"}
 WORDS = {
     ("__init__.py", "Log"),  # classes of the package
     ("__init__.py", "Variable"),
     ("logs/__init__.py", "Log"),
-    ("loading/batches.py", "BatchFunction"),  # a type of ours
-    ("loading/tf_internals/keras_objects.py", "Variable"),  # a class of Keras
-    ("loading/tensorflow_1/moved_names.py", "Assert"),  # names of Python
-    ("loading/tensorflow_1/moved_names.py", "Variable"),
+    ("run/feeding/batches.py", "BatchFunction"),  # a type of ours
+    ("tf/keras.py", "Variable"),  # a class of Keras
+    ("tf1/renamed.py", "Assert"),  # names of Python
+    ("tf1/renamed.py", "Variable"),
 }
 LATER = {"DecodeJxl", "DecodeWebP"}  # 2.21 has them, 2.15 has not
 

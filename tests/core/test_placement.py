@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import op, placement
+from support.graphs import op, placement
 
 from placement_checks import Device, Evidence, Op
 from placement_checks.core.devices import LOCALHOST

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from placement_checks import Program, Step
-from placement_checks.core.arguments import Arguments
 from placement_checks.core.errors import InputError
+from placement_checks.core.script import Arguments
 
 
 class Builder:

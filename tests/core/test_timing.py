@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timings import loop, timing
+from support.timings import loop, timing
 
 from placement_checks.core.timing import Simulated, Spread, summary
 

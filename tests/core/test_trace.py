@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device
-from placement_checks.analysis.schedule import overlaps
+from placement_checks.analysis.step.schedule import overlaps
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.trace import OpSpan, Timeline, merged
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import op, placement
+from support.graphs import op, placement
 
 from placement_checks import Device, Evidence
 from placement_checks.core.errors import InputError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from placement_checks.logs import Record
-from placement_checks.logs.counts import Copies
+from placement_checks.logs.copies import Copies
 
 A, B, C = (Record(name, "Add", "/job:localhost/replica:0/task:0/device:CPU:0") for name in "abc")
 OLD = Record("a", None, "/job:localhost/replica:0/task:0/device:CPU:0")

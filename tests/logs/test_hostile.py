@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from placement_checks import verify
 from placement_checks.core.errors import PlacementError
 from placement_checks.logs import Log, read_logs
-from placement_checks.report.log import render_json, render_lines, render_text
+from placement_checks.report.commands.log import render_json, render_lines, render_text
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:1"
 LINES = b"".join(f"tower_1/x_{n}: (MatMul): {DEVICE}\n".encode() for n in range(40))
@@ -187,8 +187,8 @@ def test_time_grows_with_the_log_only(text: bytes, tmp_path: Path) -> None:
 @settings(max_examples=40, deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
 def test_so_it_does_with_whatever_is_repeated(unit: bytes) -> None:
-    from placement_checks.logs.tally import Tally
-    from placement_checks.logs.transport import Unwrapper
+    from placement_checks.logs.reading import Tally
+    from placement_checks.logs.unwrap import Unwrapper
 
     tally = Tally()
     begin = time.perf_counter()

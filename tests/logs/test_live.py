@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from descriptors import open_files
+from support.descriptors import open_files
 
 from placement_checks import assert_variables_on_host, catch_log
 from placement_checks.core.errors import InputError

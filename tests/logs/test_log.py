@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from graphs import op, placement
+from support.graphs import op, placement
 
 from placement_checks import Device, Evidence, Machine, verify
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record, read_logs
-from placement_checks.logs.tally import Tally
+from placement_checks.logs.reading import Tally
 
 HOST = "/job:localhost/replica:0/task:0/device"
 CPU, GPU, GPU_1 = f"{HOST}:CPU:0", f"{HOST}:GPU:0", f"{HOST}:GPU:1"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from measurements import measurement, problem
+from support.measurements import measurement, problem
 
 from placement_checks.core.measurement import Array, Trial
 from placement_checks.numerics.comparing import Difference, difference, differing, gradients

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from measurements import SHAPES, Problem, measurement, problem, runs, spread
+from support.measurements import SHAPES, Problem, measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Array, Arrays, Sample, Trial
 from placement_checks.numerics.comparing import differing

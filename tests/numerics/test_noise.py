@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placement_checks.numerics.noise import mean_over, noise_of, uncertain_elements
+from placement_checks.numerics.block_statistics import mean_over, noise_of, uncertain_elements
 
 
 def arrays(**values: object) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measurements import measurement, problem, runs, spread
+from support.measurements import measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Sample, Trial
 from placement_checks.numerics.comparing import differing, divided, gradients

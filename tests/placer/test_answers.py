@@ -12,7 +12,7 @@ import tensorflow as tf
 from placement_checks import PlacementError, place
 from placement_checks.placer import placing
 from placement_checks.placer.worker.client import PlacerProcess, Request
-from placement_checks.placer.worker.refused import Failed, GraphRefused
+from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.placer.worker.session import Session
 
 HOST = "/job:localhost/replica:0/task:0/device:"

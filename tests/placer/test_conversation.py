@@ -13,42 +13,44 @@ from pathlib import Path
 
 import psutil
 import pytest
-from descriptors import open_files
 from placer.asking import answer_of
+from support.descriptors import open_files
 
 from placement_checks.core.errors import PlacerError
-from placement_checks.placer.worker import client, messages
+from placement_checks.placer.worker import client, protocol
 from placement_checks.placer.worker.client import PlacerProcess, Request
-from placement_checks.placer.worker.refused import GraphRefused
+from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.util import child
 
 # Places the op x where the text of the "graph" says.
 ECHO = """
-    import os, sys, time
-    from placement_checks.placer.worker import messages
+    import os
+    import sys
+    import time
+    from placement_checks.placer.worker import protocol
     requests, replies = os.fdopen(0, "rb"), os.fdopen(1, "wb")
-    messages.write(replies, {"number": 0})
+    protocol.write(replies, {"number": 0})
     while True:
-        header, (graph,) = messages.read(requests)
+        header, (graph,) = protocol.read(requests)
         time.sleep(0.01)
         number, device = header["number"], graph.decode()
         if device == "refused":
-            messages.write(replies, {"number": number, "refused": "no such device"})
+            protocol.write(replies, {"number": number, "refused": "no such device"})
         elif device == "failed":
             sys.stderr.write("the pipe of the master burst\\n")
             sys.stderr.flush()
-            messages.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
+            protocol.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
         elif device == "late":
-            messages.write(replies, {"number": number - 1}, b"x: (Const): /GPU:0")
+            protocol.write(replies, {"number": number - 1}, b"x: (Const): /GPU:0")
         elif device == "twice":
             log = b"x: (Const): /GPU:0\\nx: (Const): /GPU:1\\n"
-            messages.write(replies, {"number": number}, log)
+            protocol.write(replies, {"number": number}, log)
         elif device == "cut":
             replies.write(b"\\x10\\0\\0")
             replies.flush()
             sys.exit(3)
         else:
-            messages.write(replies, {"number": number}, f"x: (Const): {device}\\n".encode())
+            protocol.write(replies, {"number": number}, f"x: (Const): {device}\\n".encode())
 """
 
 
@@ -111,7 +113,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
     ask(placer, "/GPU:0")
     pid = placer.pid
     with monkeypatch.context() as patch:
-        patch.setattr(messages, "read", interrupt)
+        patch.setattr(protocol, "read", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ask(placer, "/GPU:1")
 

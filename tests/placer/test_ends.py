@@ -18,9 +18,9 @@ import pytest
 from placer.asking import answer_of
 
 from placement_checks.core.errors import PlacerError
-from placement_checks.placer.worker import messages
+from placement_checks.placer.worker import protocol
 from placement_checks.placer.worker.client import PlacerProcess, Request
-from placement_checks.placer.worker.refused import GraphRefused
+from placement_checks.placer.worker.protocol import GraphRefused
 
 pytestmark = pytest.mark.one_version  # how processes end, whatever they have loaded
 
@@ -100,7 +100,8 @@ def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
 ) -> None:
     parent, child = started(
         """
-        import os, time
+        import os
+        import time
         from placement_checks.placer.worker.client import phantom
         phantom._environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         phantom.start()
@@ -148,9 +149,9 @@ def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], B
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     with cast(BinaryIO, process.stdin) as requests, cast(BinaryIO, process.stdout) as replies:
-        messages.read(replies)
+        protocol.read(replies)
         header = {"number": 1, "types": [], "tasks": [], "soft": False, "limit": 0.0}
-        messages.write(requests, header, graph)
+        protocol.write(requests, header, graph)
         yield process, replies
     process.wait(timeout=PATIENCE)
 
@@ -166,7 +167,7 @@ def test_the_time_that_an_answer_waits_for_the_parent_does_not_count() -> None:
     with placing(log, "yield graph") as (process, replies):
         time.sleep(2)
 
-        assert messages.read(replies) == ({"number": 1}, [log])
+        assert protocol.read(replies) == ({"number": 1}, [log])
     assert process.returncode == 0
 
 
@@ -225,9 +226,11 @@ def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
     """That of a graph from a file, which may keep TensorFlow busy for ever."""
     parent, child = started(
         """
-        import signal, threading, time
+        import signal
+        import threading
+        import time
         import psutil
-        from placement_checks.loading import shapes
+        from placement_checks.graph import shape_inference
 
         class Graph:
             def SerializeToString(self):
@@ -239,7 +242,7 @@ def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
             print(psutil.Process().children()[0].pid, flush=True)
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        shapes.outputs_of(Graph())
+        shape_inference.outputs_of(Graph())
         """,
         tmp_path,
         "import time; time.sleep(1000)",

@@ -18,7 +18,7 @@ from placer.asking import answer_of
 from placement_checks import place
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer import placing
-from placement_checks.placer.worker import main, network, phantom
+from placement_checks.placer.worker import gpu_less_server, main, network
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.util import loopback
 
@@ -129,7 +129,7 @@ def test_the_master_answers_no_connection_before_its_port_is_ours(
 
     monkeypatch.setattr(loopback, "take", take)
     with pytest.raises(OSError, match="somebody was quicker"):
-        phantom.Phantom()
+        gpu_less_server.Phantom()
 
     assert refused == [grpc.StatusCode.DEADLINE_EXCEEDED]
 

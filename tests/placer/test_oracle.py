@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from builders import builder_of
 from placer.zoo import GRAPHS, PROGRAMS
+from support.builders import builder_of
 
 from placement_checks import Machine, place
 from placement_checks.placer import placing
-from placement_checks.run.devices import running_on
+from placement_checks.run.runnable import running_on
 
 CPUS = 3
 NAMES = [graph.__name__ for graph in GRAPHS] + [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.placer.worker.placer_log import logged_devices
+from placement_checks.placer.worker.client import logged_devices
 
 HOST = "/job:localhost/replica:0/task:0/device:"
 # What TensorFlow takes for a node's name and an op's type (core/framework/node_def_util.cc).
@@ -39,7 +39,7 @@ def test_a_node_that_is_logged_twice_is_on_one_device() -> None:
 
 
 def test_a_line_that_ends_early_has_no_device_that_exists() -> None:
-    """So that the node counts as not placed (`placer.answers`)."""
+    """So that the node counts as not placed (`placer.request`)."""
     whole = f"x: (Const): {HOST}CPU:0"
 
     for length in range(len(whole)):

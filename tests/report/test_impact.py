@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from outcomes import written_as
-from pictures import data_of
-from reports import broken, finding, report, written
-from towers import program
+from support.outcomes import written_as
+from support.pictures import data_of
+from support.reports import broken, finding, report, written
+from support.towers import program
 
 from placement_checks import Report, Verdict
 from placement_checks.core.results import Impact, by_impact
-from placement_checks.report.formats.ranking import ranked
+from placement_checks.report.formats.locations import ranked
 
 KEPT = Verdict("kept-rule", "kept", "assigned")
 

@@ -7,26 +7,24 @@ from functools import partial
 from io import StringIO
 
 import pytest
-from graphs import op, placement
-from outcomes import written_as
 from rich.console import Console
-from timings import timeline, timing
+from support.graphs import op, placement
+from support.outcomes import written_as
+from support.timings import timeline, timing
 
 from placement_checks import Placement, assert_rules, assert_variables_on_host, verify
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
-from placement_checks.report import diff, log
-from placement_checks.report import json as json_report
-from placement_checks.report import timing as timing_report
-from placement_checks.report.chrome_trace import chrome_trace
-from placement_checks.report.html import Picture, page
-from placement_checks.report.picture.model import program_data
-from placement_checks.report.picture.page import page as picture_page
-from placement_checks.report.text import writing
+from placement_checks.report.commands import diff, log
+from placement_checks.report.commands import time as timing_report
+from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
+from placement_checks.report.common import json as json_report
+from placement_checks.report.page.data import program_data
+from placement_checks.report.page.write import page as picture_page
+from placement_checks.report.text import writer
 from placement_checks.report.text.findings import Extent
-from placement_checks.report.timeline_svg import lanes_svg
-from placement_checks.verification.comparing import compare
+from placement_checks.verification.diff import compare
 
 HOSTILE = ["w\x1b[31mX", "a\nKEPT all is well", "gnp.\u202egpu", "b\x9b2J\x7f", "half\udcff"]
 PLAIN = "ü/中"
@@ -68,7 +66,7 @@ def in_format(format: str) -> str:
 
 FORMS: dict[str, Callable[[], str]] = {
     "text": lambda: console_text(
-        lambda to: writing.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
+        lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
     ),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
@@ -77,7 +75,7 @@ FORMS: dict[str, Callable[[], str]] = {
     ),
     "page": lambda: page(
         "\x1b[2J",
-        lambda to: writing.write([verify(graph("GPU:0"))], to, Extent.FULL),
+        lambda to: writer.write([verify(graph("GPU:0"))], to, Extent.FULL),
         [Picture(drawn(), "\x07")],
     ),
     "picture": lambda: picture_page([program_data(verify(graph("GPU:0")))], "\x1b[2J"),
@@ -101,7 +99,7 @@ def test_names_are_shown_and_do_nothing(form: str) -> None:
 def test_a_line_with_a_name_of_ours_keeps_its_colours() -> None:
     file = StringIO()
     console = Console(file=file, force_terminal=True)
-    writing.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)
+    writer.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)
 
     lines = file.getvalue().splitlines()
     assert any("BROKEN" in line and "\x1b[1;31m" in line for line in lines)

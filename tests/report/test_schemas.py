@@ -9,29 +9,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import placement
 from jsonschema import Draft202012Validator
-from reports import broken, finding, report
-from schemas import valid, validator
-from timings import loop, timing
-from towers import host, on, program
+from support.graphs import placement
+from support.reports import broken, finding, report
+from support.schemas import valid, validator
+from support.timings import loop, timing
+from support.towers import host, on, program
 
 from placement_checks import Device, Verdict
-from placement_checks.analysis.traffic import sent
-from placement_checks.analysis.transfers import copies
-from placement_checks.core.baseline.difference import Change, Crossing
-from placement_checks.core.baseline.difference import Difference as BaselineDifference
-from placement_checks.core.baseline.values import Copies
+from placement_checks.analysis.step.transfers import copies, sent
+from placement_checks.core.baseline import Change, Copies, Crossing
+from placement_checks.core.baseline import Difference as BaselineDifference
 from placement_checks.core.errors import InputError
 from placement_checks.core.results import Difference, Moved
 from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
-from placement_checks.report import baseline, diff, log, traffic
-from placement_checks.report import json as json_report
-from placement_checks.report import timing as timing_report
+from placement_checks.report.commands import diff, log, place
+from placement_checks.report.commands import time as timing_report
+from placement_checks.report.common import baseline
+from placement_checks.report.common import json as json_report
 from placement_checks.report.schemas import NAMES, schema
-from placement_checks.testing.carried import Judged
-from placement_checks.testing.report_contents import document
+from placement_checks.testing.report_contents import Judged, document
 
 ERROR = InputError("b.py", "is not there", "name another")
 DIFFERENT = BaselineDifference(
@@ -92,8 +90,8 @@ def log_documents() -> Iterator[str]:
 def place_documents() -> Iterator[str]:
     outputs = {"tower_0/w/read": (4,)}
     graph = program(host("x", "Placeholder"), on(0, "tower_0/x", "Add", "x"), outputs=outputs)
-    yield "\n".join(traffic.render_json(graph, sent(graph, copies(graph))))
-    yield "\n".join(traffic.render_json(placement(machine=None, placer=None), []))
+    yield "\n".join(place.render_json(graph, sent(graph, copies(graph))))
+    yield "\n".join(place.render_json(placement(machine=None, placer=None), []))
 
 
 DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {

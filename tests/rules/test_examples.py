@@ -14,7 +14,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
 from placement_checks.rules import examples
 from placement_checks.rules.registry import NAMES, RULES
-from placement_checks.verification.numbers import with_numbers
+from placement_checks.verification.running import with_numbers
 
 LONGEST = 16  # lines
 WIDEST = 99

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graphs import placement
-from towers import gradient, host, on, program, variable
+from support.graphs import placement
+from support.towers import gradient, host, on, program, variable
 
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Copy, Strategy

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from distributions import OPS_ON, installed
-from graphs import op, placement
+from support.distributions import OPS_ON, installed
+from support.graphs import op, placement
 
 from placement_checks import RULES, verify
 from placement_checks.core.errors import ConfigError
 from placement_checks.rules import entry_points as rules_of_others
-from placement_checks.rules.installed import loaded
+from placement_checks.rules.plugins import loaded
 from placement_checks.rules.registry import NAMES
 
 GRAPH = placement(op("a", "MatMul", "", "GPU:1"), op("b", "MatMul", "", "GPU:0"))

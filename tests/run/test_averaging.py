@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from placement_checks.run.averaging import average_gradients, mean_of_stacked
-from placement_checks.run.devices import running_on
+from placement_checks.run.runnable import running_on
 
 tf1 = tf.compat.v1
 KINDS = ("dense", "sparse", None)

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pairs
 import pytest
 import tensorflow as tf
+from support import pairs
 
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.script import Script
-from placement_checks.loading.behaviour import Behaviour
-from placement_checks.loading.saved_case import Case
-from placement_checks.run.conditions import Conditions
-from placement_checks.run.measuring import measure
-from placement_checks.run.pair import ProgramPair
+from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.pair import ProgramPair
+from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.feeding.batches import Case
+from placement_checks.tf.process_state import Behaviour
 
 tf1 = tf.compat.v1
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun
-from placement_checks.run.collectives import sums_for_collectives
+from placement_checks.run.graph_rewrites import sums_for_collectives
 
 tf1 = tf.compat.v1
 GROUP = 7

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pairs
 import pytest
 import tensorflow as tf
-import watched
+from support import pairs, watched
 
 from placement_checks import Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.rules.runs.weights_equal import WeightsEqual
-from placement_checks.run.conditions import Conditions
-from placement_checks.run.measuring import measure
+from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.settings import Conditions
 
 tf1 = tf.compat.v1
 

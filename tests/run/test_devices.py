@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from placement_checks.loading.simulated import to_simulated
-from placement_checks.run.devices import full_precision, running_on
+from placement_checks.run.runnable import full_precision, running_on
+from placement_checks.tf.simulated_devices import to_simulated
 
 tf1 = tf.compat.v1
 
@@ -44,7 +44,7 @@ def test_towers_run_apart_and_soft_placement_stays_off() -> None:
 
 
 def test_real_gpus_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_checks.run.devices.local_gpus", lambda: (0, 1))
+    monkeypatch.setattr("placement_checks.run.runnable.local_gpus", lambda: (0, 1))
     with tf.Graph().as_default(), running_on(2) as config, tf.device("/gpu:1"):
         x = tf1.placeholder(tf.float32)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from watched import hidden, judged, mean, normalised, watched_pipeline, with_dropout
+from support.watched import hidden, judged, mean, normalised, watched_pipeline, with_dropout
 
 from placement_checks import verify
 

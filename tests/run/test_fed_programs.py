@@ -7,20 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pairs
 import pytest
 import tensorflow as tf
-from watched import dense, function, hidden, judged, mean, normalised, watched, with_dropout
+from support import pairs
+from support.watched import (
+    dense,
+    function,
+    hidden,
+    judged,
+    mean,
+    normalised,
+    watched,
+    with_dropout,
+)
 
 from placement_checks import verify
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.results import Verdict
-from placement_checks.loading.saved_case import Case
-from placement_checks.run.conditions import Conditions
-from placement_checks.run.fed_feeding import FedFeeding
-from placement_checks.run.measuring import measure
-from placement_checks.run.pair import ProgramPair
-from placement_checks.run.timing import TimedPair
+from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.pair import ProgramPair
+from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.feeding.batches import Case
+from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.run.timing.benchmark import TimedPair
 
 tf1 = tf.compat.v1
 # Programs that are fed are compared on both by the tests of functions, Keras and workers.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pairs
 import pytest
 import tensorflow as tf
+from support import pairs
 
 from placement_checks.core.measurement import Measurement
-from placement_checks.numerics.trajectories import compared, variables_with_stale_copies
+from placement_checks.numerics.training_divergence import compared, variables_with_stale_copies
 
 tf1 = tf.compat.v1
 

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pairs
 import pytest
 import tensorflow as tf
-import towers
+from support import pairs, towers
 
+from placement_checks.capture.programs import load
 from placement_checks.core.program import Gradient, Program
-from placement_checks.loading.programs import load
-from placement_checks.run.precision import changed
+from placement_checks.run.preconditions import changed
 from placement_checks.run.runnable import runnable
 
 tf1 = tf.compat.v1

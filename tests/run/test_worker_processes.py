@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from forked import printed, start_forked
-from workers import watched_workers
+from support.forked import printed, start_forked
+from support.workers import watched_workers
 
 from placement_checks import place
 from placement_checks.core.devices import Device

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import op, placement
+from support.graphs import op, placement
 
 from placement_checks import (
     RULES,

@@ -13,8 +13,8 @@ PROGRAM = """
 import sys
 
 sys.path[:0] = [{support!r}]
-from baselines import moved
-from towers import program
+from support.baselines import moved
+from support.towers import program
 
 def placed(name="towers.py:build", **places):
     return moved(program(variables=["w", "v"], program=name), **places)

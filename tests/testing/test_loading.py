@@ -8,7 +8,8 @@ from pathlib import Path
 
 LIMIT = 0.020  # seconds over a pytest that does not load it
 IMPORT = """
-import sys, time
+import sys
+import time
 import pytest
 import _pytest.config, _pytest.main, _pytest.terminal
 begin = time.process_time()

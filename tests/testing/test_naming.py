@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from graphs import op, placement
+from support.graphs import op, placement
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.testing.naming import program_name
-from placement_checks.verification.gathering import requested
+from placement_checks.testing.program_names import program_name
+from placement_checks.verification.placing import requested
 
 
 def build(_width: int = 1) -> None:

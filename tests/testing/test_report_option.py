@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from schemas import valid
+from support.schemas import valid
 
 pytestmark = pytest.mark.one_version
 

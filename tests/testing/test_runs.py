@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pairs
 import pytest
 import tensorflow as tf
+from support import pairs
 
 from placement_checks import (
     assert_gradients_equal,
@@ -21,7 +21,7 @@ from placement_checks import (
     with_numbers,
 )
 from placement_checks.core.errors import ConfigError, InputError
-from placement_checks.verification.gathering import requested
+from placement_checks.verification.placing import requested
 
 tf1 = tf.compat.v1
 

@@ -8,10 +8,10 @@ from fnmatch import fnmatch
 from textwrap import indent
 
 import pytest
-from documents import PAGES, ROOT, Block, blocks
-from forked import run_pytest_forked
+from support.documents import PAGES, ROOT, Block, blocks
+from support.forked import run_pytest_forked
 
-from placement_checks.run.threads import POOL
+from placement_checks.run.timing.thread_pools import POOL
 
 # What they call is run on both by the tests of each.
 pytestmark = pytest.mark.one_version

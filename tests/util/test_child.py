@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from descriptors import open_files
+from support.descriptors import open_files
 
 from placement_checks.util.child import Child, Ended, ending
 from placement_checks.util.fork_server import ForkServer
@@ -21,7 +21,9 @@ from placement_checks.util.fork_server import ForkServer
 ROOT = Path(__file__).parents[2]
 # Does what each line that it reads says, and answers with its result.
 OBEDIENT = """
-    import os, sys, time
+    import os
+    import sys
+    import time
     from placement_checks.util import child
     def main():
         child.end_with_parent()
@@ -35,7 +37,7 @@ OBEDIENT = """
 """
 SERVER = """
     import sys
-    from placement_checks.util.forks import serve
+    from placement_checks.util.fork_worker import serve
     serve(int(sys.argv[1]), int(sys.argv[2]))
 """
 
@@ -205,7 +207,8 @@ def test_a_process_that_was_forked_lets_go_of_it(child: Child) -> None:
 
 
 OWNER = """
-    import os, time
+    import os
+    import time
     from placement_checks.util.child import Child
     from placement_checks.util.fork_server import ForkServer
     server = ForkServer.of_module("server", os.environ) if FORKS else None

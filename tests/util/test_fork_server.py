@@ -18,12 +18,14 @@ from placement_checks.util.fork_server import ForkedProcess, ForkServer
 ROOT = Path(__file__).parents[2]
 # It has loaded a module, and the processes that it forks say so.
 SERVER = """
-    import sys, textwrap
-    from placement_checks.util.forks import serve
+    import sys
+    import textwrap
+    from placement_checks.util.fork_worker import serve
     serve(int(sys.argv[1]), int(sys.argv[2]))
 """
 FORKED = """
-    import os, sys
+    import os
+    import sys
     was_loaded = "textwrap" in sys.modules
     def main():
         os.write(1, repr(eval(sys.argv[1])).encode())
@@ -121,7 +123,10 @@ def test_one_that_was_forked_from_the_owner_does_not_end_the_server(server: Fork
 
 # A process that makes a fork of itself, and prints what one is that the fork forks.
 OF_THIS_PROCESS = """
-    import os, signal, sys, threading
+    import os
+    import signal
+    import sys
+    import threading
     from placement_checks.util.fork_server import ForkServer
     signal.signal(signal.SIGTERM, lambda *_: None)
     import forked

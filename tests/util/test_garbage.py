@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from placement_checks.util.garbage import gc_paused, kept_for_good
+from placement_checks.util.resources import gc_paused, kept_for_good
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from placement_checks.core.errors import InputError
-from placement_checks.util.printable import printable
+from placement_checks.util.text import printable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.registry import RULES
-from placement_checks.verification.causes import with_causes
+from placement_checks.verification.judging import with_causes
 
 EXPLAINED_BY = {"names": ["shared"], "weights": ["gradients", "shared"], "gradients": ["shared"]}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from placement_checks import RULES
 from placement_checks.core.errors import ConfigError, InputError
-from placement_checks.verification.fields import collecting, converted
+from placement_checks.verification.policy import collecting, converted
 
 
 @dataclass
@@ -163,7 +163,7 @@ def test_errors_are_collected_where_they_stand(error: ConfigError, text: str) ->
 def test_msgspec_is_loaded_for_a_value_alone() -> None:
     code = (
         "import sys; from placement_checks.testing import assertions, pytest_plugin; "
-        "from placement_checks.verification import configuration, fields, judging, policy; "
+        "from placement_checks.verification import configuration, judging, policy; "
         "policy.rules_for([]); assert 'msgspec' not in sys.modules; "
         "assert not policy.policy_errors({'no-fallback': {'allow': 'a'}}); "
         "assert not policy.policy_errors({'no-fallback': {'allow': ['a']}}); "

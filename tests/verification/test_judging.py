@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from graphs import op, placement
+from support.graphs import op, placement
 
 from placement_checks import RULES, Finding, Impact, Verdict, verify
 from placement_checks.core.errors import ConfigError, UsageError, as_error

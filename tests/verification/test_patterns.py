@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.verification.patterns import patterns_for
+from placement_checks.verification.declare import patterns_for
 
 LAYERS = [f"fc{layer}/{kind}" for layer in (1, 2) for kind in ("weights", "biases")]
 TOWERS = [f"tower_{tower}/{name}" for tower in (0, 1) for name in LAYERS]

@@ -1,20 +1,48 @@
-"""Starts the placer process on first use, keeps it, and replaces it when it dies or hangs."""
+"""Starts the placer process on first use, keeps it, and replaces it when it dies or hangs.
+
+Reads what the placer logs with ``log_device_placement``: a line for each node that it places.
+
+It is ``NODE: (OP TYPE): DEVICE`` (core/common_runtime/placer.cc), alone on standard output. The
+logs of users are another matter, which `placement_checks.logs` reads.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from placement_checks.core.errors import PlacerError
-from placement_checks.placer.worker import messages
-from placement_checks.placer.worker.placer_log import logged_devices
-from placement_checks.placer.worker.refused import GraphRefused
+from placement_checks.placer.worker import protocol
+from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.util.child import Child, Ended
-from placement_checks.util.memory import available_memory
+from placement_checks.util.resources import available_memory
+
+# Neither a name nor an op type has a space; other lines tell of the devices of a session.
+_PLACED = re.compile(r"^([^ \n]+): \([^ \n]+\): (/.+)$", re.MULTILINE)
+
+
+def logged_devices(log: str) -> Mapping[str, str]:
+    """The device of each node of a log, by the node's name.
+
+    Whether a node is missing is for those who know the graph.
+
+    Raises:
+        ValueError: a node is said to be on two devices.
+    """
+    devices: dict[str, str] = {}
+    one = devices.setdefault
+    names: dict[str, str] = {}  # one text for all nodes of a device
+    for match in _PLACED.finditer(log):
+        node, device = match.groups()
+        if one(node, names.setdefault(device, device)) != device:
+            raise ValueError(f"placed '{node}' on {devices[node]} and on {device}")
+    return devices
+
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and
@@ -179,7 +207,7 @@ class _Placer(Child):
             "limit": request.limit,
         }
         with self._told(request.limit):
-            messages.write(self.requests, header, request.graph)
+            protocol.write(self.requests, header, request.graph)
 
     def receive(self, limit: float) -> tuple[dict[str, Any], list[bytes]]:
         """The reply to the last request.
@@ -188,7 +216,7 @@ class _Placer(Child):
             PlacerError: the process died, hung, failed or gave the answer to another request.
         """
         with self._told(limit):
-            reply, blobs = messages.read(self.replies)
+            reply, blobs = protocol.read(self.replies)
             if reply["number"] != self._requests:
                 what = f"answered request {reply['number']} instead of {self._requests}"
                 raise _error(self._kind, what)

@@ -13,9 +13,9 @@ import signal
 import sys
 from typing import Any
 
-from placement_checks.loading import light_tensorflow
-from placement_checks.placer.worker import messages, network
-from placement_checks.placer.worker.refused import Failed, GraphRefused
+from placement_checks.placer.worker import network, protocol
+from placement_checks.placer.worker.protocol import Failed, GraphRefused
+from placement_checks.tf import c_library
 from placement_checks.util.child import answer_stream, end_with_parent
 
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # set: do not move to a network of its own
@@ -35,15 +35,15 @@ def main() -> None:
     try:
         placer = _placer(kind)
     except _Unavailable as reason:
-        messages.write(replies, {"number": 0, "unavailable": str(reason)})
+        protocol.write(replies, {"number": 0, "unavailable": str(reason)})
         return
     except Failed as failure:
-        messages.write(replies, {"number": 0, "failed": str(failure)})
+        protocol.write(replies, {"number": 0, "failed": str(failure)})
         return
-    messages.write(replies, {"number": 0})
+    protocol.write(replies, {"number": 0})
     while True:
         try:
-            header, blobs = messages.read(requests)
+            header, blobs = protocol.read(requests)
         except EOFError:
             os._exit(0)  # at once: to take TensorFlow down takes a tenth of a second
         number = {"number": header["number"]}
@@ -52,12 +52,12 @@ def main() -> None:
         try:
             with placer.placed(blobs.pop(), *map(header.get, _CONDITIONS)) as log:
                 signal.alarm(0)  # from here on it may wait for the parent
-                messages.write(replies, number, log)
+                protocol.write(replies, number, log)
         except GraphRefused as refusal:
             signal.alarm(0)
-            messages.write(replies, {**number, "refused": str(refusal)})
+            protocol.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
-            messages.write(replies, {**number, "failed": str(failure)})
+            protocol.write(replies, {**number, "failed": str(failure)})
             return
 
 
@@ -70,21 +70,22 @@ def _placer(kind: str) -> Any:
         from placement_checks.placer.worker.session import Session
 
         return Session()
-    light_tensorflow.load()
-    if not light_tensorflow.is_cuda_build():
+    c_library.load()
+    if not c_library.is_cuda_build():
         raise _Unavailable(
-            f"tensorflow {light_tensorflow.version()} is a build without GPU kernels, so its "
+            f"tensorflow {c_library.version()} is a build without GPU kernels, so its "
             "placer cannot tell where a GPU machine would put an op; install the Linux x86-64 "
             "wheel of tensorflow, which is a CUDA build"
         )
-    from placement_checks.placer.worker import phantom
+    from placement_checks.placer.worker import gpu_less_server
 
     try:
-        return phantom.Phantom()
+        return gpu_less_server.Phantom()
     except OSError as error:
         raise Failed(
             f"the port of the placer could not be closed to other users ({error}); "
-            f"set {phantom.OPEN_PORT}=1 to leave it open on a machine that nobody else uses"
+            f"set {gpu_less_server.OPEN_PORT}=1 to leave it open on a machine that nobody else "
+            "uses"
         ) from None
 
 

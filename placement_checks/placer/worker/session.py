@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.placer.worker.refused import Failed, GraphRefused
+from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.util.streams import redirected, unnamed_file
 
 _PROBE = "placement_checks_probe"

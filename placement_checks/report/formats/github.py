@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from placement_checks.core.results import Report
-from placement_checks.report.baseline import first_line, render_text
-from placement_checks.report.formats.locations import Location, Repository
+from placement_checks.report.common.baseline import first_line, render_text
+from placement_checks.report.common.findings import Sections
+from placement_checks.report.formats.locations import Location, Ranked, Repository, ranked
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.ranking import Ranked, ranked
-from placement_checks.report.sections import Sections
-from placement_checks.report.text.telling import sentences, told
-from placement_checks.report.text.titles import summary, title
+from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.writer import summary, title
 from placement_checks.util.text import joined
 
 _SHOWN = 10  # of the errors of a step

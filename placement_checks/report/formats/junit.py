@@ -8,15 +8,13 @@ from xml.etree import ElementTree as ET
 
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, Verdict, by_impact
-from placement_checks.report.baseline import headline, render_text
+from placement_checks.report.common.baseline import headline, render_text
+from placement_checks.report.common.findings import grouped
 from placement_checks.report.formats.locations import Repository
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.groups import grouped
-from placement_checks.report.text.finding_lines import finding_lines
-from placement_checks.report.text.telling import told
-from placement_checks.report.text.titles import title
-from placement_checks.util.printable import printable
-from placement_checks.util.text import plural
+from placement_checks.report.text.findings import finding_lines, told
+from placement_checks.report.text.writer import title
+from placement_checks.util.text import plural, printable
 
 _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 

@@ -12,13 +12,13 @@ from typing import TextIO
 
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, by_impact
-from placement_checks.report.baseline import render_text
+from placement_checks.report.common.baseline import render_text
+from placement_checks.report.common.findings import Sections
+from placement_checks.report.common.source import source_text
+from placement_checks.report.formats.locations import Ranked, ranked
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.ranking import Ranked, ranked
-from placement_checks.report.sections import Sections
-from placement_checks.report.text.source_text import source_text
-from placement_checks.report.text.telling import sentences, told
-from placement_checks.report.text.titles import summary, title
+from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.writer import summary, title
 from placement_checks.util.text import joined, plural
 
 _PROGRAMS = 8  # rows of the table

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
-from placement_checks.core.baseline.difference import Difference
+from placement_checks.core.baseline import Difference
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Finding, Report, Verdict
-from placement_checks.report.baseline import first_line, render_text
+from placement_checks.core.versions import versions
+from placement_checks.report.common.baseline import first_line, render_text
+from placement_checks.report.common.findings import Group, Sections
+from placement_checks.report.common.json import escaped
 from placement_checks.report.formats.locations import Location, Repository
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.groups import Group
-from placement_checks.report.json import escaped, versions
-from placement_checks.report.sections import Sections
-from placement_checks.report.text.telling import sentences, told
-from placement_checks.report.text.titles import title
+from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.writer import title
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -11,10 +11,10 @@ from typing import TextIO
 
 from rich.console import Console
 
-from placement_checks.report import json
+from placement_checks.report.common import json
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.text import writing
-from placement_checks.report.text.wrapping import WIDTH, fitted
+from placement_checks.report.text import writer
+from placement_checks.report.text.layout import WIDTH, fitted
 
 Writer = Callable[[Outcome, TextIO], None]
 
@@ -25,7 +25,7 @@ def _text(outcome: Outcome, stream: TextIO) -> None:
         step = None if outcome.is_quiet else outcome.next_step
         console = Console(file=stream)
         with fitted(console.width if stream.isatty() else WIDTH):
-            writing.write(outcome.reports, console, outcome.extent, step, only=only)
+            writer.write(outcome.reports, console, outcome.extent, step, only=only)
 
 
 def _json(outcome: Outcome, stream: TextIO) -> None:
@@ -33,8 +33,8 @@ def _json(outcome: Outcome, stream: TextIO) -> None:
 
 
 def _html(outcome: Outcome, stream: TextIO) -> None:
-    from placement_checks.report.picture.model import program_data
-    from placement_checks.report.picture.page import page
+    from placement_checks.report.page.data import program_data
+    from placement_checks.report.page.write import page
 
     if outcome.reports:
         stream.write(page(list(map(program_data, outcome.reports)), outcome.next_step))

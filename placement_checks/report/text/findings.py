@@ -2,24 +2,171 @@
 
 In brief, every rule whose breach stops the program or makes its training wrong shows its first
 finding in full, however many lines that takes. What is left of the lines goes to the other rules.
+
+Groups of findings as lines of text, for the terminal, for pages and for assertion messages.
+
+Which findings are told where not all can be.
+
+What is told of a group of findings, as sentences for formats that have their own lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import islice
-from typing import TypeAlias
+from itertools import groupby, islice
+from typing import Literal, NamedTuple, TypeAlias
 
 from rich.text import Text
 
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Impact
-from placement_checks.report.sections import Section, Sections
-from placement_checks.report.text.budget import dealt
+from placement_checks.report.common.findings import Group, Section, Sections
+from placement_checks.report.common.source import lines_of_values, source_text
 from placement_checks.report.text.error_bars import picture
-from placement_checks.report.text.finding_lines import Line, costs, finding_lines, first_lines
-from placement_checks.report.text.wrapping import wrapped
+from placement_checks.report.text.layout import shortened, wrapped
+from placement_checks.util.text import plural, printable
+
+Kind = Literal["headline", "detail", "consequence", "fix"]
+
+_EXAMPLES = 3
+_CALLERS = 4
+_STEPS = 4  # of a path, where only a run shows them
+_LINES = {"headline": 6, "detail": 2, "consequence": 3, "fix": 4}  # of one sentence
+_INDENT = {"headline": 2, "detail": 6, "consequence": 4, "fix": 4}
+
+
+class Line(NamedTuple):
+    """A line of a report, and what it is part of."""
+
+    text: str
+    kind: Kind
+
+
+def finding_lines(
+    groups: Sequence[Group], placement: Placement | None = None, *, everything: bool = False
+) -> Iterator[Line]:
+    """Each group once: its source line, what shows it, others alike, what it means, and the fix.
+
+    Args:
+        groups: those of one rule; where the same is to be done about some in a row, that stands
+            below the last of them.
+        placement: the program that they are about, whose ops show which of its lines ran.
+        everything: all names and steps, not the first alone.
+    """
+    for _, alike in groupby(groups, key=_cure):
+        members = list(alike)
+        for group in members:
+            for kind, text in _group(group, placement, everything):
+                yield from _sentence(kind, text, everything)
+        first = members[0].first
+        if first.consequence:
+            yield from _sentence("consequence", first.consequence, everything)
+        yield from _sentence("fix", first.advice, everything)
+
+
+def first_lines(
+    groups: Sequence[Group], shown: int, hint: str, placement: Placement | None = None
+) -> Iterator[Line]:
+    """The first of some groups, and how many findings are left out."""
+    yield from finding_lines(groups[:shown], placement)
+    if left := sum(len(group.findings) for group in groups[shown:]):
+        yield Line(f"  and {plural(left, 'finding')} more ({hint})", "detail")
+
+
+def costs(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
+    """How many lines each group takes, if it stands alone."""
+    return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
+
+
+def _cure(group: Group) -> tuple[str, str]:
+    return group.first.consequence, group.first.fix
+
+
+def _sentence(kind: Kind, text: str, everything: bool) -> Iterator[Line]:
+    indent = _INDENT[kind]
+    most = None if everything else _LINES[kind]
+    for line in wrapped(text, indent=indent, hanging=indent + 4, most=most):
+        yield Line(line, kind)
+
+
+def _group(
+    group: Group, placement: Placement | None, everything: bool
+) -> Iterator[tuple[Kind, str]]:
+    first, where = group.first, group.where
+    yield "headline", f"{where}: {first.message}" if where else first.message
+    if where and (text := source_text(where)):
+        yield "detail", f"| {text}"
+    before, callers = where or "", group.callers
+    if callers and group.lines > 1:
+        text = source_text(callers[0])
+        through = f"{_after(callers[0], before)}{f': {text}' if text else ''}"
+        yield "detail", f"all {len(group.findings)} are built through {through}"
+        before, *callers = callers
+    if callers:
+        told = callers if everything else callers[:_CALLERS]
+        lines = ", ".join(map(_after, told, (before, *told)))
+        yield "detail", f"called from {lines}{'' if len(told) == len(callers) else ', …'}"
+    if where and first.evidence in ("requested", "executed"):
+        for line in lines_of_values(where, placement):
+            yield "detail", f"given by {_after(line, where)}: {source_text(line)}"
+    if first.op and first.where and first.where != where:
+        yield "detail", f"{first.object} is made at {_with_text(first.where)}"
+    if first.device_line and first.device_line != where:
+        yield "detail", f"device requested at {_with_text(first.device_line)}"
+    steps = len(first.path) if everything else _STEPS if first.evidence == "executed" else 0
+    yield from (("detail", step) for step in first.path[:steps])
+    if len(group.findings) > 1:
+        yield "detail", likewise(group, everything=everything)
+
+
+def _after(line: str, before: str) -> str:
+    """A line as it is told after another one: of the same file, its number will do."""
+    file, _, number = line.rpartition(":")
+    return f"line {number}" if file == before.rpartition(":")[0] else line
+
+
+def _with_text(line: str) -> str:
+    text = source_text(line)
+    return f"{line}: {text}" if text else line
+
+
+def likewise(group: Group, *, everything: bool = False) -> str:
+    """How many more findings a group has, and of which objects: some of them, or all."""
+    others = group.others if everything else group.others[:_EXAMPLES]
+    names, before = [], group.where or ""
+    for name, line in others:
+        names.append(f"{name} ({_after(line, before)})" if line else name)
+        before = line or before
+    number = f"likewise {len(group.findings) - 1} more"
+    if not names:
+        return number
+    return f"{number}{': ' if len(names) == len(group.others) else ', such as '}{', '.join(names)}"
+
+
+def dealt(costs: Sequence[Iterable[int]], lines: int, always: Collection[int] = ()) -> list[int]:
+    """How many items of each section fit, dealt out in turns: the first of each comes first.
+
+    Args:
+        costs: for each section the lines that its items take, in their order.
+        lines: how many there are for all of them.
+        always: the sections, by number, whose first item is given even if it does not fit. They
+            precede the others.
+    """
+    given = [0] * len(costs)
+    open_sections = [(number, iter(items)) for number, items in enumerate(costs)]
+    while open_sections:
+        still_open = []
+        for number, items in open_sections:
+            cost = next(items, None)
+            is_due = number in always and not given[number]
+            if cost is not None and (cost <= lines or is_due):
+                lines -= cost
+                given[number] += 1
+                still_open.append((number, items))
+        open_sections = still_open
+    return given
+
 
 _Lines: TypeAlias = Iterator[Text]
 _HINT = "--all shows them"
@@ -133,3 +280,30 @@ def _styled(lines: Iterator[Line]) -> Iterator[Text]:
         if kind == "headline":
             styled.highlight_regex(r"^  \S+:\d+(?=:)", "cyan")
         yield styled
+
+
+_LONGEST = 600  # letters of a sentence, such as what the placer says of a graph
+
+
+def sentences(group: Group, *, with_line: bool = False) -> Iterator[str]:
+    """What is wrong, with which others, what it means, and the fix.
+
+    Args:
+        group: some findings.
+        with_line: whether the first sentence says at which line, if one is known.
+    """
+    first = group.first
+    where = f"{group.where}: " if with_line and group.where else ""
+    yield told(f"{where}{first.message}")
+    if len(group.findings) > 1:
+        yield told(likewise(group))
+    if first.consequence:
+        yield told(first.consequence)
+    if first.fix:
+        yield told(first.advice)
+
+
+def told(sentence: str, most: int = _LONGEST) -> str:
+    """A sentence in one line, its names and itself shortened where they are very long."""
+    words = " ".join(map(shortened, printable(sentence).split(" ")))
+    return words if len(words) <= most else f"{words[: most - 2]} …"

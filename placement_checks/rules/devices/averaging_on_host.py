@@ -4,20 +4,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import gradient_flow
-from placement_checks.analysis.layouts import layout
-from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.unshared import unshared
-from placement_checks.analysis.updates import Update
+from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.layout import layout, unshared
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, request_of, steps
-from placement_checks.rules.lines.joining import joining_ops
-from placement_checks.rules.lines.locating import device_line
-from placement_checks.rules.needs import Need
+from placement_checks.rules.base import Rule, device_line, request_of, steps
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import joining_ops
 from placement_checks.util.text import plural, spanned
 
 

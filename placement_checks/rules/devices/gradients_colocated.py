@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.towers import tower_device
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.discovery import tower_device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_allowed, request_of
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 

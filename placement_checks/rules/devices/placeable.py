@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, request_of
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
 _DEVICE = re.compile(r"'/\S+'")  # '/device:GPU:0', which a tower has another of

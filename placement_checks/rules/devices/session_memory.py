@@ -10,7 +10,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import joined, plural
 
 _EVERY = "every"  # the GPUs that no program names

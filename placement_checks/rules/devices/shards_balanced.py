@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -13,7 +13,7 @@ from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import Rule, is_among
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import joined, plural
 
 _PARAMETER_JOB = "ps"

@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import gradient_flow
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 

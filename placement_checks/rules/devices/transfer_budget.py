@@ -5,8 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.transfers import (
+from placement_checks.analysis.step.transfers import (
     Copied,
     Transfer,
     copies,
@@ -14,6 +13,7 @@ from placement_checks.analysis.transfers import (
     network_transfers,
     transfers,
 )
+from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -21,7 +21,7 @@ from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 _PAIRS = 4  # that a report lists

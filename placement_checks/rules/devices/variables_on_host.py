@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.roles import roles
-from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.unshared import unshared
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.layout import unshared
+from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -15,7 +15,7 @@ from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, request_of
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 _DEVICE_FUNCTION = (

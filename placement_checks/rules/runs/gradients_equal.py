@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal
 
-from placement_checks.analysis.clipping import norms_of_slices
+from placement_checks.analysis.variables.clipping import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.mistakes.models import own_counts
-from placement_checks.rules.mistakes.places import place_of, scalings
-from placement_checks.rules.needs import Need
+from placement_checks.rules.gradient_mistakes import own_counts, place_of, scalings
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import joined, plural
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class GradientsEqual(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         from placement_checks.numerics.comparing import divided
-        from placement_checks.numerics.trajectories import compensated_factor
+        from placement_checks.numerics.training_divergence import compensated_factor
 
         measured = evidence.measurement
         assert measured

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from placement_checks.analysis.schedule import Overlap, observed_overlap, possible_overlap
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
-from placement_checks.analysis.towers import Tower
+from placement_checks.analysis.step.schedule import Overlap, observed_overlap, possible_overlap
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.discovery import Tower
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, steps
-from placement_checks.rules.lines.calls import frames_beside
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import frames_beside
 from placement_checks.util.text import joined, plural
 
 if TYPE_CHECKING:

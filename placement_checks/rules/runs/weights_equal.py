@@ -10,15 +10,15 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among
-from placement_checks.rules.mistakes.updates import copies_of
-from placement_checks.rules.mistakes.weights import COPIES, Cause, cause_of
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.weight_mistakes import COPIES, Cause, cause_of, copies_of
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
     from placement_checks.numerics.comparing import Difference
-    from placement_checks.numerics.trajectories import Divergence
+    from placement_checks.numerics.training_divergence import Divergence
+
 
 # Parts of a variable's change: a sum taken for a mean is wrong by the whole of it or by half.
 _LITTLE, _HALF = 0.05, 0.5
@@ -78,7 +78,7 @@ class WeightsEqual(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        from placement_checks.numerics.trajectories import (
+        from placement_checks.numerics.training_divergence import (
             compared,
             compensated_factor,
             unseen_parts,

@@ -3,16 +3,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.clipping import Clipped, clipped_alone
-from placement_checks.analysis.gradient_flow import gradient_flow
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.clipping import Clipped, clipped_alone
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.known_keras import KERAS, known, some
-from placement_checks.rules.needs import Need
+from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 
-from placement_checks.analysis.gradient_flow import GradientFlow, gradient_flow
-from placement_checks.analysis.layouts import layout
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
-from placement_checks.analysis.updates import Update
+from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.gradient_flow import GradientFlow, gradient_flow
+from placement_checks.analysis.variables.layout import layout
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.advice import ADD_UP, AVERAGE
-from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.needs import Need
+from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, is_among, steps
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 

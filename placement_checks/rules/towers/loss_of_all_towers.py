@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -16,8 +16,8 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.lines.loop_lines import LoopLines
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import LoopLines
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from placement_checks.analysis.mixed_losses import MixedLoss, meetings, mixed_losses
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.mixed_losses import MixedLoss, meetings, mixed_losses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 
 
 @dataclass(frozen=True)

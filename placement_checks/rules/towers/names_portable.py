@@ -6,16 +6,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from placement_checks.analysis.layouts import layout
-from placement_checks.analysis.roles import roles
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among
-from placement_checks.rules.lines.locating import located
-from placement_checks.rules.needs import Need
-from placement_checks.rules.own_variables import OwnVariables
+from placement_checks.rules.base import Rule, is_among, located
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.tower_variables import OwnVariables
 from placement_checks.util.text import nearest, plural
 
 Shape = tuple[int | None, ...] | None

@@ -5,16 +5,16 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.equivalence import EqualTensors
-from placement_checks.analysis.inputs import random_uses
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.graph.value_numbering import EqualTensors
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.known_keras import KERAS, known, some
-from placement_checks.rules.needs import Need
+from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import joined, plural
 
 _REPLICA = re.compile(r"^replica_\d+/")  # how a strategy names the ops of a later replica

@@ -3,21 +3,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import gradient_flow
-from placement_checks.analysis.replicas import Groups, replicas
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import NORMALISING
 from placement_checks.core.missing import OneTower
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.advice import ADD_UP
-from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.known_keras import KERAS, known, some
-from placement_checks.rules.needs import Need
-from placement_checks.rules.sums_without_key import sums_without_key
-from placement_checks.rules.unmet_sums import unmet_sums
+from placement_checks.rules.base import ADD_UP, Rule, is_among, steps
+from placement_checks.rules.collective_sums import sums_without_key, unmet_sums
+from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import joined, plural
 
 

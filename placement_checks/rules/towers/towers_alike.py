@@ -3,14 +3,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.equivalence import Difference, differences
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.graph.value_numbering import Difference, differences
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 
 
 @dataclass(frozen=True)

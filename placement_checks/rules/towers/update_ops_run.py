@@ -3,14 +3,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.statistics import statistics
-from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.needs import Need
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 _ALL = "all"

@@ -1,3 +1,8 @@
+"""Findings on mirrored variables: copies that do not take what the others take.
+
+Findings on variables that lie otherwise to the towers than a program declares.
+"""
+
 from __future__ import annotations
 
 from collections import Counter, defaultdict
@@ -5,27 +10,117 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from placement_checks.analysis.layouts import layout
-from placement_checks.analysis.roles import roles
-from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.towers import GpuReads, ReadsByGpu
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.discovery import GpuReads, ReadsByGpu
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
-from placement_checks.core.results import Verdict
+from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, is_among
-from placement_checks.rules.copies import copies_apart
-from placement_checks.rules.declared_layout import not_as_declared
-from placement_checks.rules.needs import Need
-from placement_checks.rules.own_variables import (
-    Copy,
-    OwnVariables,
-    gpus_of,
-    is_trained,
-    unsaved,
-)
-from placement_checks.util.text import plural
+from placement_checks.rules.base import REUSE, Rule, is_among
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.tower_variables import Copy, OwnVariables, gpus_of, is_trained, unsaved
+from placement_checks.util.text import joined, plural
+
+
+def copies_apart(placement: Placement) -> Iterator[Finding]:
+    """Findings on the copies that another sum updates than the others, or none."""
+    for group in layout(placement).mirrored:
+        for tower, name in group.apart.items():
+            yield _apart(placement, name, tower, list(group.of.values()))
+
+
+def _apart(placement: Placement, name: str, tower: int, others: list[str]) -> Finding:
+    analysis = analyse(placement)
+    given = _update(placement, name)
+    shown = joined([*others[:3], *([f"{len(others) - 3} more"] if len(others) > 3 else [])])
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="requested",
+        expected=f"an update by the same gradients as {shown}",
+        found=given,
+        path=tuple(
+            f"{update.variable} <- {analysis.flow.names[update.op]}"
+            for variable in (name, others[0])
+            for update in analysis.updates.by_variable.get(variable, ())
+        ),
+        message=f"{name} is the copy that the tower on {analysis.towers[tower]} reads, and gets "
+        f"{given}, where its copies {shown} all take the same sum",
+        consequence="the copies drift apart: the towers train different models",
+        fix="apply the sum of all towers' gradients to every copy",
+    )
+
+
+def _update(placement: Placement, name: str) -> str:
+    """By what a variable is updated, as text."""
+    analysis, gradients = analyse(placement), gradient_flow(placement)
+    updates = gradients.trained.get(name, ())
+    if not updates:
+        return "no update by a gradient"
+    towers = 0
+    for update in updates:
+        towers |= gradients.towers(update)
+    if towers == analysis.all_towers:
+        return "an update by another sum of gradients"
+    return f"an update by the gradients of {analysis.names_of(towers) if towers else 'no tower'}"
+
+
+def not_as_declared(
+    placement: Placement, declared: Literal["", "central", "mirrored"]
+) -> Iterator[Finding]:
+    """Findings on the trainable variables of which there is one where each tower should have a
+    copy, or the other way round; none if nothing is declared.
+    """
+    if declared == "mirrored":
+        yield from _central(placement)
+    elif declared == "central":
+        yield from _mirrored(placement)
+
+
+def _central(placement: Placement) -> Iterator[Finding]:
+    analysis, layouts = analyse(placement), layout(placement)
+    # A saved graph may have lost its collections: then those that gradients update.
+    trainable = placement.collected.get(TRAINABLE, gradient_flow(placement).trained)
+    for variable in placement.variables:
+        name, readers = variable.name, layouts.readers.get(variable.name, 0)
+        if name in trainable and readers.bit_count() > 1:
+            yield Finding(
+                object=name,
+                op=placement.ops[name].type,
+                evidence="requested",
+                expected="a copy for each tower",
+                found="one variable for several towers",
+                message=f"{name} is one variable, which {analysis.names_of(readers)} read, where "
+                "each is to have a copy",
+                consequence="its value is sent to the other GPUs in every step",
+                fix="make it once for each tower, in a variable scope of the tower's own, and "
+                f"apply the same sum to all; if one is meant: --set variables-shared.allow={name}",
+                alike=("central", readers),
+            )
+
+
+def _mirrored(placement: Placement) -> Iterator[Finding]:
+    analysis = analyse(placement)
+    for group in layout(placement).mirrored:
+        (_, first), *others = sorted(group.of.items())
+        for tower, name in others:
+            yield Finding(
+                object=name,
+                op=placement.ops[name].type,
+                evidence="requested",
+                expected=f"{first}, for all towers",
+                found="a copy for one tower",
+                message=f"{name} is the copy that the tower on {analysis.towers[tower]} has of "
+                f"{first}, where one variable is to be shared",
+                consequence="every GPU holds the variable, and its slots, once more",
+                fix=f"build each tower under `{REUSE}`; if copies are meant: "
+                "--set variables-shared.layout=mirrored",
+                alike="mirrored",
+            )
 
 
 @dataclass(frozen=True)

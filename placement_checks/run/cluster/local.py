@@ -1,4 +1,7 @@
-"""Starts the tasks of a cluster on this machine, and ends them."""
+"""Starts the tasks of a cluster on this machine, and ends them.
+
+A cluster of processes on this machine: what the placer answers for one, tried on a real one.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from placement_checks.capture.child_process.fork_server import KeptServer
 from placement_checks.core.errors import InputError, PlacerError, UsageError
-from placement_checks.core.machine_text import Task
-from placement_checks.core.machines import Machine
-from placement_checks.loading.watch.forking import KeptServer
-from placement_checks.run.cluster.servers import SERVING
-from placement_checks.run.cluster.training import Cluster
+from placement_checks.core.machines import Machine, Task
+from placement_checks.run.cluster.server_process import SERVING
+from placement_checks.run.cluster.training import Cluster, Trained
 from placement_checks.util.child import Child, Ended, ending
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
@@ -65,7 +67,7 @@ class LocalCluster(Cluster):
             PlacerError: one of them did not start; `stop` ends the others.
         """
         self._child = Child(
-            "placement_checks.run.cluster.servers",
+            "placement_checks.run.cluster.server_process",
             environment={
                 "CUDA_VISIBLE_DEVICES": "-1",
                 "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
@@ -211,3 +213,6 @@ def reserved_port() -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reserved.bind(("127.0.0.1", 0))
     return reserved
+
+
+__all__ = ["Cluster", "LocalCluster", "Trained", "local_cluster"]

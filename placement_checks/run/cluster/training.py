@@ -19,9 +19,10 @@ from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, Target
-    from placement_checks.run.feeding import Feeding
+    from placement_checks.run.feeding.declared import Feeding
     from placement_checks.run.runnable import RunnableProgram
     from placement_checks.run.session import ProgramSession
+
 
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
 _GRACE = 2.0  # seconds
@@ -171,10 +172,10 @@ class Cluster:
         Raises:
             InputError: a task takes no connections, or the program cannot be trained on them.
         """
+        from placement_checks.capture.programs import load
         from placement_checks.core.errors import CannotRun
-        from placement_checks.loading.batches import batch_of
-        from placement_checks.loading.programs import load
-        from placement_checks.run.feeding import Feeding
+        from placement_checks.run.feeding.batches import batch_of
+        from placement_checks.run.feeding.declared import Feeding
         from placement_checks.run.preconditions import check_step_known
         from placement_checks.run.runnable import runnable
 
@@ -268,7 +269,7 @@ class Cluster:
 
     def _placed(self, requested: Placement, ran_on: Mapping[str, Device]) -> Placement:
         """What was asked for, with where it ran; GPUs are named for what stood in for them."""
-        from placement_checks.loading.simulated import to_requested
+        from placement_checks.tf.simulated_devices import to_requested
 
         simulated_tasks = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
         ops = {

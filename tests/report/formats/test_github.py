@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from outcomes import HOSTILE, MOVED, SAME, written_as
-from reports import broken, finding, report
+from support.outcomes import HOSTILE, MOVED, SAME, written_as
+from support.reports import broken, finding, report
 
 from placement_checks import Verdict
 from placement_checks.core.errors import InputError
-from placement_checks.report.text.wrapping import shortened
-from placement_checks.util.printable import printable
+from placement_checks.report.text.layout import shortened
+from placement_checks.util.text import printable
 
 
 @pytest.fixture(autouse=True)

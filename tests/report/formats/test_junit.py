@@ -7,17 +7,17 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from graphs import placement
 from hypothesis import given
 from hypothesis import strategies as st
-from outcomes import HOSTILE, MOVED, SAME, written_as
-from reports import broken, finding, report
+from support.graphs import placement
+from support.outcomes import HOSTILE, MOVED, SAME, written_as
+from support.reports import broken, finding, report
 
 from placement_checks import Verdict
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
-from placement_checks.util.printable import printable
+from placement_checks.util.text import printable
 
 COUNTS = ("tests", "failures", "errors", "skipped")
 

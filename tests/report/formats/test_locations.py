@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reports import report
+from support.reports import report
 
 from placement_checks.report.formats.locations import Location, Repository
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from outcomes import HOSTILE, MOVED, SAME, written_as
-from reports import broken, finding, report
+from support.outcomes import HOSTILE, MOVED, SAME, written_as
+from support.reports import broken, finding, report
 
 from placement_checks import Verdict
-from placement_checks.core.baseline.difference import Change, Difference
+from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report
-from placement_checks.report.text.telling import told as told_as
+from placement_checks.report.text.findings import told as told_as
 
 OURS = {"b", "br", "code", "details", "p", "summary"}
 MARKDOWNS = {"p", "strong", "table", "thead", "tbody", "tr", "th", "td"}

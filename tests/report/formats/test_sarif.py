@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import HOSTILE, MOVED, SAME, written_as
 from pydantic import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
-from reports import broken, finding, report
+from support.outcomes import HOSTILE, MOVED, SAME, written_as
+from support.reports import broken, finding, report
 
 from placement_checks import RULES, Verdict
 from placement_checks.core.errors import InputError

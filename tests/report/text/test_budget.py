@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from placement_checks.report.text.budget import dealt
+from placement_checks.report.text.findings import dealt
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from graphs import op, placement
-from towers import on, program, variable
+from support.graphs import op, placement
+from support.towers import on, program, variable
 
 from placement_checks import Device, Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.report.text.explained_device import explained_device
+from placement_checks.report.text.explain import explained_device
 
 
 def told(graph: Placement, device: str, *verdicts: Verdict) -> list[str]:

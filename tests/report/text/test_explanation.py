@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from placement_checks.report.text.explanation import write
+from placement_checks.report.text.explain import write
 
 EXAMPLE = (" def build():", "-    wrong", "+    right")
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from reports import finding
+from support.reports import finding
 
 from placement_checks import Finding
-from placement_checks.report.groups import grouped
-from placement_checks.report.text.finding_lines import costs, finding_lines, first_lines
+from placement_checks.report.common.findings import grouped
+from placement_checks.report.text.findings import costs, finding_lines, first_lines
 
 LONG = " ".join(["word"] * 300)
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from reports import broken, finding, report
+from support.reports import broken, finding, report
 
 from placement_checks import RULES, Verdict
 from placement_checks.core.results import State
-from placement_checks.report.text.grid import grid
-from placement_checks.report.text.wrapping import WIDTH, fitted
+from placement_checks.report.text.layout import WIDTH, fitted
+from placement_checks.report.text.writer import grid
 
 
 def verdict(rule: str, state: State) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement_checks.report.text.rows import Row, in_rows
+from placement_checks.report.text.layout import Row, in_rows
 
 
 def test_labels_stand_before_their_first_line() -> None:

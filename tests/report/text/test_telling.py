@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from reports import finding
+from support.reports import finding
 
-from placement_checks.report.groups import Group
-from placement_checks.report.text.telling import sentences, told
+from placement_checks.report.common.findings import Group
+from placement_checks.report.text.findings import sentences, told
 
 
 def test_a_group_is_told_in_sentences() -> None:

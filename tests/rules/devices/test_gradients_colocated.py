@@ -6,10 +6,9 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import op, placement
-from snapshots import messages
-from syrupy.assertion import SnapshotAssertion
-from towers import (
+from support.graphs import op, placement
+from support.snapshots import messages
+from support.towers import (
     gradient,
     host,
     mixed_losses,
@@ -18,6 +17,7 @@ from towers import (
     program,
     variable,
 )
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing

@@ -5,8 +5,8 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import op, placement
-from snapshots import messages
+from support.graphs import op, placement
+from support.snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict

@@ -5,10 +5,10 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import placement
-from snapshots import messages
+from support.graphs import placement
+from support.snapshots import messages
+from support.towers import host, program
 from syrupy.assertion import SnapshotAssertion
-from towers import host, program
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import ConfigError

@@ -5,10 +5,10 @@ from typing import Any, Literal
 from unittest.mock import ANY
 
 import pytest
-from graphs import op, placement
-from snapshots import messages
+from support.graphs import op, placement
+from support.snapshots import messages
+from support.towers import program
 from syrupy.assertion import SnapshotAssertion
-from towers import program
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing

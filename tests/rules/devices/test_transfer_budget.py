@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import op, placement
-from snapshots import messages
+from support.graphs import op, placement
+from support.snapshots import messages
+from support.towers import host, on, program, variable
 from syrupy.assertion import SnapshotAssertion
-from towers import host, on, program, variable
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError

@@ -5,10 +5,10 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import op, placement
-from snapshots import messages
+from support.graphs import op, placement
+from support.snapshots import messages
+from support.towers import accumulating, broken_mirror, gradient, objects_of, on, program, split
 from syrupy.assertion import SnapshotAssertion
-from towers import accumulating, broken_mirror, gradient, objects_of, on, program, split
 
 from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError, InputError

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measurements import SHAPES, Problem, measurement, problem, runs, spread, trajectory
-from snapshots import messages
+from support.measurements import SHAPES, Problem, measurement, problem, runs, spread, trajectory
+from support.snapshots import messages
+from support.towers import program
 from syrupy.assertion import SnapshotAssertion
-from towers import program
 
 from placement_checks import Finding, Verdict
 from placement_checks.core.evidence import Evidence

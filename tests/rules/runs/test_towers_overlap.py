@@ -7,13 +7,13 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import placement
-from snapshots import messages
+from support.graphs import placement
+from support.snapshots import messages
+from support.towers import gradient, host, on, program, without_two_towers
 from syrupy.assertion import SnapshotAssertion
-from towers import gradient, host, on, program, without_two_towers
 
 from placement_checks import Device, Finding, Op, Placement, Verdict
-from placement_checks.analysis.schedule import simulated
+from placement_checks.analysis.step.schedule import simulated
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing

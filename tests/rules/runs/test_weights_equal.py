@@ -9,10 +9,10 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-from measurements import displaced, measurement, trajectory
-from snapshots import messages
+from support.measurements import displaced, measurement, trajectory
+from support.snapshots import messages
+from support.towers import program
 from syrupy.assertion import SnapshotAssertion
-from towers import program
 
 from placement_checks import Finding, Verdict
 from placement_checks.core.evidence import Evidence

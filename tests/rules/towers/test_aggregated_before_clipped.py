@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from snapshots import messages
+from support.snapshots import messages
+from support.towers import gradient, host, objects_of, on, program
 from syrupy.assertion import SnapshotAssertion
-from towers import gradient, host, objects_of, on, program
 
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Copy, Strategy

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from snapshots import messages
+from support.snapshots import messages
+from support.towers import gradient, host, objects_of, on, program, variable
 from syrupy.assertion import SnapshotAssertion
-from towers import gradient, host, objects_of, on, program, variable
 
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Copy, Strategy

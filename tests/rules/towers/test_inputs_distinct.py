@@ -5,10 +5,9 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import op, placement
-from snapshots import messages
-from syrupy.assertion import SnapshotAssertion
-from towers import (
+from support.graphs import op, placement
+from support.snapshots import messages
+from support.towers import (
     host,
     objects_of,
     on,
@@ -16,6 +15,7 @@ from towers import (
     variable,
     without_two_towers,
 )
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing

@@ -6,9 +6,8 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from snapshots import messages
-from syrupy.assertion import SnapshotAssertion
-from towers import (
+from support.snapshots import messages
+from support.towers import (
     gradient,
     host,
     joint,
@@ -17,6 +16,7 @@ from towers import (
     program,
     without_two_towers,
 )
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing

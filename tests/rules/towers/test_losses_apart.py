@@ -5,9 +5,8 @@ from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
-from snapshots import messages
-from syrupy.assertion import SnapshotAssertion
-from towers import (
+from support.snapshots import messages
+from support.towers import (
     host,
     joint,
     mixed_losses,
@@ -17,6 +16,7 @@ from towers import (
     variable,
     without_two_towers,
 )
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing

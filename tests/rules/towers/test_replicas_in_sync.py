@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import placement
-from snapshots import messages
+from support.graphs import placement
+from support.snapshots import messages
+from support.towers import gradient, host, objects_of, on, program, variable
 from syrupy.assertion import SnapshotAssertion
-from towers import gradient, host, objects_of, on, program, variable
 
 from placement_checks import Device, Op, Placement, Verdict
 from placement_checks.core.strategies import Copy, Strategy

@@ -5,9 +5,9 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from snapshots import messages
+from support.snapshots import messages
+from support.towers import gradient, host, objects_of, on, program, variable
 from syrupy.assertion import SnapshotAssertion
-from towers import gradient, host, objects_of, on, program, variable
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence

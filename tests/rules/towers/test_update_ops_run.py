@@ -5,9 +5,8 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from snapshots import messages
-from syrupy.assertion import SnapshotAssertion
-from towers import (
+from support.snapshots import messages
+from support.towers import (
     gradient,
     host,
     objects_of,
@@ -15,6 +14,7 @@ from towers import (
     program,
     variable,
 )
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError

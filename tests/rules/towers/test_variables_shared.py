@@ -5,11 +5,11 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-import towers
-from graphs import op, placement
-from snapshots import messages
+from support import towers
+from support.graphs import op, placement
+from support.snapshots import messages
+from support.towers import gradient, host, on
 from syrupy.assertion import SnapshotAssertion
-from towers import gradient, host, on
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence

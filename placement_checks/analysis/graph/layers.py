@@ -1,0 +1,116 @@
+"""Layers: each op belongs to the variable that is read last on the way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from placement_checks.analysis.graph.backward import Backward
+from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.core.op_types import (
+    CAST,
+    ENTERS,
+    EXAMPLE_SOURCES,
+    IDENTITIES,
+    NOT_A_READ,
+    PIPELINE_OPS,
+    VARIABLE_READS,
+    VARIABLES,
+    is_dataset,
+    is_update,
+)
+
+NONE = -1
+_PASSES_READ = VARIABLE_READS | IDENTITIES | ENTERS | {CAST}
+
+
+class Layers(NamedTuple):
+    """The layer of each op, by numbers of ops.
+
+    Attributes:
+        of: for each op its layer, as the op of the variable that is read last on the way to it, or
+            -1 where none is. A backward op has the layer of its forward op.
+        passed_on: for each op the variable whose value it is, or passes on unchanged, or -1.
+        constant: for each op whether it is made of constants and random numbers alone.
+        depth: how far from the inputs a variable is read first, by the variable: that which is
+            deepest is read last. Those that are read beside no other value have none.
+    """
+
+    of: Sequence[int]
+    passed_on: Sequence[int]
+    constant: Sequence[int]
+    depth: Mapping[int, int]
+
+
+def layers_of(flow: DataFlow, backward: Backward) -> Layers:
+    """The layers of a graph.
+
+    No name and no device decides, so that a refactor that moves or renames an op leaves its layer
+    as it is.
+    """
+    types = {kind: _Reads.of(kind) for kind in set(flow.types)}
+    passed_on, of = [NONE] * len(flow.names), [NONE] * len(flow.names)
+    constant, steps = bytearray(len(flow.names)), [0] * len(flow.names)
+    depth: dict[int, int] = {}
+    for op, (kind, sources) in enumerate(zip(flow.types, flow.inputs, strict=True)):
+        reads = types[kind]
+        if reads.is_variable:
+            passed_on[op] = op
+            continue
+        layer, deepest, is_constant = NONE, 0, not reads.is_source
+        variables = []
+        for source in sources:
+            if passed_on[source] != NONE:
+                variables.append(passed_on[source])
+                is_constant = False
+                continue
+            deepest = max(deepest, steps[source])
+            is_constant = is_constant and bool(constant[source])
+            layer = _deeper(layer, of[source], depth)
+        steps[op] = deepest + 1
+        if variables and len(sources) == 1 and reads.passes_on:
+            passed_on[op] = variables[0]
+            continue
+        constant[op] = is_constant
+        if reads.value:
+            for variable in variables:
+                # A penalty and an initialiser read it beside no data: that is no depth.
+                if len(variables) < len(sources):
+                    depth.setdefault(variable, steps[op])
+                layer = _deeper(variable, layer, depth)
+        of[op] = layer
+    for op, (forward, _) in backward.forward.items():
+        of[op] = of[forward] if passed_on[forward] == NONE else passed_on[forward]
+    return Layers(of, passed_on, constant, depth)
+
+
+def _deeper(one: int, other: int, depth: Mapping[int, int]) -> int:
+    """The layer that is read later; the first if neither is."""
+    if one == NONE or other == NONE:
+        return max(one, other)
+    return other if depth.get(other, 0) > depth.get(one, 0) else one
+
+
+class _Reads(NamedTuple):
+    """What ops of one type do with what they read.
+
+    Attributes:
+        is_variable: whether they are variables.
+        is_source: whether examples come from them.
+        passes_on: whether they pass the one value on that they take.
+        value: whether they compute with a variable that they take, and do not only change it.
+    """
+
+    is_variable: bool
+    is_source: bool
+    passes_on: bool
+    value: bool
+
+    @classmethod
+    def of(cls, kind: str) -> _Reads:
+        return cls(
+            kind in VARIABLES,
+            kind in EXAMPLE_SOURCES or kind in PIPELINE_OPS or is_dataset(kind),
+            kind in _PASSES_READ,
+            not (is_update(kind) or kind in NOT_A_READ),
+        )

@@ -1,0 +1,725 @@
+"""Towers: the copies of the model that a program trains, and the tower that each op works for.
+
+The towers are found in this order:
+
+1. *By strategy.* The GPUs of the replicas of a `tf.distribute` strategy are the towers.
+2. *By loss.* Losses that share no value computed from examples and variables belong to different
+   copies of the model (`analysis.towers.by_loss`). The copies are the towers, whichever devices
+   they use: every tower may use tables, experts or layers on all GPUs. Copies that run on the same
+   devices are micro-batches of one tower, unless all copies share one GPU of a machine that has a
+   GPU for each: then they are towers that were put on one GPU.
+3. *By device.* If no loss is known, or the losses share a value, each GPU that computes with
+   variables has a tower. If one GPU uses results that another computed from its own variables,
+   both hold parts of one tower.
+
+An op works for a tower, for several, or for the host. The first of these that applies decides:
+
+1. A variable, an op that requests no GPU, and an op on the CPU work for the host. An op that
+   requests no device follows the ops that it is colocated with.
+2. A forward op works for a tower if its value reaches the losses of this tower only.
+3. A forward op that is colocated with another op, or that depends on no example, works for the
+   tower that uses its value next. If there is none, it works for the tower that its inputs come
+   from. If there are several, it works for none of them.
+4. Any other forward op works for the tower on the GPU that it requests. The loss does not decide
+   here: if the loss of tower 1 contains the loss of tower 0 by mistake, all ops of tower 0 reach
+   both losses.
+5. A backward op works for the tower of its forward op. If towers share the forward op, it works
+   for the tower that its gradients come from, or else for the tower that uses its value.
+
+Examples: what a tower computes with beside weights; they are fed, read, drawn or cached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from placement_checks.analysis.graph.backward import Backward
+from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.updates import Updates
+from placement_checks.analysis.towers.by_loss import Copies, Groups, only, reaching
+from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.op_types import (
+    EXAMPLE_SOURCES,
+    NOT_A_READ,
+    PASSES_READ,
+    PLACEHOLDERS,
+    RANDOM,
+    VARIABLES,
+    is_update,
+)
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
+
+
+class Site(NamedTuple):
+    """Where one tower computes.
+
+    Attributes:
+        device: the device that its ops request.
+        copy: the number of the tower, if several towers found by loss use the device; else -1.
+    """
+
+    device: Device
+    copy: int = -1
+
+
+class GpuReads(NamedTuple):
+    """The variables that are read at one site.
+
+    Attributes:
+        device: the device of the site.
+        reads: the name of the first op that reads each variable, by the variable's name.
+        site: the site.
+    """
+
+    device: Device
+    reads: Mapping[str, str]
+    site: Site
+
+
+class Tower(NamedTuple):
+    """One copy of the model.
+
+    Attributes:
+        sites: where it runs; several if GPUs hold parts of it.
+        reads: the name of the first op that reads each variable, by the variable's name.
+    """
+
+    sites: tuple[Site, ...]
+    reads: Mapping[str, str]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The GPU that it runs on, or several that hold its parts."""
+        return tuple(site.device for site in self.sites)
+
+    def __str__(self) -> str:
+        devices = " and ".join(device.short for device in self.devices)
+        copy = max(site.copy for site in self.sites)
+        return devices if copy < 0 else f"{devices} (copy {copy + 1})"
+
+
+class TowersByLoss(NamedTuple):
+    """The towers that were found by loss.
+
+    Attributes:
+        losses: the loss ops of each tower.
+        devices: the devices of each tower.
+        main: the device of each tower that the others use least.
+        micro_batches: how many copies of the model run on the same devices in each tower.
+    """
+
+    losses: Groups
+    devices: Sequence[tuple[Device, ...]]
+    main: Sequence[Device]
+    micro_batches: int = 1
+
+    def site(self, tower: int, device: Device | None = None) -> Site:
+        """The site of a tower on one of its devices; its main device by default."""
+        device = self.main[tower] if device is None else device
+        users = sum(device in devices for devices in self.devices)
+        return Site(device, tower if users > 1 else -1)
+
+    def sites(self, tower: int) -> tuple[Site, ...]:
+        """All sites of a tower."""
+        return tuple(self.site(tower, device) for device in self.devices[tower])
+
+    @property
+    def by_site(self) -> Mapping[Site, int]:
+        """The number of the tower at each site."""
+        return {site: n for n in range(len(self.devices)) for site in self.sites(n)}
+
+
+@lru_cache(maxsize=65536)
+def tower_device(requested: Device) -> Device:
+    """The full name of a requested device; without a job it is on the local host."""
+    return requested if requested.job else requested.over(LOCALHOST)
+
+
+def towers_by_loss(
+    placement: Placement, flow: DataFlow, copies: Copies, in_model: Sequence[bool]
+) -> TowersByLoss | None:
+    """The towers, if the losses tell them apart.
+
+    Args:
+        placement: the program.
+        flow: its edges.
+        copies: the copies of the model by loss.
+        in_model: for each op whether it computes with variables and examples, in the forward pass.
+
+    Returns:
+        None if the strategy, or the requested devices, decide.
+    """
+    if len(copies.losses) < 2 or (placement.strategy and len(placement.strategy.replicas) > 1):
+        return None
+    places = _places(placement, flow, copies.losses, in_model)
+    if not all(places):
+        return None
+    by_place: dict[frozenset[tuple[str, Device]], list[int]] = defaultdict(list)
+    for number, place in enumerate(places):
+        by_place[frozenset(place)].append(number)
+    groups = list(by_place.values())
+    if len(groups) == 1 and _are_crowded(placement, places):
+        groups = [[number] for number in groups[0]]
+    if len(groups) < 2 or len({len(group) for group in groups}) > 1:
+        return None
+    devices, main = _devices_of([places[group[0]] for group in groups])
+    if len(set(main)) < len(main) and not _are_crowded(placement, places):
+        groups = _by_main_device(groups, main)
+        if len(groups) < 2 or len({len(group) for group in groups}) > 1:
+            return None
+        devices, main = _devices_of(
+            [sum((places[number] for number in group), Counter()) for group in groups]
+        )
+    order = sorted(range(len(groups)), key=main.__getitem__)
+    losses = [[op for copy in groups[number] for op in copies.losses[copy]] for number in order]
+    devices, main = [devices[number] for number in order], [main[number] for number in order]
+    if copies.alike != "same" and (not copies.alike or len(set(main)) < len(main)):
+        return None
+    batches = len(groups[0]) if len(groups) == len(by_place) else 1
+    return TowersByLoss(losses, devices, main, batches)
+
+
+def _by_main_device(groups: Sequence[Sequence[int]], main: Sequence[Device]) -> list[list[int]]:
+    """The copies grouped by the device that they mainly run on, as the tasks of one tower do."""
+    by_device: dict[Device, list[int]] = defaultdict(list)
+    for group, device in zip(groups, main, strict=True):
+        by_device[device] += group
+    return list(by_device.values())
+
+
+def micro_batches(
+    placement: Placement, flow: DataFlow, copies: Copies, in_model: Sequence[bool]
+) -> int:
+    """How many copies of the model run on the same devices; 1 if they run on different ones."""
+    if len(copies.losses) < 2 or copies.alike != "same":
+        return 1
+    places = [frozenset(place) for place in _places(placement, flow, copies.losses, in_model)]
+    return len(places) if len(set(places)) == 1 else 1
+
+
+def _places(
+    placement: Placement, flow: DataFlow, losses: Groups, in_model: Sequence[bool]
+) -> Sequence[Counter[tuple[str, Device]]]:
+    """For each copy of the model the op types and the GPUs that it uses for them, counted.
+
+    If it uses no GPU, the CPUs that it requests. Ops that serve several copies are left out, and
+    so are ops that are colocated with another op, such as a lookup with its table: their device
+    does not tell where the copy runs.
+    """
+    reached = reaching(flow, losses)
+    on_gpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
+    on_cpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
+    for op, mask in enumerate(reached):
+        copy = only(mask)
+        requested, colocated = placement.by_number[op].requested, placement.by_number[op].colocated
+        if copy >= 0 and in_model[op] and requested.type is not None and not colocated:
+            counts = on_gpus if requested.is_gpu else on_cpus
+            counts[copy][flow.types[op], tower_device(requested)] += 1
+    return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
+
+
+def _are_crowded(placement: Placement, places: Sequence[Counter[tuple[str, Device]]]) -> bool:
+    """Whether copies that were meant for a GPU each all run on one GPU."""
+    devices = {device for place in places for _, device in place}
+    machine = placement.machine
+    gpus = placement.gpus or (len(machine.gpus) if machine is not None else 0)
+    return len(devices) == 1 and next(iter(devices)).is_gpu and gpus == len(places)
+
+
+def _devices_of(
+    places: Sequence[Counter[tuple[str, Device]]],
+) -> tuple[Sequence[tuple[Device, ...]], Sequence[Device]]:
+    """The devices of each tower, and the main one of these.
+
+    A device belongs to a tower if the tower runs more ops of some type there than another tower.
+    A GPU may hold an expert or a shard of a table for all towers; it belongs to the tower that
+    runs its other ops there.
+    """
+    keys = frozenset().union(*places)
+    shared = {key: min(place[key] for place in places) for key in keys}
+    devices: list[tuple[Device, ...]] = []
+    main: list[Device] = []
+    for place in places:
+        own: Counter[Device] = Counter()
+        for (kind, device), count in place.items():
+            own[device] += count - shared[kind, device]
+        used = sorted(device for device, count in own.items() if count)
+        most = max(own.values())
+        devices.append(tuple(used or sorted(own)))
+        main.append(min(device for device, count in own.items() if count == most))
+    return devices, main
+
+
+def serving_sites(
+    placement: Placement,
+    flow: DataFlow,
+    backward_pass: Backward,
+    examples: Sequence[int],
+    by_loss: TowersByLoss | None,
+    in_model: Sequence[bool],
+) -> Sequence[Site | None]:
+    """For each op the site of the tower that it works for; None for the host's and shared ops.
+
+    Backward ops are at the site of their forward op if its tower was found by loss; otherwise they
+    are at the site that they request.
+
+    Args:
+        placement: the program.
+        flow: its edges.
+        backward_pass: its backward pass.
+        examples: for each op whether its value depends on examples.
+        by_loss: the towers that were found by loss.
+        in_model: for each op whether it computes with variables and examples, in the forward pass.
+    """
+    backward = backward_pass.ops
+    requests = {op.requested for op in placement.by_number}
+    requested = {request: Site(tower_device(request)) for request in requests if request.is_gpu}
+    sites = [requested.get(op.requested) for op in placement.by_number]
+    unsure = [
+        number
+        for number, op in enumerate(placement.by_number)
+        if (op.colocated or not examples[number])
+        and sites[number] is not None
+        and not backward[number]
+    ]
+    if by_loss is not None:
+        unsure = _by_loss(placement, flow, backward_pass, by_loss, in_model, sites, unsure)
+    different = list(dict.fromkeys(site for site in sites if site is not None))
+    if not unsure or len(different) < 2:
+        return sites
+    bits = {site: 1 << bit for bit, site in enumerate(different)}
+    sure = _sure(flow, [0 if site is None else bits[site] for site in sites], backward, unsure)
+    before, after = flow.masks(sure, sure), _used_next(flow, sure, backward)
+    for op in unsure:
+        if after[op] or before[op]:
+            bit = next((bit for bit in (after[op], before[op]) if bit.bit_count() == 1), 0)
+            sites[op] = different[bit.bit_length() - 1] if bit else None
+    return sites
+
+
+def _by_loss(
+    placement: Placement,
+    flow: DataFlow,
+    backward: Backward,
+    by_loss: TowersByLoss,
+    in_model: Sequence[bool],
+    sites: list[Site | None],
+    unsure: Sequence[int],
+) -> list[int]:
+    """Give each forward op that serves one tower the site of that tower.
+
+    Returns:
+        The ops that the losses do not decide.
+    """
+    reached = reaching(flow, by_loss.losses)
+    on_cpu = {device for device in by_loss.main if not device.is_gpu}
+    several = {site.device for site in by_loss.by_site if site.copy >= 0}
+    left = set(unsure)
+    for op, mask in enumerate(reached):
+        if backward.ops[op] or flow.types[op] in VARIABLES:
+            continue
+        site, tower = sites[op], only(mask)
+        device = None if site is None else site.device
+        if device is None and in_model[op]:
+            asked = placement.by_number[op].requested
+            device = tower_device(asked) if asked.type is not None else None
+            device = device if device in on_cpu else None
+        if device is None:
+            continue
+        if tower >= 0:
+            is_own = device in by_loss.devices[tower]
+            sites[op] = by_loss.site(tower, device if is_own else None)
+            left.discard(op)
+        elif device in several:
+            left.add(op)
+    for op, (forward, _) in backward.forward.items():
+        if sites[op] is not None and only(reached[forward]) >= 0:
+            sites[op] = sites[forward] or sites[op]
+    return sorted(left)
+
+
+def _sure(
+    flow: DataFlow, asked: list[int], backward: Sequence[int], unsure: Iterable[int]
+) -> list[int]:
+    """For each op the bit of the site that it surely works for, 0 if that is to be found out.
+
+    The device of a variable does not tell who reads it.
+    """
+    for op in (*unsure, *flow.having(VARIABLES.__contains__)):
+        asked[op] = 0
+    return [0 if is_backward else bit for bit, is_backward in zip(asked, backward, strict=True)]
+
+
+def _used_next(flow: DataFlow, sure: Sequence[int], backward: Sequence[int]) -> list[int]:
+    """For each op the bits of the sites that use its value next, directly or after other ops.
+
+    Neither the backward pass nor an assignment counts.
+    """
+    uses = [not is_backward for is_backward in backward]
+    for op in flow.having(is_update):
+        uses[op] = False
+    used = list(sure)
+    while True:  # a second time only where a loop leads backwards
+        before = list(used) if flow.looped else used
+        for op in range(len(used) - 1, -1, -1):
+            mask = used[op]
+            if mask and uses[op]:
+                for source in flow.inputs[op]:
+                    if not sure[source]:
+                        used[source] |= mask
+        if used == before:
+            return used
+
+
+class ReadsByGpu:
+    """Which variables are read at which site, and which sites hold parts of one tower.
+
+    By device, two sites hold parts of one tower if one computes a value from a variable, and the
+    other combines the value with a variable, in the forward pass or in its gradients. Towers use
+    each other's results only after their gradients are computed. Variables that all sites read
+    prove nothing. The replicas of a strategy are never parts of one tower: they may exchange
+    values, to normalize over all rows or to contrast rows with each other.
+
+    A variable that the host reads, as in a lookup, or that is read once for several sites, as to
+    normalize a kernel, counts for the sites that compute with the result. A variable that only
+    updates compute with, such as a velocity, is not read.
+
+    Attributes:
+        flow: the edges of the graph.
+        readers: the ops that compute with the value of a variable, by its name.
+        gpus: the variables that are read at each site, in the order of their devices.
+        joined_gpus: the pairs of indices into `gpus` that hold parts of one tower.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        flow: DataFlow,
+        backward: Backward,
+        updates: Updates,
+        sites: Sequence[Site | None],
+        by_loss: TowersByLoss | None = None,
+    ) -> None:
+        self.flow = flow
+        self._ops = placement.by_number
+        self._sites = sites
+        self._strategy = placement.strategy
+        self._backward = backward.ops
+        self._updates = updates
+        self._by_loss = by_loss
+        ends = [*backward.numbers(), *_named_losses(placement, flow)]
+        self._model = flow.ancestors(ends) if ends else None
+        self.readers = {
+            variable.name: self._readers(flow.number[variable.name])
+            for variable in placement.variables
+        }
+        self._add_readers_of_shared_results()
+        reads: dict[Site, dict[str, str]] = defaultdict(dict)
+        for variable, readers in self.readers.items():
+            for reader in readers:
+                site = sites[reader]
+                if site is not None:
+                    reads[site].setdefault(variable, self._ops[reader].name)
+        self.gpus = [GpuReads(site.device, reads[site], site) for site in sorted(reads)]
+        self.joined_gpus = self._joined_gpus() if by_loss is None else self._parts_by_loss()
+
+    def _readers(self, variable: int) -> list[int]:
+        """The ops that compute with a variable's value, directly or after an identity op.
+
+        Assignments, optimizer updates, savers and the like do not compute with it.
+        """
+        flow = self.flow
+        seen = {variable}
+        todo = [variable]
+        found = []
+        while todo:
+            for op in flow.consumers[todo.pop()]:
+                if op in seen:
+                    continue
+                seen.add(op)
+                if flow.types[op] in PASSES_READ:
+                    todo.append(op)
+                elif (
+                    _computes(flow.types[op])
+                    and op not in flow.calls  # the ops of its body are readers
+                    and not self._only_updates(op)
+                ):
+                    found.append(op)
+        return sorted(found)
+
+    def in_model(self, op: int) -> bool:
+        """Whether a reader is part of the model: at a site, or on the way to a loss."""
+        return self._model is None or bool(self._model[op]) or self._sites[op] is not None
+
+    def in_loss(self, op: int) -> bool:
+        """Whether the value of an op reaches a loss or a gradient; true if none is known."""
+        return self._model is None or bool(self._model[op])
+
+    def _only_updates(self, op: int) -> bool:
+        """Whether the value of an op goes into updates of variables, and not into the model."""
+        return self._model is not None and not self._model[op] and bool(self.to_updates[op])
+
+    @cached_property
+    def to_updates(self) -> bytearray:
+        """For each op whether an update of the step depends on its value."""
+        values = (
+            value
+            for updates in self._updates.by_variable.values()
+            for update in updates
+            for value in update.values
+        )
+        return self.flow.ancestors(values)
+
+    def _add_readers_of_shared_results(self) -> None:
+        """Add the first ops of each site that use a result of the host or of a shared op."""
+        variables = list(self.readers)
+        reached: dict[int, int] = {}
+        for number, readers in enumerate(self.readers.values()):
+            for op in readers:
+                if self._is_shared(op):
+                    reached[op] = reached.get(op, 0) | 1 << number
+        if not reached:
+            return
+        for op, producers in enumerate(self.flow.inputs):
+            mask = 0
+            for producer in producers:
+                mask |= reached.get(producer, 0)
+            if not mask or self._backward[op]:
+                continue
+            if self._sites[op] is None:
+                reached[op] = reached.get(op, 0) | mask
+                continue
+            for number in _bits(mask):
+                readers = self.readers[variables[number]]
+                if op not in readers:
+                    readers.append(op)
+
+    def _is_shared(self, op: int) -> bool:
+        in_model = self._model is None or self._model[op]
+        return bool(in_model and not self._backward[op] and self._sites[op] is None)
+
+    @cached_property
+    def joined_forward(self) -> Collection[frozenset[int]]:
+        """The pairs of sites, by index, that use each other's results in the forward pass.
+
+        The gradients of a joint loss also join copies of a model, but not the forward pass.
+        """
+        return self._joined_gpus(forward=True)
+
+    def _parts_by_loss(self) -> Collection[frozenset[int]]:
+        """The pairs of sites of one tower, if the towers were found by loss."""
+        assert self._by_loss is not None
+        towers = self._by_loss.by_site
+        sites: dict[int, list[int]] = defaultdict(list)
+        for number, gpu in enumerate(self.gpus):
+            if gpu.site in towers:
+                sites[towers[gpu.site]].append(number)
+        return {frozenset((first, other)) for first, *others in sites.values() for other in others}
+
+    def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
+        """The pairs of sites that use results computed from each other's own variables."""
+        if len(self.gpus) < 2:
+            return set()
+        shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
+        numbers = {gpu.site: number for number, gpu in enumerate(self.gpus)}
+        own = [0] * len(self._ops)
+        readers_apart: list[tuple[int, int]] = []
+        for variable, readers in self.readers.items():
+            if variable in shared:
+                continue
+            for reader in readers:
+                site = self._sites[reader]
+                if site is not None and not (forward and self._backward[reader]):
+                    number = numbers[site]
+                    own[reader] |= 1 << number
+                    readers_apart.append((reader, number))
+        if not readers_apart:
+            return set()
+        masks = self.flow.masks(own)
+        pairs = {
+            frozenset((number, other))
+            for reader, number in readers_apart
+            for other in _bits(masks[reader] & ~(1 << number))
+        }
+        return {pair for pair in pairs if not all(map(self._is_replica, pair))}
+
+    def _is_replica(self, number: int) -> bool:
+        """Whether a GPU has a replica of the program's strategy."""
+        replicas = () if self._strategy is None else self._strategy.replicas
+        return any(self.gpus[number].device.matches(replica) for replica in replicas)
+
+    def models(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The sites of these numbers, grouped by the tower that they hold parts of."""
+        found: dict[int, list[int]] = {number: [number] for number in numbers}
+        for number, other in map(tuple, self.joined_gpus):
+            if number in found and other in found and found[number] is not found[other]:
+                joined = [*found[number], *found[other]]
+                found.update(dict.fromkeys(joined, joined))
+        return sorted({id(model): sorted(model) for model in found.values()}.values())
+
+    def towers(self) -> list[Tower]:
+        """The copies of the model: first the ones found by loss, then copies on other GPUs."""
+        by_loss = self._by_loss
+        if by_loss is None:
+            found, rest = [], list(range(len(self.gpus)))
+        else:
+            found = [by_loss.sites(number) for number in range(len(by_loss.losses))]
+            used = {device for devices in by_loss.devices for device in devices}
+            rest = [n for n, gpu in enumerate(self.gpus) if gpu.site.device not in used]
+        found += [tuple(self.gpus[n].site for n in model) for model in self.models(rest)]
+        return [self._tower(sites) for sites in found]
+
+    def _tower(self, sites: tuple[Site, ...]) -> Tower:
+        reads = {
+            variable: reader
+            for gpu in reversed(self.gpus)
+            if gpu.site in sites
+            for variable, reader in gpu.reads.items()
+        }
+        return Tower(sites, reads)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _named_losses(placement: Placement, flow: DataFlow) -> Iterator[int]:
+    """What the program takes gradients of, and the losses that it reports."""
+    for name in (*placement.step.objectives, *placement.step.losses):
+        if producer_of(name) in flow.number:
+            yield flow.number[producer_of(name)]
+
+
+def _computes(kind: str) -> bool:
+    return kind not in NOT_A_READ and not is_update(kind)
+
+
+def tower_of_ops(
+    placement: Placement,
+    flow: DataFlow,
+    backward: Backward,
+    sites: Sequence[Site | None],
+    towers: Mapping[Site, int],
+) -> Sequence[int]:
+    """For each op the number of the tower that it works for, or -1.
+
+    Args:
+        placement: the program.
+        flow: its edges.
+        backward: its backward pass.
+        sites: for each op the site of the tower that it works for, by `serving_sites`.
+        towers: the number of the tower at each site.
+    """
+    found = [-1 if site is None else towers.get(site, -1) for site in sites]
+    _follow_colocation(placement, flow, backward, found)
+    _follow_forward(placement, flow, backward, sites, found)
+    _follow_users(placement, flow, backward, sites, found)
+    return found
+
+
+def _follow_colocation(
+    placement: Placement, flow: DataFlow, backward: Backward, found: list[int]
+) -> None:
+    """Let forward ops that request no device follow the op that they are colocated with."""
+    for here, op in enumerate(placement.by_number):
+        if op.colocated and op.requested.type is None and not backward.ops[here]:
+            numbers = map(flow.number.get, op.colocated)
+            found[here] = next(
+                (found[other] for other in numbers if other is not None and other < here), -1
+            )
+
+
+def _follow_forward(
+    placement: Placement,
+    flow: DataFlow,
+    backward: Backward,
+    sites: Sequence[Site | None],
+    found: list[int],
+) -> None:
+    """Let backward ops follow their forward op, or else the tower that their inputs come from."""
+    for op, (forward, _) in backward.forward.items():
+        if found[forward] >= 0:
+            found[op] = found[forward]
+        elif _is_shared_on_gpu(placement, sites, forward):
+            found[op] = _single(
+                found[source] for source in flow.inputs[op] if backward.ops[source]
+            )
+
+
+def _follow_users(
+    placement: Placement,
+    flow: DataFlow,
+    backward: Backward,
+    sites: Sequence[Site | None],
+    found: list[int],
+) -> None:
+    """Let backward ops without a forward op of a tower follow the ops that use their value.
+
+    They are zeros and shapes next to a variable, and the inputs of the gradient of a shared op.
+    """
+    for op in reversed(list(backward.numbers())):
+        forward, _ = backward.forward.get(op, (None, ""))
+        if forward is None or flow.types[forward] in VARIABLES:
+            follows = found[op] >= 0
+        else:
+            follows = found[op] < 0 and _is_shared_on_gpu(placement, sites, forward)
+        if follows:
+            user = _single(found[user] for user in flow.consumers[op] if backward.ops[user])
+            found[op] = user if user >= 0 else found[op]
+
+
+def _is_shared_on_gpu(placement: Placement, sites: Sequence[Site | None], op: int) -> bool:
+    """Whether an op requests a GPU and works for several towers."""
+    return sites[op] is None and placement.by_number[op].requested.is_gpu
+
+
+def _single(towers: Iterable[int]) -> int:
+    """The only tower among some; -1 if there is none, or more than one."""
+    different = {tower for tower in towers if tower >= 0}
+    return different.pop() if len(different) == 1 else -1
+
+
+def from_examples(placement: Placement, flow: DataFlow) -> Sequence[int]:
+    """For each op whether its value depends on examples, and so not on weights alone."""
+    own = [0] * len(flow.names)
+    for op in _sources(placement, flow):
+        own[op] = 1
+    return flow.masks(own)
+
+
+def _sources(placement: Placement, flow: DataFlow) -> Iterator[int]:
+    for op in flow.having((EXAMPLE_SOURCES | RANDOM).__contains__):
+        if flow.types[op] not in PLACEHOLDERS or not _is_scalar(placement, flow.names[op]):
+            yield op
+    for name in cached_inputs(placement):
+        yield flow.number[name]
+
+
+def _is_scalar(placement: Placement, op: str) -> bool:
+    """Whether one number is fed, such as a learning rate: that is no example."""
+    outputs = placement.details.outputs(op)
+    return bool(outputs) and outputs[0].shape == ()
+
+
+def cached_inputs(placement: Placement) -> frozenset[str]:
+    """The variables that are neither saved nor trained and no scalars: they hold examples.
+
+    The dataset in memory, or the batches that were read ahead. Of what a strategy keeps for each
+    replica the first copy is collected.
+    """
+    collected = placement.collected
+    saved = collected.get(TRAINABLE, frozenset()) | collected.get(GLOBAL, frozenset())
+    if saved and placement.strategy is not None:
+        saved |= placement.strategy.copies.keys()
+    return frozenset(
+        variable.name
+        for variable in placement.variables
+        if saved and variable.name not in saved and variable.shape
+    )

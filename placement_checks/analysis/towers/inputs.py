@@ -1,0 +1,268 @@
+"""Inputs: the slices of placeholders, iterators and queues that towers compute with.
+
+Whether a loss is a mean over the rows of a batch, seen in the graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from placement_checks.analysis.graph.layers import NONE
+from placement_checks.analysis.towers.analysis import TowerAnalysis
+from placement_checks.core.op_types import (
+    ADDS,
+    CAST,
+    CUTS,
+    DIVISIONS,
+    EXAMPLE_SOURCES,
+    GATHERS,
+    IDENTITIES,
+    ITERATORS,
+    JOINS,
+    MEAN,
+    NEGATION,
+    PARTITIONS,
+    PASSES_VALUE,
+    PLACEHOLDERS,
+    PRODUCTS,
+    QUEUES,
+    RANDOM_SEEDED,
+    RANDOM_STATELESS,
+    RESHAPES,
+    SCALES,
+    STACK,
+    SUM,
+)
+from placement_checks.core.placement import Placement, producer_of
+
+# These take a part of a tensor, or change its form: their output is still the tower's input.
+_SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
+_MADE_ONCE = ITERATORS | QUEUES
+
+
+class Use(NamedTuple):
+    """A tensor that a tower computes with.
+
+    Attributes:
+        source: the placeholder, pipeline output or random op that the tensor is computed from.
+        tower: the number of the tower.
+        tensor: its name, such as ``split:1``.
+        op: the op of the tower that takes it.
+    """
+
+    source: int
+    tower: int
+    tensor: str
+    op: int
+
+
+def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
+    """Every tensor of examples that a tower computes with in a step."""
+    own = _given_to_one_tower(analysis.placement)
+    rows = _rows_fed(analysis)
+
+    def holds_examples(source: int, tensor: str) -> bool:
+        is_fed = analysis.flow.types[source] in PLACEHOLDERS
+        is_fed = is_fed and analysis.flow.names[source] not in own
+        return _holds_examples(analysis.placement, tensor, fed=is_fed, rows=rows)
+
+    sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
+    return _uses(analysis, sources, holds_examples)
+
+
+def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
+    """Every tensor of random numbers that a tower computes with in a step; no scalars.
+
+    Numbers that are not drawn for rows are left out, as one draw is meant for all rows: the noise
+    of a variational layer, which has the shape of the weights, and a mask of features, which is
+    broadcast over the rows.
+    """
+    flow = analysis.flow
+    draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
+    if not draws:
+        return
+    own = [int(kind in EXAMPLE_SOURCES) for kind in flow.types]
+    from_examples = flow.masks(own)
+
+    def has_rows(_source: int, tensor: str) -> bool:
+        op = flow.number[producer_of(tensor)]
+        of_weights = analysis.layers.of[op] != NONE or from_examples[op]
+        return not of_weights and _holds_examples(analysis.placement, tensor, fed=False, rows=None)
+
+    for use in _uses(analysis, draws, has_rows):
+        others = [op for op in flow.inputs[use.op] if op != flow.number[producer_of(use.tensor)]]
+        is_noise = flow.types[use.op] in ADDS | SCALES and not any(
+            from_examples[op] for op in others
+        )
+        is_noise = is_noise or _is_broadcast_over_rows(analysis, use)
+        if not is_noise and analysis.reads_by_gpu.in_loss(use.op):
+            yield use
+
+
+def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
+    """Whether an elementwise op applies a tensor to every row of another one."""
+    details = analysis.placement.details
+    name, _, number = use.tensor.partition(":")
+    outputs, results = details.outputs(name), details.outputs(analysis.flow.names[use.op])
+    if analysis.flow.types[use.op] not in ADDS | SCALES or len(outputs) <= int(number):
+        return False
+    shape, result = outputs[int(number)].shape, results[0].shape if results else None
+    if shape is None or result is None:
+        return False
+    return len(shape) < len(result) or (shape[0] == 1 and result[0] != 1)
+
+
+def _uses(
+    analysis: TowerAnalysis, sources: Iterable[int], is_wanted: Callable[[int, str], bool]
+) -> Iterator[Use]:
+    """The wanted tensors that towers compute with, by the source that they are computed from."""
+    consumers: dict[str, list[int]] = defaultdict(list)
+    for number, op in enumerate(analysis.placement.by_number):
+        if analysis.updates.steps[number] and not analysis.backward.ops[number]:
+            for tensor in op.inputs:
+                if not tensor.startswith("^"):
+                    consumers[tensor if ":" in tensor else f"{tensor}:0"].append(number)
+    outputs: dict[str, set[str]] = defaultdict(set)
+    for tensor in consumers:
+        outputs[producer_of(tensor)].add(tensor)
+    for source in sources:
+        seen = set(outputs[analysis.flow.names[source]])
+        todo = sorted(seen)
+        while todo:
+            tensor = todo.pop()
+            if not is_wanted(source, tensor):
+                continue
+            for consumer in consumers[tensor]:
+                tower = analysis.tower_of[consumer]
+                if tower >= 0 and analysis.flow.types[consumer] not in _SELECTS:
+                    yield Use(source, tower, tensor, consumer)
+                else:
+                    further = outputs[analysis.flow.names[consumer]] - seen
+                    seen |= further
+                    todo += sorted(further)
+
+
+def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
+    """The towers that compute with what is fed, or with what the host makes of it, in a step."""
+    flow = analysis.flow
+    name = tensor.removesuffix(":0")
+    source = flow.number[producer_of(tensor)]
+    todo = [op for op in flow.consumers[source] if name in _values_read(analysis, op)]
+    seen = set(todo)
+    towers = set()
+    for op in todo:
+        if analysis.backward.ops[op] or not analysis.updates.steps[op]:
+            continue
+        if analysis.tower_of[op] >= 0:
+            towers.add(analysis.tower_of[op])
+            continue
+        further = set(flow.consumers[op]) - seen
+        seen |= further
+        todo += sorted(further)
+    return frozenset(towers)
+
+
+def _values_read(analysis: TowerAnalysis, op: int) -> Iterator[str]:
+    """The tensors that an op computes with, as `Op.inputs` has them but without ``:0``."""
+    return (tensor.removesuffix(":0") for tensor in analysis.placement.by_number[op].inputs)
+
+
+def _given_to_one_tower(placement: Placement) -> frozenset[str]:
+    """The placeholders that the program lists as inputs of one of several towers: its rows."""
+    listed = placement.step.inputs
+    times = Counter(producer_of(name) for names in listed for name in set(names))
+    return frozenset(name for name, count in times.items() if count == 1 and len(listed) > 1)
+
+
+def _rows_fed(analysis: TowerAnalysis) -> int | None:
+    """How many rows a program is fed, all of its batches being of one size; else None.
+
+    Where only vectors are fed, several of one length are ids and labels of as many examples.
+    """
+    flow, details = analysis.flow, analysis.placement.details
+    if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
+        return None
+    fed = (details.outputs(flow.names[op]) for op in flow.having(PLACEHOLDERS.__contains__))
+    shapes = [outputs[0].shape for outputs in fed if outputs and outputs[0].shape]
+    tables = [shape for shape in shapes if shape and len(shape) > 1]
+    lengths = {shape[0] for shape in tables or shapes if shape}
+    return lengths.pop() if len(lengths) == 1 and (tables or len(shapes) > 1) else None
+
+
+def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int | None) -> bool:
+    """Whether a tensor can have a row for each example.
+
+    What is fed with one dimension of fixed size is taken for weights of classes and the like,
+    unless it is as long as there are rows, and what is fed without a shape for a scalar, such as
+    a rate of dropout.
+    """
+    name, _, number = tensor.partition(":")
+    outputs = placement.details.outputs(name)
+    if int(number) >= len(outputs):
+        return True
+    shape = outputs[int(number)].shape
+    if shape is None:
+        return not fed
+    return len(shape) > 1 or (len(shape) == 1 and (shape[0] in (None, rows) or not fed))
+
+
+def pipelines_of_one(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
+    """The iterators and queues that feed one tower alone, each with that tower."""
+    feeds: dict[int, set[int]] = defaultdict(set)
+    for use in uses:
+        values = analysis.flow.inputs[use.source]
+        holder = analysis.flow.state_holder(values[0]) if values else None
+        if holder is not None and analysis.flow.types[holder] in _MADE_ONCE:
+            feeds[holder].add(use.tower)
+    return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)
+
+
+_TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
+
+
+class Scales(NamedTuple):
+    """The tensors by which sums over examples are divided in a loss, and what it is multiplied by.
+
+    Where each divisor is a number of rows, and no factor is, the loss is a mean over them.
+    """
+
+    divisors: list[str]
+    factors: list[str]
+
+
+def scales_of(analysis: TowerAnalysis, loss: int) -> Scales | None:
+    """How a loss is made of means and sums over examples.
+
+    None if some part is a sum that nothing divides, or is computed in another way.
+    """
+    found = Scales([], [])
+    todo = [(loss, "")]
+    for op, divisor in todo:
+        kind, inputs = analysis.flow.types[op], analysis.flow.inputs[op]
+        if not analysis.examples[op]:
+            continue
+        if kind in PRODUCTS or kind in DIVISIONS:
+            value, scale = (0, 1) if kind in DIVISIONS or analysis.examples[inputs[0]] else (1, 0)
+            by = analysis.placement.by_number[op].inputs[scale]
+            if kind in DIVISIONS and analysis.examples[inputs[value]]:
+                divisor = by
+            elif kind in PRODUCTS and not analysis.examples[inputs[scale]]:
+                found.factors.append(by)
+            else:
+                return None
+            todo.append((inputs[value], divisor))
+        elif kind in _TERMS or (kind in (SUM, MEAN) and _is_of_terms(analysis, inputs[0])):
+            todo += [(term, divisor) for term in inputs]
+        elif kind == SUM and divisor:
+            found.divisors.append(divisor)
+        elif kind != MEAN:
+            return None
+    return found
+
+
+def _is_of_terms(analysis: TowerAnalysis, op: int) -> bool:
+    """Whether it is one number, or a list of several that are added up."""
+    outputs = analysis.placement.details.outputs(analysis.flow.names[op])
+    return analysis.flow.types[op] == STACK or [output.shape for output in outputs] == [()]

@@ -1,0 +1,1 @@
+"""The variables of a step: their layout, roles, gradients and statistics."""

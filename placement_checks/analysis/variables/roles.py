@@ -1,0 +1,259 @@
+"""Roles: what each variable of a program is for.
+
+Each variable has one role. The first of these that applies decides:
+
+==============  ==============================================================================
+role            the variable
+==============  ==============================================================================
+cached input    holds examples: it is neither trained nor saved, and no scalar
+accumulator     collects what towers compute, until it is shown, or applied and reset
+mirrored        is a copy that a strategy keeps equal, or that takes the same sum of gradients
+                as the copies of the other towers
+counter         counts steps: the collection GLOBAL_STEP names it, or it is an integer scalar
+                that the step moves
+slot            is kept by an optimizer for another variable: updates of the other variable take
+                it, or its name starts with the other name
+average         is a moving average of another variable
+statistic       is moved by the values of a tower in the forward pass, for evaluation
+partition       is a part of a variable that `tf.compat.v1.get_variable` cut up
+split           is a part of a model that is split among GPUs: it is used only on its own GPU
+own             is read by one tower alone
+shared          is read by several towers, or by the host
+local           is in none of the collections of variables, such as a metric
+unused          is read by nothing that trains
+==============  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from placement_checks.analysis.addresses import addresses
+from placement_checks.analysis.graph.layers import NONE
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.layout import accumulators, layout
+from placement_checks.analysis.variables.running_statistics import statistics
+from placement_checks.core.devices import Device
+from placement_checks.core.op_types import ADDITIONS, VARIABLES
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
+from placement_checks.core.variables import Variable
+
+RoleKind = Literal[
+    "cached input", "accumulator", "mirrored", "counter", "slot", "average", "statistic",
+    "partition", "split", "own", "shared", "local", "unused",
+]  # fmt: skip
+
+
+class Role(NamedTuple):
+    """The role of a variable.
+
+    Attributes:
+        kind: the role itself.
+        reason: why, as a sentence without its subject, such as "the towers on … read it".
+        of: the variable that it is a copy, slot, average or part of; "" for none.
+        tower: the number of the only tower that uses it; None for several towers, or none.
+        devices: the GPUs where it may be, besides the host, because they use it.
+    """
+
+    kind: RoleKind
+    reason: str
+    of: str = ""
+    tower: int | None = None
+    devices: tuple[Device, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.of}" if self.of else self.kind
+
+
+class Roles(Mapping[str, Role]):
+    """The role of each variable of a placement, by name; `Placement.cached` keeps them."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._analysis = analyse(placement)
+        self._layout = layout(placement)
+        self._variables = {variable.name: variable for variable in placement.variables}
+        self._roles: dict[str, Role] = {}
+
+    def __getitem__(self, name: str) -> Role:
+        if name not in self._roles:
+            self._roles[name] = self._role(self._variables[name])
+        return self._roles[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def stays_on_cpu(self, name: str) -> bool:
+        """Whether a variable is an int32 counter.
+
+        TensorFlow has no GPU kernels that update int32 variables, so it stays on the CPU.
+        """
+        variable = self._variables.get(name)
+        if variable is None or variable.dtype != "int32":
+            return False
+        return self[name].kind == "counter"
+
+    def _role(self, variable: Variable) -> Role:
+        name, layouts, analysis = variable.name, self._layout, self._analysis
+        readers = layouts.readers.get(name, 0)
+        tower = readers.bit_length() - 1 if readers.bit_count() == 1 else None
+        if name in analysis.cached_inputs:
+            return self._of_tower("cached input", "it is neither trained nor saved", tower)
+        if name in self._accumulated:
+            return self._of_tower(
+                "accumulator", "a tower adds to it until it is used", self._accumulated[name]
+            )
+        if (copy := self._copy(name)) is not None:
+            return copy
+        if self._is_added_to(name):
+            return Role("accumulator", "values are added to it, and no loss depends on it")
+        if self._is_counter(variable):
+            return Role("counter", "it counts steps")
+        if name in self._slot_of:
+            return self._slot(name)
+        if name in self._statistics:
+            return self._with_copies(name, "statistic", "the forward pass moves it")
+        if layouts.is_partition(name):
+            return Role("partition", "it is a part of a variable that get_variable cut up")
+        if name in layouts.gpu_of:
+            device = layouts.gpu_of[name]
+            return Role("split", f"only {device.short} computes with it", devices=(device,))
+        if name in layouts.tower_of:
+            is_slot = name not in analysis.variables_read and name not in layouts.strays
+            reason = "updates of a tower's copies take it" if is_slot else "a tower keeps it"
+            kind: RoleKind = "slot" if is_slot else "own"
+            return self._of_tower(kind, reason, layouts.tower_of[name])
+        if tower is not None and len(analysis.towers) > 1:
+            reason = f"only the tower on {analysis.towers[tower]} reads it"
+            return Role("own", reason, tower=tower)
+        if not self._is_collected(name):
+            return Role("local", "it is in no collection of variables")
+        if readers:
+            return Role("shared", f"{analysis.names_of(readers)} read it")
+        if name in analysis.variables_read:
+            return Role("shared", "the host reads it")
+        return Role("unused", "no loss depends on it")
+
+    def _of_tower(self, kind: RoleKind, reason: str, tower: int | None) -> Role:
+        devices = () if tower is None else self._analysis.towers[tower].devices
+        return Role(kind, reason, tower=tower, devices=devices)
+
+    def _copy(self, name: str) -> Role | None:
+        """The role of a copy of a mirrored variable, or of a copy that drifted from the others."""
+        strategy = self._placement.strategy
+        if strategy is not None and (copy := strategy.copies.get(name)) is not None:
+            kind: RoleKind = "mirrored" if copy.in_sync else "accumulator"
+            reason = f"{strategy.name} keeps it for replica {copy.replica}"
+            device = strategy.replicas[copy.replica]
+            return Role(kind, reason, "" if copy.of == name else copy.of, copy.replica, (device,))
+        for groups in (self._layout.copies, self._layout.apart):
+            if name in groups:
+                group = groups[name]
+                tower = next(t for t, n in (*group.of.items(), *group.apart.items()) if n == name)
+                first = group.of[min(group.of)]
+                reason = "each tower has a copy"
+                devices = self._analysis.towers[tower].devices
+                return Role("mirrored", reason, "" if first == name else first, tower, devices)
+        return None
+
+    def _slot(self, name: str) -> Role:
+        of = self._slot_of[name]
+        is_taken = of in self._taken_by_update.get(name, ())
+        kind: RoleKind = "average" if not is_taken and self._takes(name, of) else "slot"
+        return self._with_copies(name, kind, f"updates of {of} take it", of)
+
+    def _with_copies(self, name: str, kind: RoleKind, reason: str, of: str = "") -> Role:
+        """A role of a variable that may go with the copy, or the part, of one tower."""
+        tower = self._layout.tower_of.get(name)
+        if tower is not None:
+            return Role(kind, reason, of, tower, self._analysis.towers[tower].devices)
+        device = self._layout.gpu_of.get(name)
+        return Role(kind, reason, of, devices=() if device is None else (device,))
+
+    @cached_property
+    def _accumulated(self) -> Mapping[str, int]:
+        return accumulators(self._placement).tower_of
+
+    @cached_property
+    def _slot_of(self) -> Mapping[str, str]:
+        return addresses(self._placement).slot_of
+
+    @cached_property
+    def _taken_by_update(self) -> Mapping[str, Collection[str]]:
+        """For each variable the variables that it is an unchanged input of updates of."""
+        flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
+        found: dict[str, set[str]] = defaultdict(set)
+        for name, updates in self._analysis.updates.by_variable.items():
+            for update in updates:
+                for value in update.values:
+                    if passed_on[value] != NONE:
+                        found[flow.names[passed_on[value]]].add(name)
+        return found
+
+    def _takes(self, name: str, other: str) -> bool:
+        """Whether updates of a variable are computed from another one."""
+        flow = self._analysis.flow
+        updates = self._analysis.updates.by_variable.get(name, ())
+        values = [value for update in updates for value in update.values]
+        # Gradients depend on the other variable, too.
+        behind = flow.walk_back(values, lambda op: not self._analysis.examples[op])
+        return flow.number[other] in behind
+
+    def _is_added_to(self, name: str) -> bool:
+        """Whether values are added to a variable that no loss depends on; no constants.
+
+        A variable that collects gradients is set back, too, unlike the slots of an optimizer.
+        """
+        analysis = self._analysis
+        flow, number = analysis.flow, analysis.flow.number[name]
+        if name in gradient_flow(self._placement).trained or any(
+            map(analysis.reads_by_gpu.in_loss, analysis.reads_by_gpu.readers[name])
+        ):
+            return False
+        added = [
+            value
+            for op, values in flow.writers.get(number, ())
+            if flow.types[op] in ADDITIONS
+            for value in values
+        ]
+        of_gradients = any(analysis.towers_behind[op] & analysis.gradient_bit for op in added)
+        if of_gradients and not accumulators(self._placement).is_emptied(number):
+            return False
+        behind = flow.walk_back(added, lambda op: flow.types[op] not in VARIABLES)
+        constant = analysis.layers.constant
+        return number not in behind and not all(constant[value] for value in added)
+
+    @cached_property
+    def _statistics(self) -> Collection[str]:
+        flow, of_program = self._analysis.flow, statistics(self._placement)
+        updates = of_program.updates
+        holders = (flow.state_holder(flow.inputs[op][0]) for op in updates if flow.inputs[op])
+        found = {flow.names[holder] for holder in holders if holder is not None}
+        for name, of_variable in self._analysis.updates.by_variable.items():
+            if any(map(of_program.is_of_normalization, of_variable)):
+                found.add(name)
+        return found
+
+    def _is_counter(self, variable: Variable) -> bool:
+        if variable.name in self._placement.step.counters:
+            return True
+        is_whole = variable.dtype.startswith(("int", "uint")) and variable.shape == ()
+        return is_whole and variable.name in self._analysis.updates.by_variable
+
+    def _is_collected(self, name: str) -> bool:
+        collected = self._placement.collected
+        return not any(collected.values()) or any(
+            name in collected.get(key, ()) for key in (TRAINABLE, GLOBAL)
+        )
+
+
+def roles(placement: Placement) -> Roles:
+    """The roles of the variables of a placement, found once."""
+    return placement.cached(Roles)

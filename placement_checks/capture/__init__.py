@@ -1,0 +1,1 @@
+"""Captures the training step of a program: in this process, in a child process, or eagerly."""

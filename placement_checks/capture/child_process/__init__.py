@@ -1,0 +1,1 @@
+"""Runs a whole program in a child process until its first training step."""

@@ -1,1 +1,0 @@
-"""Baselines: a placement as a page that is kept in the repository."""

@@ -1,0 +1,164 @@
+"""The user's source lines of an op: TensorFlow's, Python's and our own frames left out.
+
+Runs a user's own code: that it raises or calls ``sys.exit`` is an error of the input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sysconfig
+import textwrap
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from placement_checks.core.errors import InputError, PlacementError, message_of
+from placement_checks.core.placement import Frame
+
+_OURS = Path(__file__).resolve().parents[1]
+_BUILD = str(_OURS / "capture" / "in_process" / "builder.py")
+_LIBRARIES = tuple(
+    {
+        str(Path(path).resolve()) + os.sep
+        for scheme in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+        for path in [sysconfig.get_path(scheme)]
+    }
+    | {str(_OURS) + os.sep}
+)
+# Code of the user's that is in no file: a cell of a notebook, a line at the prompt, a doctest,
+# and what `exec` is given.
+_UNSAVED = re.compile(r"<(ipython-input.*|stdin|doctest .*|string)>|.*/ipykernel_\d+/\d+\.py")
+# What Python makes as text for a dataclass looks like the latter.
+_GENERATED = ("<string>", "__init__")
+
+
+def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
+    """The user's frames of a traceback, the outermost first.
+
+    What led to the call of a builder, if it was called by `building.build`, is left out, and so is
+    every frame outside ``folder``, if one is given.
+    """
+    frames = [(frame.filename, frame) for frame in stack]  # most are not the user's
+    for position in range(len(frames) - 1, -1, -1):
+        if frames[position][0] == _BUILD:
+            frames = frames[position + 1 :]
+            break
+    here = current_folder()
+    return tuple(
+        Frame(_relative(file, here), frame.lineno, frame.name)
+        for file, frame in frames
+        if is_users(file, folder) and (file, frame.name) != _GENERATED
+    )
+
+
+@lru_cache(maxsize=4096)
+def is_users(file: str, folder: Path | None) -> bool:
+    """Whether a file is the user's: in ``folder``, if one is given, and in no library.
+
+    It may be in an archive that modules are imported from. What was never in a file is his.
+    """
+    if _UNSAVED.fullmatch(file):
+        return True
+    path = Path(file).resolve()
+    if not _is_there(path) or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
+        return folder is not None and "site-packages" in folder.parts and _within(path, folder)
+    return folder is None or _within(path, folder)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a file, or seems to lie in one, as the modules of a zip do."""
+    return path.is_file() or any(folder.is_file() for folder in path.parents)
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return path.is_relative_to(folder) and not path.is_relative_to(_OURS)
+
+
+def shown(file: str) -> str:
+    """Relative to the current folder; what was never in a file by its name."""
+    return _relative(file, current_folder())
+
+
+def current_folder() -> str:
+    """What lines are told relative to."""
+    return os.getcwd()  # noqa: PTH109  # asked for each op, and Path.cwd takes 15 us
+
+
+@lru_cache(maxsize=4096)
+def _relative(file: str, folder: str) -> str:
+    if _UNSAVED.fullmatch(file):
+        return file
+    return os.path.relpath(Path(folder, file).resolve(), folder)
+
+
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
+_AUTOGRAPH = "in user code:"
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
+_KERAS_INTRODUCTION = "Exception encountered when calling"  # Keras names the layer first
+
+
+@contextlib.contextmanager
+def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> Iterator[None]:
+    """Run a user's code in this block.
+
+    Args:
+        object: the target or function that the error names.
+        what: what is run, such as "the builder".
+        folder: where the user's frames are looked for; None for anywhere outside libraries.
+        fix: what to do where no line of the user's is at fault.
+
+    Raises:
+        InputError: it raised, or called ``sys.exit``.
+    """
+    try:
+        yield
+    except PlacementError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(object, f"{what} {_what_happened(error)}", error, folder, fix) from None
+
+
+def _failed(
+    object: str, message: str, error: BaseException, folder: Path | None, fix: str
+) -> InputError:
+    """The error that says what a user's own code did, with the user's own frames."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if is_users(frame.filename, folder)
+    ]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    places = [(frame.filename, str(frame.lineno)) for frame in frames]
+    if message_of(error).startswith(_AUTOGRAPH):  # its frames are in the message
+        places += [each for each in _FRAME.findall(str(error)) if is_users(each[0], folder)]
+    return InputError(
+        object,
+        message,
+        f"look at {shown(places[-1][0])}:{places[-1][1]}" if places else fix,
+        details="".join(lines).rstrip(),
+    )
+
+
+def _what_happened(error: Exception | SystemExit) -> str:
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({', '.join(map(repr, error.args))})"
+    reason = _reason(_COLOURS.sub("", message_of(error)))
+    return f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
+
+
+def _reason(message: str) -> str:
+    """The line of a message that says what is wrong."""
+    first, *more = [line.rstrip() for line in message.strip().splitlines() if line.strip()] or [""]
+    if not more:
+        return first
+    if first == _AUTOGRAPH:  # frames, and below them the error
+        lines = textwrap.dedent("\n".join(more)).splitlines()
+        error = [line for line in lines if not line.startswith(("File ", " "))]
+        return _reason("\n".join(error).partition(": ")[2])
+    if first.startswith(_KERAS_INTRODUCTION):
+        return more[0]
+    return f"{first} {more[0].strip()}" if first.endswith(":") else first

@@ -1,0 +1,89 @@
+"""The dtypes and shapes of what the ops of a saved graph yield, inferred in another process.
+
+TensorFlow aborts the process that infers the shapes of a graph which contradicts itself, and a
+file may hold anything. Run as ``python -m placement_checks.graph.shape_inference PARENT`` it
+reads a GraphDef and answers in JSON; it ends when the process PARENT is gone.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement_checks.core.errors import PlacerError
+from placement_checks.core.placement import Tensor
+from placement_checks.tf import c_library
+from placement_checks.util.child import Child, Ended, answer_stream, end_with_parent
+
+_LIMIT = 300.0  # seconds; 200,000 ops take 30
+# How a process ends in which TensorFlow aborts.
+_SELF_CONTRADICTING = (-signal.SIGABRT, -signal.SIGSEGV)
+_QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
+    """The outputs of every op, by its name; empty if the graph cannot be imported.
+
+    Raises:
+        PlacerError: the process ended without an answer, or took too long.
+    """
+    with Child(__spec__.name, environment=_QUIET) as child:
+        try:
+            with child.time_limit(_LIMIT):
+                child.requests.write(graph_def.SerializeToString())
+                child.requests.close()
+                answer = child.replies.read()
+                if child.wait():
+                    raise EOFError
+        except Ended as ended:
+            if ended.code in _SELF_CONTRADICTING:
+                return {}
+            raise PlacerError(
+                "the process that infers shapes",
+                ended.how,
+                "run it again, or leave out the rule",
+                details=ended.output,
+            ) from None
+    return {
+        name: [Tensor(dtype, None if dims is None else tuple(dims)) for dtype, dims in outputs]
+        for name, outputs in json.loads(answer).items()
+    }
+
+
+def main() -> None:
+    """Answer on standard output, which nothing else is written to."""
+    end_with_parent()
+    with io.TextIOWrapper(answer_stream()) as answer:
+        json.dump(_imported(sys.stdin.buffer.read()), answer)
+
+
+def _imported(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]]]:
+    c_library.load()
+    from tensorflow.core.framework import graph_pb2
+
+    from placement_checks.graph.graph_def import op_types
+
+    try:
+        graph_def = graph_pb2.GraphDef.FromString(data)
+        c_library.provide_kernels(op_types(graph_def))
+        graph = c_library.import_graph(graph_def)
+    except Exception:  # ops of a library of one's own; or whatever a damaged graph raises
+        return {}
+    return {
+        op.name: [
+            (
+                output.dtype.base_dtype.name,
+                None if output.shape.rank is None else output.shape.as_list(),
+            )
+            for output in op.outputs
+        ]
+        for op in graph.get_operations()
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""From a target to a built program."""

@@ -1,1 +1,0 @@
-"""Parts of ``tf.contrib`` and ``tensorflow.examples`` that stand nowhere else."""

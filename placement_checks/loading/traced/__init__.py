@@ -1,1 +1,0 @@
-"""Training steps that are traced functions (`tf.function`), as ordinary graphs."""

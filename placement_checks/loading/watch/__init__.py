@@ -1,1 +1,0 @@
-"""Programs as they are, watched until their first training step."""

@@ -1,0 +1,287 @@
+"""The forms in which TensorFlow prints where an op is: one reader each.
+
+====  ==================================================  =====================================
+form  text                                                printed by
+====  ==================================================  =====================================
+A     ``node: device``                                    the placer of TensorFlow 0.5 to 0.11
+B, C  ``node: (Op): device``                              stdout since 0.12, stderr since 1.15
+B2    ``node: (Op)device``                                stderr, 0.12 to 1.14
+D     ``Executing op Op in device device``, ``on task``   eager execution
+V     ``node(Op) placed on: device``                      the placer's VLOG(1)
+====  ==================================================  =====================================
+
+Sources: ``simple_placer.cc`` (to 1.3), ``placer.cc``, ``eager/execute.cc``. Only string methods
+walk over a line: no text, however odd, takes more than linear time.
+
+Writes records as TensorFlow does, so that what was read can be written and read again.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """Where one op was put.
+
+    Attributes:
+        node: its name; None for an op that ran eagerly.
+        op: its type; None in logs before 0.12.
+        device: the full name in today's spelling; ``""`` where it was not placed.
+    """
+
+    node: str | None
+    op: str | None
+    device: str
+
+
+class Reading(NamedTuple):
+    """A record as it stands on a line.
+
+    Attributes:
+        record: what it says.
+        logged: whether it is the copy on stderr, with a log prefix (``… placer.cc:125] ``).
+    """
+
+    record: Record
+    logged: bool
+
+
+class _Words(NamedTuple):
+    """The words of a record that come before its device, and what comes before them."""
+
+    lead: bytes
+    node: bytes | None
+    op: bytes | None
+
+
+NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
+# A kernel's name is plain; a function's is any, and may be an op's type: f.g, f<lambda>, förlust.
+OP = rb"[!-'*-9;-~\x80-\xff]"  # all but blanks, brackets and the colon
+_NO_BEGINNINGS = (b"", b"-", b"/", b">")  # of a node's name
+_OP = re.compile(OP + rb"+")
+_RUN = re.compile(rb"[!-~\x80-\xff]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
+_STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
+# An index ends before what a lost newline puts behind it: gpu:02017-10-17 is gpu:0, and gpu:1y is
+# gpu:1. In gpu:12y it may be 1 or 12, and there is no gpu:012.
+DEVICE = (
+    rb"(/job:[A-Za-z]\w*/replica:\d{1,9}/task:\d{1,9}/)(?:(device:)|(?=[a-z][a-z\d_]*:))"
+    rb"([A-Za-z_]\w*):(0|[1-9]\d{0,8}?)"
+    rb"(?:(?=" + _STAMP + rb")|(?![\w/:-]|\.\w)|(?<=:\d)(?=\.?[A-Za-z_]))"
+)
+_DEVICE = re.compile(DEVICE)
+_PREFIX = re.compile(rb"(?:I )?\S{1,200}\.cc:\d+")
+_SEVERITY = re.compile(rb"(?:^|[^\w/.-])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,200}\.cc:\d+\] $")
+_CLOSING = b" \t\"'`,\\"
+_UNPLACED = b"(unspecified)"
+# Words that come before a device in prose, and are not names of nodes.
+_PROSE = re.compile(
+    rb"(?:[\w.]*\.)?[A-Z]\w*(?:Error|Exception|Warning)|(?:\w+_)?[Dd]evices?(?:_name)?"
+)
+_LONGEST = 500  # bytes of what is remembered: an op with its device
+
+
+def read_common(text: bytes) -> Record | None:
+    """The record that a text is in one of the forms of graphs, behind any log prefix.
+
+    Most lines of any log are one, and there are millions: this is quick, and is None in doubt.
+    """
+    node, _, tail = text.partition(b": ")
+    typed = typed_of(tail)
+    if typed is None or not is_name(node) or (typed[0] is None and _PROSE.fullmatch(node)):
+        return None
+    return Record(node.decode(), *typed)
+
+
+def read(line: bytes) -> list[Reading]:
+    """Every record on a line, from the left."""
+    start = line.rfind(b"/job:")
+    if start < 0:
+        return _without_device(line)
+    device = device_of(line[start:])
+    if device is None or line.find(b"/job:", 0, start) >= 0:
+        return list(_several(line))
+    words = _words(line[:start], old=b"/device:" not in line[start:])
+    return _readings(words, device)
+
+
+def device_of(text: bytes) -> str | None:
+    """A full device name in today's spelling; None where it is none."""
+    return (_known_device if len(text) < _LONGEST else _parsed_device)(text)
+
+
+def _parsed_device(text: bytes) -> str | None:
+    match = _DEVICE.fullmatch(text)
+    return _spelled(match) if match else None
+
+
+_known_device = lru_cache(4096)(_parsed_device)
+
+
+def _several(line: bytes) -> Iterator[Reading]:
+    """The records of a line with more than one device, or with text behind it."""
+    end = 0
+    for match in _DEVICE.finditer(line):
+        old = match[2] is None and not line[match.end() : match.end() + 99].strip(_CLOSING)
+        words = _words(line[end : match.start()], old=old)
+        if words:
+            yield from _readings(words, _spelled(match))
+            end = match.end()
+
+
+def _without_device(line: bytes) -> list[Reading]:
+    """The record of an op that got no device: ``node: (Op): `` and nothing behind it."""
+    if not line.endswith((b" ", _UNPLACED)):
+        return []
+    words = _words(line.removesuffix(_UNPLACED), old=False)
+    return _readings(words, "") if words and _is_clear(words.lead) else []
+
+
+def _readings(words: _Words | None, device: str) -> list[Reading]:
+    """The record of these words, unless they are a warning's or an error's."""
+    if words is None:
+        return []
+    lead, node, op = words
+    severity = _severity(lead)
+    if severity not in ("", "I"):
+        return []
+    record = Record(
+        None if node is None else node.decode(), None if op is None else _text(op), device
+    )
+    return [Reading(record, severity == "I")]
+
+
+def _words(before: bytes, *, old: bool) -> _Words | None:
+    """What a form finds in the text before a device; ``old`` where form A is possible."""
+    return (
+        _typed(before) or _eager(before) or _verbose(before) or (_untyped(before) if old else None)
+    )
+
+
+def _typed(before: bytes) -> _Words | None:
+    """Forms B, C and B2."""
+    if before[-3:] == b"): ":
+        head, found, op = before[:-3].rpartition(b": (")
+    elif before[-1:] == b")":
+        head, found, op = before[:-1].rpartition(b": (")
+    else:
+        return None
+    return _named(head, op) if found and _OP.fullmatch(op) else None
+
+
+def _eager(before: bytes) -> _Words | None:
+    """Form D."""
+    for ending in (b" in device ", b" on task "):
+        if before.endswith(ending):
+            lead, found, op = before[: -len(ending)].rpartition(b"Executing op ")
+            return _Words(lead, None, op) if found and _RUN.fullmatch(op) else None
+    return None
+
+
+def _verbose(before: bytes) -> _Words | None:
+    """Form V."""
+    if not before.endswith(b") placed on: "):
+        return None
+    head, found, op = before[: -len(b") placed on: ")].rpartition(b"(")
+    return _named(head, op) if found and _OP.fullmatch(op) else None
+
+
+def _untyped(before: bytes) -> _Words | None:
+    """Form A: so plain that much prose looks like it, such as ``available devices: /job:…``."""
+    if not before.endswith(b": "):
+        return None
+    words = _named(before[:-2], None)
+    if words is None or not _is_clear(words.lead):
+        return None
+    return None if _PROSE.fullmatch(words.node or b"") and not _severity(words.lead) else words
+
+
+def _named(head: bytes, op: bytes | None) -> _Words | None:
+    """The name of a node at the end of ``head``, after a blank or a sign that no name has."""
+    node = head[head.rfind(b" ") + 1 :]
+    if node.translate(None, NODE):
+        if b"/job:" in node:  # the torn end of another record
+            return None
+        node = node[len(node.rstrip(NODE)) :]
+    before = head[: len(head) - len(node)]
+    if before[-1:] == b"<":  # of a mark: <pre>, <6>
+        node = node.partition(b">")[2]
+    elif before[-1:] == b"\\":  # the n of an escaped newline
+        node = node[1:]
+    elif before[-1:] == b":" and node.isdigit():  # of the tensor w:0
+        return None
+    node = node.lstrip(b"-/>")
+    return _Words(head[: len(head) - len(node)], node, op) if node else None
+
+
+def _is_clear(lead: bytes) -> bool:
+    """Whether what comes before a record is not a word of a sentence."""
+    before = lead.rstrip()
+    return not before[-1:].isalpha() or before.endswith((b"stdout F", b"stderr F"))
+
+
+def _severity(lead: bytes) -> str:
+    """The severity of the log prefix that ends what comes before a record; ``""`` without one."""
+    if lead[-2:] != b"] ":
+        return ""
+    match = _SEVERITY.search(lead[-_LONGEST:])
+    if match:
+        return match[1].decode()
+    return "I" if _PREFIX.fullmatch(lead[lead.rfind(b" ", 0, -1) + 1 : -2]) else ""
+
+
+def is_name(node: bytes) -> bool:
+    """Whether a node may be named so."""
+    return node[:1] not in _NO_BEGINNINGS and not node.translate(None, NODE)
+
+
+def typed_of(tail: bytes) -> tuple[str | None, str] | None:
+    """Op and device of what comes behind the name of a node and a colon; None if not these two."""
+    return _known_tail(tail) if len(tail) < _LONGEST else None
+
+
+@lru_cache(4096)
+def _known_tail(text: bytes) -> tuple[str | None, str] | None:
+    """Op and device of what comes behind the name of a node: ``(Op): device``, ``device``."""
+    op, bracket, name = text.rpartition(b")")
+    device = device_of(name.removeprefix(b": ") if bracket else name)
+    if device is None:
+        return None
+    if bracket:
+        return (_text(op[1:]), device) if op[:1] == b"(" and _OP.fullmatch(op[1:]) else None
+    return None if b"/device:" in name else (None, device)
+
+
+def _text(op: bytes) -> str:
+    """An op's type; bytes that are not text, or would control a terminal, are escaped."""
+    text = op.decode(errors="backslashreplace")
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _spelled(match: re.Match[bytes]) -> str:
+    task, device, kind, index = (part or b"" for part in match.groups())
+    kind = kind if device else kind.upper()
+    return b"".join((task, b"device:", kind, b":", index)).decode()
+
+
+_KIND = re.compile(r"/device:(\w+)(?=:\d+$)")
+
+
+def text_of(record: Record) -> str:
+    """A record as one line: in form C, or A where it has no op type and D where it has no node."""
+    node, op, device = record
+    if node is None:
+        return f"Executing op {op} in device {device}"
+    if op is None:  # only known in the spelling that was in use while this form was
+        return f"{node}: {_KIND.sub(lambda kind: '/' + kind[1].lower(), device)}"
+    return f"{node}: ({op}): {device}"
+
+
+def spellings(record: Record) -> tuple[str, str]:
+    """A record of a graph as stdout has had it, with the device's name of today and until 1.3."""
+    text = text_of(record)
+    return text, _KIND.sub(lambda kind: "/" + kind[1].lower(), text)

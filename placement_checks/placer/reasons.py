@@ -1,0 +1,171 @@
+"""What the placer refuses: its messages, and how all of them are found.
+
+Why an op cannot be placed on a device: what the kernels of this TensorFlow build take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.machines import Machine
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
+from placement_checks.placer.request import Asking
+from placement_checks.placer.worker.protocol import GraphRefused
+from placement_checks.tf.graphs import kernels_of
+
+# The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
+_NODE = re.compile(r"(?:for operation |\{\{(?:colocation_)?node )([^\s:{}]+)")
+_MEMBER = re.compile(r"^  (\S+) \(\S+\)", re.MULTILINE)
+_MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{name:'([^']*)'")
+
+
+def all_refusals(asking: Asking, refused: GraphRefused) -> Iterator[Refusal]:
+    """Everything that strict placement refuses, one after the other.
+
+    The placer stops at the first op, so that op and those bound to it may go anywhere, and it
+    is asked again.
+    """
+    placement = asking.placement
+    nodes = {node.name: node for node in asking.graph_def.node}
+    devices: dict[str, str] = {}
+    reported: set[str] = set()
+    try:
+        for _ in range(MAX_REFUSALS):
+            refusal = refusal_of(refused, placement)
+            alike = _on_the_same_missing_device(refusal, placement)
+            for name in [refusal.op, *alike]:
+                if name not in reported:
+                    yield Refusal(name, refusal.message.replace(refusal.op, name))
+            group = {refusal.op, *_NODE.findall(str(refused)), *_MEMBER.findall(str(refused))}
+            group.update(alike)
+            reported |= {refusal.op, *alike}
+            released = group & nodes.keys() - devices.keys()
+            if not released:
+                return
+            for name in released:
+                devices[name] = nodes[name].device
+                nodes[name].device = _without_type(devices[name])
+            try:
+                asking.ask(soft=False)
+            except GraphRefused as again:
+                refused = again
+            else:
+                return
+    finally:
+        for name, device in devices.items():
+            nodes[name].device = device
+
+
+def _on_the_same_missing_device(refusal: Refusal, placement: Placement) -> list[str]:
+    """The other ops that request the same device, if the machine lacks it."""
+    op = placement.ops.get(refusal.op)
+    if op is None or placement.machine is None or placement.machine.has(op.requested):
+        return []
+    return [
+        other.name
+        for other in placement.ops.values()
+        if other.requested == op.requested and other.name != op.name and not other.caller
+    ]
+
+
+def _without_type(device: str) -> str:
+    parsed = Device.parse(device)
+    return str(Device(parsed.job, parsed.replica, parsed.task))
+
+
+def refusal_of(refused: GraphRefused, placement: Placement) -> Refusal:
+    """The op that an error of the placer is about, and its message as the user can read it.
+
+    Where that op is bound to a variable, the variable is what the user knows.
+
+    Raises:
+        InputError: the message is about a device name that the placer cannot read.
+    """
+    message = str(refused)
+    malformed = _MALFORMED.search(message)
+    if malformed:
+        device = malformed[1].removeprefix(str(LOCALHOST))
+        line = placement.where(malformed[2])
+        where = f" ({line})" if line else ""
+        raise InputError(
+            placement.program,
+            f"op '{malformed[2]}'{where} asks for the device '{device}', "
+            "which TensorFlow cannot read",
+            "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
+        )
+    node = _NODE.search(message)
+    bound = [placement.ops[name] for name in _MEMBER.findall(message) if name in placement.ops]
+    variable = next((op.name for op in bound if op.type in VARIABLES), None)
+    return Refusal(variable or (node[1] if node else ""), message.replace(str(LOCALHOST), ""))
+
+
+def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> str:
+    """Why ``op`` did not get the device it requests; ``""`` if not for its own kernels.
+
+    Args:
+        op: the op, requested on one device and assigned to another.
+        attributes: what it computes with, as `Details.attributes` has it.
+        machine: the devices that it was placed on.
+    """
+    requested = Device(type=op.requested.type, index=op.requested.index)
+    if not machine.has(requested):
+        return f"the machine ({machine}) has no {requested}"
+    usable = [
+        kernel for kernel in _kernels(op.type) if kernel.device_type in (requested.type, "DEFAULT")
+    ]
+    if not usable:
+        return f"{op.type} has no {requested.type} kernel"
+    if not any(_fits(kernel, attributes) for kernel in usable):
+        types = sorted({_shown(attributes, name) for name in _lacking(usable, attributes)})
+        return f"the {requested.type} kernel of {op.type} does not take {', '.join(types)}"
+    return ""
+
+
+BOUND_TO_ANOTHER = "bound to another op, by colocation or by a reference"
+
+
+@lru_cache(maxsize=4096)
+def _kernels(op_type: str) -> tuple[Any, ...]:
+    return tuple(kernels_of(op_type))
+
+
+def _fits(kernel: Any, attributes: Mapping[str, Any]) -> bool:
+    """Whether the types of an op's attributes are among those the kernel takes."""
+    return all(
+        _types(attributes, constraint.name) <= set(constraint.allowed_values.list.type)
+        for constraint in kernel.constraint
+    )
+
+
+def _types(attributes: Mapping[str, Any], attribute: str) -> set[int]:
+    value = attributes.get(attribute, ())
+    return set(value) if isinstance(value, tuple) else {value}
+
+
+def _lacking(usable: list[Any], attributes: Mapping[str, Any]) -> set[str]:
+    """The attributes whose types no kernel takes; if each has one that does, all constrained."""
+    taken: dict[str, bool] = {}
+    for constraint in (each for kernel in usable for each in kernel.constraint):
+        if name_types := _types(attributes, constraint.name):
+            takes = name_types <= set(constraint.allowed_values.list.type)
+            taken[constraint.name] = takes or taken.get(constraint.name, False)
+    return {name for name, takes in taken.items() if not takes} or set(taken)
+
+
+def _shown(attributes: Mapping[str, Any], attribute: str) -> str:
+    return " and ".join(sorted(map(_name, _types(attributes, attribute))))
+
+
+def _name(dtype: int) -> str:
+    try:
+        return str(tf.dtypes.as_dtype(dtype).name)
+    except TypeError:  # a file may have any number
+        return f"dtype {dtype}"

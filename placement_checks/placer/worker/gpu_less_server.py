@@ -1,0 +1,273 @@
+"""TensorFlow's placer on devices that do not exist. Runs in the placer process only.
+
+A real master, which is TensorFlow's own server, is given a cluster whose workers are this module:
+a gRPC server that claims to have any devices. The master places the whole graph when a session is
+made, and logs where every node goes. No step is ever run, so no worker is sent any part of it.
+
+The few gRPC messages of TensorFlow's master and worker services that the phantom needs.
+
+The wheel ships no ``master_pb2`` and ``worker_pb2``; the fields below are those of
+``tensorflow/core/protobuf/master.proto`` and ``worker.proto``, by number. The wire carries no type
+names, so the package name is our own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ctypes
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn, cast
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tensorflow.core.framework import device_attributes_pb2
+from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
+from tensorflow.python.client import pywrap_tf_session
+
+from placement_checks.placer.worker.protocol import Failed, GraphRefused
+from placement_checks.tf import c_library
+from placement_checks.util import loopback
+from placement_checks.util.streams import redirected, unnamed_file
+
+_PACKAGE = "placement_checks_wire"
+_Field = descriptor_pb2.FieldDescriptorProto
+_STRING, _BYTES, _MESSAGE = _Field.TYPE_STRING, _Field.TYPE_BYTES, _Field.TYPE_MESSAGE
+_ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
+
+_MESSAGES: dict[str, list[tuple[str, int, Any, Any, str | None]]] = {
+    "GetStatusResponse": [
+        ("device_attributes", 1, _MANY, _MESSAGE, ".tensorflow.DeviceAttributes")
+    ],
+    "CreateSessionRequest": [
+        ("graph_def", 1, _ONE, _BYTES, None),  # a message in truth, which is not parsed here
+        ("config", 2, _ONE, _MESSAGE, ".tensorflow.ConfigProto"),
+        ("target", 3, _ONE, _STRING, None),
+    ],
+    "CreateSessionResponse": [("session_handle", 1, _ONE, _STRING, None)],
+    "CloseSessionRequest": [("session_handle", 1, _ONE, _STRING, None)],
+}
+
+
+def _classes() -> dict[str, Any]:
+    """The message classes, by name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{_PACKAGE}.proto",
+        package=_PACKAGE,
+        syntax="proto3",
+        dependency=[module.DESCRIPTOR.name for module in (device_attributes_pb2, config_pb2)],
+    )
+    for message, fields in _MESSAGES.items():
+        descriptor = file.message_type.add(name=message)
+        for name, number, label, kind, type_name in fields:
+            descriptor.field.add(
+                name=name, number=number, label=label, type=kind, type_name=type_name
+            )
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    # Before protobuf 4.22, which TensorFlow 2.15 takes too, it was a method.
+    class_of = getattr(message_factory, "GetMessageClass", None) or (
+        message_factory.MessageFactory(pool).GetPrototype
+    )
+    return {name: class_of(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
+
+
+_made = _classes()
+CloseSessionRequest = _made["CloseSessionRequest"]
+CreateSessionRequest = _made["CreateSessionRequest"]
+CreateSessionResponse = _made["CreateSessionResponse"]
+GetStatusResponse = _made["GetStatusResponse"]
+
+
+# Sorts after every job a program names: an op that may go anywhere goes to the first device by
+# name, and must not end on the master.
+MASTER_JOB = "zzz_placement_checks_master"
+OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # set: leave the master's port open to everybody
+_BOOT_JOB = "placement_checks_boot"
+# In the placer's lists of available devices, where a user has no use for the master's own.
+_MASTER = re.compile(rf",? ?/job:{MASTER_JOB}/replica:0/task:0/device:CPU:0(?:, (?=/))?")
+_UNLIMITED = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
+# There is one connection to the master: its port is closed, and what listens there later is
+# somebody else.
+_NEVER_MS = (1 << 31) - 1  # milliseconds
+_CONNECT_ONCE = [
+    ("grpc.client_idle_timeout_ms", _NEVER_MS),
+    ("grpc.initial_reconnect_backoff_ms", _NEVER_MS),
+    ("grpc.min_reconnect_backoff_ms", _NEVER_MS),
+]
+_CONNECT_LIMIT = 60.0  # seconds
+# Not errors of the placer: the master is gone, late, or out of memory.
+_NO_ANSWER = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+}
+_LARGE = 1 << 22  # bytes of a graph, that of some 20,000 ops
+_MEMORY_LIMIT = 1 << 34  # bytes; the placer does not look at it, but 0 is refused
+
+Devices = tuple[tuple[str, int], ...]
+
+
+class Phantom:
+    """One master, and one worker for each distinct list of devices of the last machine."""
+
+    def __init__(self) -> None:
+        boot = tensorflow_server_pb2.ServerDef(
+            protocol="grpc",
+            job_name=_BOOT_JOB,
+            default_session_config=config_pb2.ConfigProto(device_count={"GPU": 0}),
+        )
+        boot.cluster.job.add(name=_BOOT_JOB, tasks={0: "127.0.0.1:0"})
+        self._server = pywrap_tf_session.TF_NewServer(boot.SerializeToString())
+        target = pywrap_tf_session.TF_ServerTarget(self._server)
+        self._master = target.removeprefix("grpc://")
+        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _CONNECT_ONCE)
+        ready = grpc.channel_ready_future(self._channel)
+        try:
+            self._start(ready)
+        except ConnectionError as error:
+            raise Failed(str(error)) from None
+        self._workers: dict[Devices, _Worker] = {}
+
+    def _start(self, ready: Any) -> None:
+        """Start the server so that only this process can connect to it."""
+        number = int(self._master.rpartition(":")[2])
+        is_shared = OPEN_PORT in os.environ
+        if not is_shared:
+            loopback.take(number, _CONNECT_LIMIT)
+        pywrap_tf_session.TF_ServerStart(self._server)  # it answers now that the port is ours
+        ready.result(timeout=_CONNECT_LIMIT)
+        if not is_shared:
+            loopback.close(number)
+
+    @contextlib.contextmanager
+    def placed(
+        self, graph: bytes, types: list[str], tasks: list[Any], soft: bool, limit: float
+    ) -> Iterator[bytes]:
+        """What the placer logs of a graph; the session is closed with the block.
+
+        Args:
+            graph: a serialised GraphDef.
+            types: those of its ops.
+            tasks: ``[job, index, [[device type, count], …]]`` for every task.
+            soft: whether an op may go elsewhere than it requests.
+            limit: seconds for each call of the master.
+
+        Raises:
+            GraphRefused: the placer's own error.
+            Failed: the master gave no answer.
+        """
+        c_library.provide_kernels(types)
+        cluster: dict[str, dict[int, str]] = {MASTER_JOB: {0: self._master}}
+        workers = self._workers_of({_devices(devices) for _, _, devices in tasks})
+        for job, index, devices in tasks:
+            cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
+        request = CreateSessionRequest(
+            graph_def=graph, config=_config(cluster, soft), target=f"grpc://{self._master}"
+        )
+        is_large = len(graph) > _LARGE
+        messages = iter([request.SerializeToString()])
+        del graph, request  # which may be large
+        with unnamed_file() as log:
+            with redirected(1, log):
+                session = self._session(messages, limit)
+            try:
+                log.seek(0)
+                yield log.read()
+            finally:
+                close = CloseSessionRequest(session_handle=session)
+                self._call("CloseSession", iter([close.SerializeToString()]), limit)
+                if is_large:  # or each would leave more behind
+                    ctypes.CDLL(None).malloc_trim(0)
+
+    def _session(self, messages: Iterator[bytes], limit: float) -> str:
+        """The handle of the session that a request makes."""
+        try:
+            answer = self._call("CreateSession", messages, limit)
+        except grpc.RpcError as error:
+            _raise(error)
+        return cast(str, CreateSessionResponse.FromString(answer).session_handle)
+
+    def _workers_of(self, lists: set[Devices]) -> dict[Devices, _Worker]:
+        """A worker for each list of devices; those of the machine before are kept if they fit."""
+        for devices in self._workers.keys() - lists:
+            self._workers.pop(devices).stop()
+        for devices in lists - self._workers.keys():
+            self._workers[devices] = _Worker(devices)
+        return self._workers
+
+    def _call(self, method: str, messages: Iterator[bytes], limit: float) -> bytes:
+        """Call the master with one message, as a stream, of which nothing is kept once it is sent.
+
+        On the wire that is the same; a message alone would be kept until the answer comes.
+        """
+        call = self._channel.stream_unary(f"/tensorflow.MasterService/{method}")
+        return cast(bytes, call(messages, timeout=limit))
+
+
+class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """A worker that has the given devices and never runs anything.
+
+    The master rewrites the job and task of the devices to those of the task, so one worker stands
+    for every task that has these devices.
+    """
+
+    def __init__(self, devices: Devices) -> None:
+        attributes = [
+            device_attributes_pb2.DeviceAttributes(
+                name=f"/job:phantom/replica:0/task:0/device:{kind}:{index}",
+                device_type=kind,
+                memory_limit=_MEMORY_LIMIT,
+            )
+            for kind, count in devices
+            for index in range(count)
+        ]
+        for incarnation, attribute in enumerate(attributes, start=1):
+            attribute.incarnation = incarnation
+        self._status: bytes = GetStatusResponse(device_attributes=attributes).SerializeToString()
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(max_workers=4),
+            handlers=[self],
+            options=_UNLIMITED,
+        )
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def stop(self) -> None:
+        """Close its port."""
+        self._server.stop(None)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        asks_devices = details.method.endswith("/GetStatus")
+        answer = self._status if asks_devices else b""
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
+
+
+def _devices(listed: list[list[Any]]) -> Devices:
+    return tuple((kind, count) for kind, count in listed)
+
+
+def _raise(error: grpc.RpcError) -> NoReturn:
+    """Tell the placer's own error from a call that it did not answer."""
+    if error.code() in _NO_ANSWER:
+        raise Failed(f"TensorFlow's master gave no answer: {error.details()}") from None
+    raise GraphRefused(_MASTER.sub("", error.details())) from None
+
+
+def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:
+    config = config_pb2.ConfigProto(allow_soft_placement=soft, log_device_placement=True)
+    for job, tasks in cluster.items():
+        config.cluster_def.job.add(name=job, tasks=tasks)
+    options = config.graph_options
+    options.rewrite_options.disable_meta_optimizer = True
+    options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    options.optimizer_options.do_function_inlining = True
+    return config

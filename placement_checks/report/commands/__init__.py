@@ -1,0 +1,1 @@
+"""What `diff`, `log`, `place` and `time` print."""

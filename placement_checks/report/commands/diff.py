@@ -1,0 +1,88 @@
+"""How two placements differ: for people and for programs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.results import Difference, Places
+from placement_checks.core.versions import versions
+from placement_checks.report.common.json import written
+from placement_checks.util.text import plural, printable
+
+_SCHEMA = 1
+
+_MAX_LISTED = 20  # ops of a group that are listed
+
+
+def render_json(difference: Difference) -> str:
+    """One JSON document, its form fixed by ``"schema": 1``."""
+    document = {
+        "schema": _SCHEMA,
+        "versions": versions(),
+        "old": difference.old,
+        "new": difference.new,
+        "ops": difference.ops,
+        "moved": [
+            {
+                "node": moved.op,
+                "op": moved.type,
+                "old": [str(device) for device in moved.old],
+                "new": [str(device) for device in moved.new],
+            }
+            for moved in difference.moved
+        ],
+        "removed": [{"node": node, "op": kind} for node, kind in difference.removed.items()],
+        "added": [{"node": node, "op": kind} for node, kind in difference.added.items()],
+        "unread": list(difference.unread),
+    }
+    return written(document)
+
+
+def render_text(difference: Difference) -> str:
+    """The ops in groups: those that went the same way, and those that only one has."""
+    return "\n".join(map(printable, (*_text(difference), *difference.unread)))
+
+
+def routes(difference: Difference) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """The ops that went the same way, from where to where; the most first."""
+    by_route: dict[tuple[Places, Places], dict[str, str]] = defaultdict(dict)
+    for op, kind, before, after in difference.moved:
+        by_route[before, after][op] = kind
+    for (before, after), ops in sorted(by_route.items(), key=lambda route: -len(route[1])):
+        yield _shown(before), _shown(after), with_types(ops)
+
+
+def with_types(ops: Mapping[str, str]) -> Sequence[str]:
+    """Ops with their types; variables come first, since others go where they are."""
+    names = sorted(ops, key=lambda op: ops[op] not in VARIABLES)
+    return [f"{op} ({ops[op]})" if ops[op] else op for op in names]
+
+
+def _text(difference: Difference) -> Iterator[str]:
+    old, new = difference.old, difference.new
+    if not difference:
+        yield f"{old} and {new} have {plural(difference.ops, 'op')}, each on the same device."
+        return
+    for before, after, ops in routes(difference):
+        yield from _group(f"{before} -> {after}", ops)
+    for name, only_there in ((old, difference.removed), (new, difference.added)):
+        if only_there:
+            yield from _group(f"only in {name}", with_types(only_there))
+    yield (
+        f"of {plural(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
+        f"{len(difference.removed)} only in {old}, {len(difference.added)} only in {new}."
+    )
+
+
+def _group(title: str, ops: Sequence[str]) -> Iterator[str]:
+    yield f"{title}: {plural(len(ops), 'op')}"
+    yield from (f"  {op}" for op in ops[:_MAX_LISTED])
+    if len(ops) > _MAX_LISTED:
+        yield f"  and {len(ops) - _MAX_LISTED} more, see --format json"
+    yield ""
+
+
+def _shown(places: Places) -> str:
+    return " and ".join(device.short for device in places)

@@ -1,0 +1,122 @@
+"""What a placement log says: for people, for programs, and as a log again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from operator import itemgetter
+
+from placement_checks.core.devices import Device
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.logs import Log, text_of
+from placement_checks.report.common.json import escaped
+from placement_checks.util.text import plural, printable
+
+_SCHEMA = 1
+
+_KIND = itemgetter(1, 2)  # op and device of a record
+_MAX_KINDS = 4
+_MAX_MOVED = 20
+
+
+def render_json(log: Log) -> str:
+    """One JSON document, its form fixed by ``"schema": 1``; one entry a distinct placement."""
+    document = {
+        "schema": _SCHEMA,
+        "records": log.records,
+        "torn": log.torn,
+        "ops": [],
+        "reason": log.reason,
+        "troubles": list(log.troubles),
+    }
+    before, empty, after = json.dumps(document, ensure_ascii=False).partition('"ops": []')
+    return escaped(f"{before}{empty[:-1]}{', '.join(_entries(log))}]{after}") + "\n"
+
+
+def _entries(log: Log) -> Iterator[str]:
+    """What `json` makes of each placement; what all of one kind have, once."""
+    encoded = json.JSONEncoder(ensure_ascii=False).encode
+    kinds = {
+        (op, device): encoded({"op": op, "device": device})[1:-1]
+        for op, device in set(map(_KIND, log.counts))
+    }
+    for (node, op, device), count in log.counts.items():
+        yield f'{{"node": {encoded(node)}, {kinds[op, device]}, "count": {count}}}'
+
+
+def render_lines(log: Log) -> str:
+    """Every placement as one line, as often as it was made."""
+    return "".join(
+        f"{printable(text_of(record))}\n" * count for record, count in log.counts.items()
+    )
+
+
+def render_text(log: Log) -> str:
+    """What is on each device, and what was moved."""
+    return "\n".join(map(printable, _text(log))) + "\n"
+
+
+def torn_and_reason(log: Log) -> Iterator[str]:
+    """Why there are no placements, or how many records are torn; nothing for a sound log."""
+    if log.reason:
+        yield f"{log.name}: no placements; {log.reason}"
+    elif log.torn:
+        yield log.torn_message
+
+
+def _text(log: Log) -> Iterator[str]:
+    if not log.reason:
+        yield (
+            f"{log.name}: {plural(log.records, 'record')}, "
+            f"{plural(sum(log.counts.values()), 'placement')} of {plural(len(log.counts), 'op')}"
+        )
+        yield ""
+        yield from _table(log)
+        if log.moved:
+            yield ""
+            yield from _moved(log)
+        if log.torn:
+            yield ""
+    yield from torn_and_reason(log)
+
+
+def _table(log: Log) -> Iterator[str]:
+    by_device: dict[str, Counter[str]] = defaultdict(Counter)
+    for (op, device), number in Counter(map(_KIND, log.counts)).items():
+        by_device[device][op or ""] += number
+    rows = [("device", "ops", "variables", "kinds", "")]
+    for device in sorted(by_device, key=Device.parse):
+        kinds = by_device[device]
+        variables = sum(kinds[kind] for kind in VARIABLES)
+        known_kinds = len(kinds) - ("" in kinds)
+        rows.append(
+            (
+                _shown(device),
+                f"{kinds.total():,}",
+                f"{variables:,}" if variables else "",
+                f"{known_kinds:,}" if known_kinds else "",
+                ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(_MAX_KINDS) if kind)
+                + (", …" if len(kinds) > _MAX_KINDS else ""),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for device, *numbers, kinds_text in rows:
+        cells = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
+        yield f"  {device:<{widths[0]}}  {'  '.join(cells)}  {kinds_text}".rstrip()
+
+
+def _shown(device: str) -> str:
+    return Device.parse(device).short or "(not placed)"
+
+
+def _moved(log: Log) -> Iterator[str]:
+    moved = log.moved
+    yield f"{plural(len(moved), 'op')} on more than one device:"
+    for node, records in list(moved.items())[:_MAX_MOVED]:
+        where = ", ".join(
+            f"{_shown(record.device)} ({plural(log.counts[record], 'time')})" for record in records
+        )
+        yield f"  {node} ({records[0].op or 'of unknown type'}): {where}"
+    if len(moved) > _MAX_MOVED:
+        yield f"  and {len(moved) - _MAX_MOVED} more, see --format json"

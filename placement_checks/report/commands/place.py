@@ -1,0 +1,134 @@
+"""What one step copies: by pairs of devices, by layer and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from placement_checks.analysis.step.transfers import (
+    PHASES,
+    Copied,
+    LayerTraffic,
+    Phase,
+    Sent,
+    Sum,
+    by_layer,
+    transfers,
+)
+from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.versions import versions
+from placement_checks.report.common.json import written
+from placement_checks.report.text.layout import shortened
+
+_SCHEMA = 1
+_LAYERS = 16  # rows of the table, and with the pairs of devices a screen
+_WIDEST = 40  # of a layer's name
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def render_text(placement: Placement, all_sent: Sequence[Sent]) -> Iterator[str]:
+    """A line for each pair of devices, and below them a table of the layers that send most."""
+    yield from map(str, transfers(each.copied for each in all_sent))
+    yield from _table(placement, all_sent)
+
+
+def render_json(placement: Placement, all_sent: Sequence[Sent]) -> Sequence[str]:
+    """The lines of one JSON document, its form fixed by ``"schema": 1``; it has each copy."""
+    document = {
+        "schema": _SCHEMA,
+        "versions": versions(),
+        "program": placement.program,
+        "machine": str(placement.machine) if placement.machine else None,
+        "placer": placement.placer,
+        "pairs": [
+            {"from": str(source), "to": str(to), "copies": copies, "bytes": size, "unknown": open}
+            for source, to, copies, size, open in transfers(each.copied for each in all_sent)
+        ],
+        "layers": [
+            {
+                "layer": each.layer or None,
+                **each.total._asdict(),
+                "phases": [
+                    {"phase": phase, **total._asdict()} for phase, total in each.phases.items()
+                ],
+                "where": _line(placement, each.largest),
+            }
+            for each in by_layer(all_sent)
+        ],
+        "copies": [_copy(placement, each) for each in all_sent],
+    }
+    return written(document).split("\n")
+
+
+def _copy(placement: Placement, each: Sent) -> dict[str, Any]:
+    copied = each.copied
+    return {
+        "tensor": copied.tensor,
+        "from": str(copied.source),
+        "to": str(copied.to),
+        "bytes": copied.bytes,
+        "phase": each.phase,
+        "layer": each.layer or None,
+        "variable": each.variable or None,
+        "tower": None if each.tower < 0 else each.tower,
+        "taken_by": copied.taker,
+        "where": _line(placement, copied),
+    }
+
+
+def _line(placement: Placement, copied: Copied) -> str | None:
+    """The user's line that built the op that yields it, or else the one that takes it."""
+    return placement.where(producer_of(copied.tensor)) or placement.where(copied.taker)
+
+
+def _table(placement: Placement, all_sent: Sequence[Sent]) -> Iterator[str]:
+    layers = by_layer(all_sent)
+    if not layers:
+        return
+    shown, others = layers[:_LAYERS], layers[_LAYERS:]
+    phases = [phase for phase in PHASES if any(phase in each.phases for each in layers)]
+    rows = [_row(each, phases) for each in shown]
+    lines = [_line(placement, each.largest) or "" for each in shown]
+    if others:
+        names = {each.layer for each in others}
+        rest = [each for each in all_sent if each.layer in names]
+        rows.append([f"{len(others):,} more layers", *_cells(rest, phases)])
+        lines.append("--format json has them")
+    if len(layers) > 1:
+        rows.append(["all", *_cells(all_sent, phases)])
+        lines.append("")
+    heads = [["layer", *phases], *rows]
+    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+    yield ""
+    for row, line in zip(heads, ["largest sent at", *lines], strict=True):
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join([row[0].ljust(widths[0]), *cells, line]).rstrip()
+    if any(each.total.unknown for each in layers):
+        yield "? and ≥: some have a size that is not known; --rows N tells that of the batch"
+
+
+def _row(layer: LayerTraffic, phases: Sequence[Phase]) -> list[str]:
+    cells = [_cell(total) for phase in phases for total in [layer.phases.get(phase, Sum())]]
+    return [shortened(layer.layer or "of no layer", _WIDEST), *cells]
+
+
+def _cells(all_sent: Sequence[Sent], phases: Sequence[Phase]) -> list[str]:
+    return [
+        _cell(Sum.of(each.copied for each in all_sent if each.phase == phase)) for phase in phases
+    ]
+
+
+def _cell(total: Sum) -> str:
+    if not total.copies:
+        return ""
+    if total.unknown == total.copies:
+        return f"? in {total.copies:,}"
+    least = "≥" if total.unknown else ""
+    return f"{least}{_size(total.bytes)} in {total.copies:,}"
+
+
+def _size(size: int) -> str:
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"

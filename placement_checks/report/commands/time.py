@@ -1,0 +1,351 @@
+"""What loops took, for people and for programs.
+
+A step as a picture: a lane for each device, as SVG.
+
+A step as trace events, for chrome://tracing and ui.perfetto.dev.
+
+A report of times as one HTML page: what the terminal shows, and pictures below it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from placement_checks.core.timing import Loop, Timing
+from placement_checks.core.trace import OpSpan, Timeline, Trace
+from placement_checks.core.versions import versions
+from placement_checks.report.common.json import written
+from placement_checks.report.text.layout import show
+from placement_checks.util.text import plural, printable
+
+SCHEMA = 2
+
+_COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",
+             "simulated_ratio")  # fmt: skip
+_UNMEASURED = "not measured"
+_LEGEND = {
+    "measured": "time of the towers over that of one GPU on the same rows: the median of {rounds} "
+    "taken in turn, and its quartiles",
+    "efficiency": "speed-up over the number of GPUs",
+    "simulated": "the same ratio if every device did one op at a time, each as short as it ever "
+    "was, without any delay; it stays the same on a busy machine, and a real step takes longer",
+    "overlap": "the share of time for which the towers computed together, at best",
+}
+_QUIET_CHECKS = {
+    "simulated": {
+        "baseline": "the towers on one thread over one GPU's program on one thread; no ratio is "
+        "given outside 1 ± 0.1",
+        "contention": "as many of one GPU's program at once as there are towers, over one alone: "
+        "1 if each has a core to itself; no ratio is given above 1.25",
+    },
+    "real": {
+        "baseline": "one GPU's program over itself; no ratio is given outside 1 ± 0.1",
+    },
+}
+
+
+def write(timings: Sequence[Timing], console: Console) -> None:
+    """Print the figures of one pair of programs, and what they mean."""
+    write_table(timings, console)
+    write_legend(timings[0], console)
+
+
+def write_table(timings: Sequence[Timing], console: Console) -> None:
+    """Print the figures of one pair of programs, a column for each size of batch."""
+    at = timings[0].at
+    towers = f", {plural(at.gpus, 'tower')}, beside "
+    show(console, Text.assemble((at.program, "bold"), towers, (at.reference, "bold")))
+    on = f"{at.kind}, {plural(at.cores, 'core')}, oneDNN {at.onednn}"
+    show(console, Text(f"on {on}, TensorFlow {at.tensorflow}"))
+    show(console, Text())
+    columns = [["", *_CELLS]] + [
+        [plural(timing.rows, "row"), *(cell(timing) for cell in _CELLS.values())]
+        for timing in timings
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    for name, *cells in zip(*columns, strict=True):
+        padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        line = Text.assemble((f"{name:<{widths[0]}}", "bold"), "   ", "   ".join(padded))
+        line.rstrip()
+        show(console, line)
+    show(console, Text())
+    for timing in timings:
+        if timing.unmeasured:
+            reason = f"{plural(timing.rows, 'row')}: no ratio is measured, {timing.unmeasured}"
+            show(console, Text(reason, "yellow"))
+            show(console, Text())
+
+
+def write_legend(timing: Timing, console: Console) -> None:
+    """Print what the lines of the table mean."""
+    rounds = plural(len(timing.single.wall), "round")
+    for name, meaning in {**_QUIET_CHECKS[timing.at.devices], **_LEGEND}.items():
+        line = Text.assemble((f"{name:<12}", "bold"), meaning.format(rounds=rounds), style="dim")
+        show(console, line)
+
+
+def _loop(timing: Timing, loop: Loop) -> str:
+    return f"{_duration(loop.median)}, {timing.examples(loop):,.0f} examples/s"
+
+
+_CELLS: Mapping[str, Callable[[Timing], str]] = {
+    "one GPU": lambda timing: _loop(timing, timing.single),
+    "towers": lambda timing: _loop(timing, timing.towers),
+    "baseline": lambda timing: f"{timing.baseline_ratio.median:.2f}",
+    "contention": lambda timing: (
+        "-" if timing.contention_ratio is None else f"{timing.contention_ratio.median:.2f}"
+    ),
+    "measured": lambda timing: str(timing.ratio or _UNMEASURED),
+    "efficiency": lambda timing: _share(timing.efficiency),
+    "simulated": lambda timing: _ratio(timing.simulated and timing.simulated.ratio, "-"),
+    "overlap": lambda timing: _share(timing.overlap),
+}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+
+
+def render(timings: Sequence[Timing]) -> str:
+    """The JSON document; `placement-checks time --against` reads it again."""
+    documents = [timing.document() for timing in timings]
+    return written({"schema": SCHEMA, "versions": versions(), "timings": documents})
+
+
+def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a saved timing is compared by.
+
+    Raises:
+        KeyError: it is not a timing.
+    """
+    return {key: document[key] for key in _COMPARED}
+
+
+def write_against(
+    timings: Sequence[Timing], before: Sequence[Mapping[str, Any]], file: str, console: Console
+) -> None:
+    """Print what a saved run had for the same batches."""
+    for timing in timings:
+        rows = plural(timing.rows, "row")
+        show(console, Text(f"{rows} against {file}: {_against(timing.document(), before)}"))
+
+
+def _against(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
+    alike = ("rows", "gpus", "devices")
+    then = next((old for old in before if all(old[key] == now[key] for key in alike)), None)
+    if then is None:
+        return f"it has no run of them with {plural(now['gpus'], 'tower')} on {now['kind']}"
+    changed = [
+        f"{name} {now[key]} instead of {then[key]}"
+        for key, name in (("tensorflow", "TensorFlow"), ("onednn", "oneDNN"), ("kind", "on"))
+        if now[key] != then[key]
+    ]
+    ratios = (
+        f"{name} {_ratio(now[key], none)}, was {_ratio(then[key], none)}"
+        for name, key, none in (
+            ("measured", "measured_ratio", _UNMEASURED),
+            ("simulated", "simulated_ratio", "-"),
+        )
+    )
+    return "; ".join([*ratios, *changed])
+
+
+def _ratio(value: float | None, none: str) -> str:
+    return none if value is None else f"{value:.3f}"
+
+
+def chrome_trace(timeline: Timeline, title: str) -> str:
+    """The JSON of the Trace Event Format: a process for each device, times in microseconds.
+
+    Args:
+        timeline: what each device did.
+        title: what the step is of, such as the name of the program.
+    """
+    events: list[dict[str, object]] = []
+    for number, (device, lane) in enumerate(timeline.lanes.items()):
+        named = {"name": f"{title} {device.short}"}
+        events.append({"ph": "M", "pid": number, "name": "process_name", "args": named})
+        events += [
+            {
+                "ph": "X",
+                "pid": number,
+                "tid": 0,
+                "name": span.op,
+                "ts": 1e6 * span.start,
+                "dur": 1e6 * (span.end - span.start),
+            }
+            for span in lane
+        ]
+    return written({"traceEvents": events, "displayTimeUnit": "ms"}, indent=None)
+
+
+_COLUMNS = 110
+# Of the page's own colours: foreground, background, and the eight of a terminal.
+_THEME = TerminalTheme(
+    (255, 255, 255),
+    (32, 36, 41),
+    [
+        (32, 36, 41), (178, 34, 34), (36, 120, 60), (150, 100, 0),
+        (30, 90, 160), (130, 60, 140), (20, 115, 130), (110, 116, 122),
+    ],
+)  # fmt: skip
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>@title@</title>
+<style>
+{stylesheet}
+body {{ margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: {foreground};
+  background: {background}; font-family: system-ui, sans-serif; }}
+pre {{ white-space: pre-wrap; line-height: 1.45; font-size: 0.85rem; }}
+figure {{ margin: 2.5rem 0; }}
+figcaption {{ margin-bottom: 0.75rem; }}
+svg {{ width: 100%; height: auto; }}
+</style>
+</head>
+<body>
+<pre>{code}</pre>
+@pictures@
+</body>
+</html>
+"""
+
+
+class Picture(NamedTuple):
+    """An SVG, and what stands above it."""
+
+    svg: str
+    caption: str
+
+
+def page(title: str, write: Callable[[Console], None], pictures: Sequence[Picture]) -> str:
+    """The page of a report.
+
+    Args:
+        title: of the page.
+        write: writes the report to a console.
+        pictures: what is shown below it.
+    """
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(record=True, file=nowhere, width=_COLUMNS, force_terminal=True)
+        write(console)
+        html = console.export_html(theme=_THEME, code_format=_PAGE)
+    figures = "\n".join(
+        f"<figure><figcaption>{shown(picture.caption)}</figcaption>\n{picture.svg}\n</figure>"
+        for picture in pictures
+    )
+    # The first and the last of these marks are the template's; others may be text of the report.
+    above, _, below = html.replace("@title@", shown(title), 1).rpartition("@pictures@")
+    return above + figures + below
+
+
+def shown(text: str) -> str:
+    """A text, escaped for HTML and with its control characters visible."""
+    return escape(printable(text))
+
+
+_PIXELS, _LABEL, _RIGHT = 960, 120, 20
+_LANE, _GAP, _TOP, _BOTTOM = 34, 10, 8, 34
+_COLOURS = {True: "#2a7f9e", False: "#b07d2b"}  # of GPUs and of CPUs
+_THINNEST = 0.6  # pixels; what is thinner is drawn with its neighbours
+_TICKS = 8
+
+
+def picture(trace: Trace, program: str) -> Picture:
+    """The fastest of the steps that were traced."""
+    caption = caption_of(trace, program)
+    return Picture(lanes_svg(trace.shortest, caption), caption)
+
+
+def caption_of(trace: Trace, program: str) -> str:
+    """Which step is drawn."""
+    steps, rows = plural(len(trace.steps), "traced step"), plural(trace.rows, "row")
+    return f"The fastest of {steps} of {program}, {rows}"
+
+
+def lanes_svg(timeline: Timeline, title: str) -> str:
+    """The picture of one step; each op tells its name and time when it is pointed at."""
+    height = _TOP + len(timeline.lanes) * (_LANE + _GAP) + _BOTTOM
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_PIXELS} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="13">',
+        f"<title>{shown(title)}</title>",
+        *_axis(timeline.seconds, height),
+    ]
+    scale = (_PIXELS - _LABEL - _RIGHT) / (timeline.seconds or 1)
+    for number, (device, lane) in enumerate(timeline.lanes.items()):
+        top = _TOP + number * (_LANE + _GAP)
+        label = f'<text x="0" y="{top + _LANE / 2 + 4}" fill="currentColor">'
+        lines.append(f"{label}{shown(device.short.removeprefix('/device:'))}</text>")
+        lines += _lane(lane, top, scale, _COLOURS[device.is_gpu])
+    return "\n".join([*lines, "</svg>"])
+
+
+def _lane(lane: Sequence[OpSpan], top: float, scale: float, colour: str) -> Iterator[str]:
+    for ops, start, end in visible(lane, _THINNEST / scale):
+        x, width = _LABEL + start * scale, max(_THINNEST, (end - start) * scale)
+        text = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
+        yield (
+            f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_LANE}" fill="{colour}" '
+            f'stroke="white" stroke-width="{0.4 if width > 3 else 0}">'
+            f"<title>{shown(text)}: {_milliseconds(end - start)}</title></rect>"
+        )
+
+
+def visible(
+    lane: Sequence[OpSpan], thinnest: float
+) -> Iterator[tuple[list[OpSpan], float, float]]:
+    """The ops of a lane; those too short to be seen together with their like beside them."""
+    group: list[OpSpan] = []
+    end = 0.0
+    for span in lane:
+        short = span.end - span.start < thinnest
+        if group and not (short and span.start - end < thinnest):
+            yield group, group[0].start, end
+            group = []
+        if short:
+            group.append(span)
+            end = span.end
+        else:
+            yield [span], span.start, span.end
+    if group:
+        yield group, group[0].start, end
+
+
+def _axis(seconds: float, height: int) -> Iterator[str]:
+    step = _round_step(seconds / _TICKS)
+    scale = (_PIXELS - _LABEL - _RIGHT) / (seconds or 1)
+    bottom = height - _BOTTOM + 4
+    for number in range(math.floor(seconds / step) + 1 if step else 0):
+        x = _LABEL + number * step * scale
+        yield (
+            f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="currentColor" '
+            f'stroke-opacity="0.15"/><text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" '
+            f'fill="currentColor" fill-opacity="0.7">{_milliseconds(number * step)}</text>'
+        )
+
+
+def _round_step(seconds: float) -> float:
+    """1, 2 or 5 times a power of ten, not below ``seconds``; 0 for no time at all."""
+    if seconds <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(seconds))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= seconds)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"

@@ -1,0 +1,151 @@
+"""Reports for programs: one JSON document, its form fixed by ``"schema": 2``.
+
+How a placement differs from a baseline, as plain mappings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from placement_checks.core.baseline import Change, Copies, Difference
+from placement_checks.core.versions import versions
+from placement_checks.util.text import printable
+
+if TYPE_CHECKING:
+    from placement_checks.core.errors import PlacementError
+    from placement_checks.core.results import Finding, Report, Verdict
+
+
+def difference_document(difference: Difference) -> dict[str, Any]:
+    """The difference as a mapping."""
+    return {
+        "baseline": difference.old,
+        "program": difference.new,
+        "same": difference.same,
+        "moved": list(map(_change, difference.moved)),
+        "new": list(map(_change, difference.new_there)),
+        "gone": list(map(_change, difference.gone)),
+        "crosses": [
+            {
+                "source": each.source,
+                "to": each.to,
+                "old": _copies(each.old),
+                "new": _copies(each.new),
+            }
+            for each in difference.crosses
+        ],
+        "notes": list(difference.notes),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "what": change.what,
+        "old": change.old or None,
+        "new": change.new or None,
+        "names": list(change.ops),
+        "note": change.note or None,
+        "where": change.where,
+        "rules": list(change.rules),
+    }
+
+
+def _copies(copies: Copies) -> dict[str, int]:
+    return {"copies": copies.copies, "bytes": copies.bytes, "unknown": copies.unknown}
+
+
+SCHEMA = 2
+
+
+def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
+    """The document as text."""
+    return written(document(reports, errors))
+
+
+def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dict[str, Any]:
+    """The document: the programs that were judged, and the errors; ``error`` is the first."""
+    document: dict[str, Any] = {"schema": SCHEMA}
+    if reports or not errors:
+        document["versions"] = versions()
+        document["programs"] = [_program(report) for report in reports]
+    if errors:
+        document["error"] = _error(errors[0])
+    if len(errors) > 1:
+        document["errors"] = [_error(error) for error in errors]
+    return document
+
+
+def written(document: Mapping[str, Any], indent: int | None = 2) -> str:
+    """A document as text, in which control characters of names are escaped for terminals."""
+    return escaped(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def escaped(text: str) -> str:
+    """JSON in which control characters of names are escaped for terminals."""
+    return "\n".join(printable(line, _escape) for line in text.split("\n"))
+
+
+def _escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _error(error: PlacementError) -> dict[str, str]:
+    return {
+        "kind": error.kind,
+        "object": error.object,
+        "message": error.message,
+        "fix": error.fix,
+    }
+
+
+def _program(report: Report) -> dict[str, Any]:
+    placement, measurement = report.evidence.placement, report.evidence.measurement
+    program: dict[str, Any] = {
+        "program": placement.program,
+        "machine": str(placement.machine) if placement.machine else None,
+        "placer": placement.placer,
+        "devices": measurement.devices if measurement else None,
+        "notes": list(report.evidence.notes),
+        "rules": [_rule(verdict) for verdict in report.verdicts],
+    }
+    if report.baseline is not None:
+        program["baseline"] = difference_document(report.baseline)
+    return program
+
+
+def _rule(verdict: Verdict) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "rule": verdict.rule,
+        "state": verdict.state,
+        "evidence": verdict.evidence,
+        "reason": verdict.reason,
+        "note": verdict.note,
+        "findings": [_finding(finding) for finding in verdict.findings],
+    }
+    if verdict.figures:
+        document["figures"] = list(verdict.figures)
+    return document
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "object": finding.object,
+        "op": finding.op,
+        "evidence": finding.evidence,
+        "expected": finding.expected,
+        "found": finding.found,
+        "where": finding.where,
+        "path": list(finding.path),
+        "message": finding.message,
+        "consequence": finding.consequence,
+        "fix": finding.fix,
+        "frames": list(finding.frames),
+        "device_line": finding.device_line,
+        "follows": finding.follows,
+        "known": finding.known or None,
+        "others": list(finding.others),
+    }

@@ -1,0 +1,287 @@
+"""What the page shows of one program, as plain data: `page/data.js` reads it.
+
+The variables of a program, as the page draws them.
+
+The copies of a step with what they carry, as columns.
+
+One step as it ran, for the page to draw.
+
+Two placements of one program in one picture: the new one, with what has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from placement_checks.analysis.addresses import Part, addresses
+from placement_checks.analysis.step.transfers import copies
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.roles import roles
+from placement_checks.core.devices import Device
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import COLLECTIVES, CONST
+from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
+from placement_checks.core.results import Difference, Report
+from placement_checks.core.trace import Trace
+from placement_checks.core.variables import Variable
+from placement_checks.report.commands.diff import routes, with_types
+from placement_checks.report.commands.time import caption_of, visible
+from placement_checks.report.page.devices import Places
+from placement_checks.report.page.findings import findings_told, headline, rules_told
+from placement_checks.report.page.layout import KINDS, Drawn, drawn, kind_of
+from placement_checks.report.page.write import front_coded, runs, table
+from placement_checks.report.text.writer import conditions, run_conditions
+from placement_checks.util.text import plural, printable
+
+_OTHER, _TRAINED, _SLOT = range(3)
+
+
+def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[list[Any]]:
+    """Each variable: op, bytes, kind, dtype and shape, the towers that read it, and its role.
+
+    The towers are left out if all of them read it.
+    """
+    trained = set(placement.collected.get(TRAINABLE, ()))
+    slots: Mapping[str, str] = {}
+    readers: Mapping[str, int] = {}
+    towers = 0
+    if placement.requested:
+        slots = addresses(placement).slot_of
+        lies = layout(placement)
+        readers = lies.readers
+        trained.update(lies.copies)
+        towers = len(analyse(placement).towers)
+    for variable in placement.variables:
+        name = variable.name
+        mask = readers.get(name) or readers.get(slots.get(name, ""), 0)
+        by = [] if mask.bit_count() == towers else [n for n in range(towers) if mask >> n & 1]
+        kind = _TRAINED if name in trained else _SLOT if name in slots else _OTHER
+        role = str(roles(placement)[name]) if placement.requested else ""
+        yield [number[name], _bytes(variable), kind, _form(variable), by, role]
+
+
+def _bytes(variable: Variable) -> int | None:
+    return Tensor(variable.dtype.removesuffix("_ref"), variable.shape).bytes
+
+
+def _form(variable: Variable) -> str:
+    shape = "?" if variable.shape is None else list(variable.shape)
+    return f"{variable.dtype} {shape}" if variable.dtype else ""
+
+
+_UNKNOWN = -1
+
+
+class Crossing(NamedTuple):
+    """One copy: the op that yields it, what it is (`KINDS`), its bytes, or those of one row."""
+
+    op: int
+    source: Device
+    to: Device
+    kind: int
+    bytes: int | None
+    a_row: int | None
+
+
+def crossings(placement: Placement, places: Places, parts: Sequence[Part]) -> dict[str, Any]:
+    """What one step copies.
+
+    Where the size hangs on the rows of the batch, the bytes are -1, and ``a_row`` has them for
+    one row a tower. What devices reduce among themselves leaves each and comes back to it.
+    """
+    found: list[Crossing] = []
+    if placement.assigned and placement.requested:
+        found = [*_copied(placement, parts), *_reduced(placement)]
+    return {
+        "op": runs(each.op for each in found),
+        "from": runs(places.number(each.source) for each in found),
+        "to": runs(places.number(each.to) for each in found),
+        "kind": runs(each.kind for each in found),
+        "bytes": runs(_UNKNOWN if each.bytes is None else each.bytes for each in found),
+        "a_row": runs(each.a_row or 0 for each in found),
+    }
+
+
+def _copied(placement: Placement, parts: Sequence[Part]) -> Iterator[Crossing]:
+    analysis = analyse(placement)
+    number, types = analysis.flow.number, analysis.flow.types
+    found = copies(placement)
+    a_row = {}
+    if any(copy.bytes is None for copy in found):
+        towers = len(analysis.towers) or 1
+        a_row = {(copy.tensor, copy.to): copy.bytes for copy in copies(placement, towers)}
+    for copy in found:
+        op = number[producer_of(copy.tensor)]
+        kind = kind_of("other" if types[op] == CONST else parts[op])
+        of_row = a_row.get((copy.tensor, copy.to)) if copy.bytes is None else None
+        yield Crossing(op, copy.source, copy.to, kind, copy.bytes, of_row)
+
+
+def _reduced(placement: Placement) -> Iterator[Crossing]:
+    """What each device gives to a collective op, and has back, where several take part."""
+    flow, steps = analyse(placement).flow, analyse(placement).updates.steps
+    ops = placement.by_number
+    for here in flow.having(COLLECTIVES.__contains__):
+        device = ops[here].assigned
+        others = {ops[source].assigned for source in flow.inputs[here]} - {device, None}
+        if device is None or not others or not steps[here]:
+            continue
+        outputs = placement.details.outputs(flow.names[here])
+        size = outputs[0].bytes if outputs else None
+        yield Crossing(here, device, device, KINDS.index("all-reduce"), size, None)
+
+
+_NARROWEST = 1 / 1200  # of the step; what is shorter is drawn with its neighbours
+
+
+def step_data(trace: Trace | Missing, program: str, places: Places) -> dict[str, Any] | None:
+    """The fastest step that was traced: for each device its ops, first, number, start, length."""
+    if not trace:
+        return None
+    step = trace.shortest
+    return {
+        "caption": caption_of(trace, program),
+        "seconds": step.seconds,
+        "lanes": [
+            {
+                "label": places.label(device),
+                "gpu": device.is_gpu,
+                "spans": [
+                    [ops[0].op, len(ops), round(start, 7), round(end - start, 7)]
+                    for ops, start, end in visible(lane, step.seconds * _NARROWEST)
+                ],
+            }
+            for device, lane in step.lanes.items()
+        ],
+    }
+
+
+def program_data(report: Report, before: Placement | None = None) -> dict[str, Any]:
+    """All that the page shows of one program; without verdicts, of one that was only placed.
+
+    Args:
+        report: of the program.
+        before: an earlier placement of it, to show where its ops were.
+    """
+    evidence = report.evidence
+    placement = evidence.placement
+    places = Places(evidence, before)
+    knows_flow = bool(placement.requested)
+    number = {name: at for at, name in enumerate(placement.ops)}
+    at = drawn(placement)
+    findings = findings_told(report, places, number)
+    state, sentence, facts = headline(report, places)
+    return {
+        "schema": 1,
+        "program": placement.program,
+        "conditions": conditions(placement),
+        "state": state,
+        "headline": sentence,
+        "facts": list(facts),
+        "notes": list(_notes(report)),
+        "knows_flow": knows_flow,
+        "knows_step": knows_flow and not analyse(placement).updates.unknown,
+        "rows": {**at.tree, "roles": at.roles},
+        "ops": _ops(placement, places, at),
+        "copies": crossings(placement, places, at.parts),
+        "variables": list(variables_data(placement, number)),
+        "rules": rules_told(report),
+        "findings": findings,
+        "uncounted": sorted(
+            {
+                device
+                for finding in findings
+                if finding["rule"] == "every-tower-counts"
+                for device in finding["devices"]
+            }
+        ),
+        "timeline": step_data(evidence.trace, placement.program, places),
+        "towers": places.towers,
+        "views": list(places.views),
+        "devices": places.data(),  # the last, as others add to them
+    }
+
+
+def _notes(report: Report) -> Iterator[str]:
+    evidence = report.evidence
+    yield from evidence.notes
+    if not evidence.placement.complete:
+        yield evidence.placement.complete.reason
+    if evidence.measurement:
+        yield run_conditions(evidence.measurement, evidence.placement.program)
+
+
+def _ops(placement: Placement, places: Places, at: Drawn) -> dict[str, Any]:
+    ops = placement.by_number
+    types = table(op.type for op in ops)
+    lines = table(placement.where(op.name) or "" for op in ops)
+    asked = {kind.requested: kind.requested.short for kind in placement.kinds}
+    requests = table(asked[op.requested] for op in ops)
+    steps = analyse(placement).updates.steps if placement.requested else [1] * len(ops)
+    return {
+        "names": front_coded(printable(op.name) for op in ops),
+        "types": types.texts,
+        "type": runs(types.numbers),
+        "lines": lines.texts,
+        "line": runs(lines.numbers),
+        "requests": requests.texts,
+        "request": runs(requests.numbers),
+        "row": runs(at.rows),
+        "phase": runs(map(int, at.phases)),
+        "tower": runs(at.towers),
+        "step": runs(steps),
+        **{view: runs(devices) for view, devices in places.views.items()},
+    }
+
+
+def changes_data(difference: Difference, old: Placement, new: Placement) -> dict[str, Any]:
+    """The new placement, as `program_data` has it, with what differs in place of findings.
+
+    Where each op was is one more view of it.
+    """
+    data = program_data(Report(Evidence(new), ()), before=old)
+    number = {name: at for at, name in enumerate(new.ops)}
+    told = [
+        _change("moved", f"from {before} to {after}", ops, number)
+        for before, after, ops in routes(difference)
+    ]
+    for name, ops in ((new.program, difference.added), (old.program, difference.removed)):
+        if ops:
+            told.append(_change(f"only in {name}", "", with_types(ops), number))
+    moved = f"{len(difference.moved):,} of {plural(difference.ops, 'op')} have moved"
+    stayed = f"All {plural(difference.ops, 'op')} are where they were"
+    return data | {
+        "state": "differs" if difference else "placed",
+        "headline": f"{moved if difference.moved else stayed}.",
+        "facts": [
+            f"{len(difference.added):,} only in {new.program}, "
+            f"{len(difference.removed):,} only in {old.program}.",
+            *difference.unread,
+        ],
+        "findings": told,
+    }
+
+
+def _change(
+    rule: str, route: str, ops: Sequence[str], number: Mapping[str, int]
+) -> dict[str, Any]:
+    """A group of ops that went one way, as the page tells a finding; ``ops`` have their types."""
+    names = [op.rpartition(" (")[0] or op for op in ops]
+    return {
+        "rule": rule,
+        "message": ": ".join(filter(None, [route, ops[0]])),
+        "where": "",
+        "source": "",
+        "others": list(ops[1:]),
+        "path": [],
+        "consequence": "",
+        "fix": "",
+        "follows": "",
+        "figure": [],
+        "objects": [],
+        "ops": sorted(number[name] for name in names if name in number),
+        "devices": [],
+    }

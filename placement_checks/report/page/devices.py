@@ -1,0 +1,116 @@
+"""The devices of the picture, and where each op is by each evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.core.devices import Device
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import Placement
+
+NOWHERE = -1
+
+
+class Places:
+    """The devices, numbered: those of the machine, and then others that are asked for.
+
+    Args:
+        evidence: of the program.
+        before: an earlier placement of it.
+    """
+
+    def __init__(self, evidence: Evidence, before: Placement | None = None) -> None:
+        self._placement = evidence.placement
+        self._before = before
+        self._trace = evidence.trace
+        machine = self._placement.machine
+        self._machine = machine
+        self._numbers: dict[Device, int] = {}
+        for device in machine.devices if machine else ():
+            self._numbers[device] = len(self._numbers)
+        self._of_machine = frozenset(self._numbers)
+
+    @cached_property
+    def views(self) -> Mapping[str, Sequence[int]]:
+        """For each evidence that there is, the device of each op by its number, or `NOWHERE`."""
+        ops = self._placement.by_number
+        views: dict[str, Sequence[int]] = {}
+        if self._placement.assigned:
+            views["assigned"] = self._all(op.assigned for op in ops)
+        if self._before is not None:
+            was = self._before.ops
+            views["before"] = self._all(
+                was[op.name].assigned if op.name in was else None for op in ops
+            )
+        if self._placement.requested:
+            asked = {kind.requested: self._asked(kind.requested) for kind in self._placement.kinds}
+            views["requested"] = self._all(asked[op.requested] for op in ops)
+        if self._trace:
+            ran = {
+                span.op: device
+                for device, lane in self._trace.shortest.lanes.items()
+                for span in lane
+            }
+            views["executed"] = self._all(ran.get(op.name) for op in ops)
+        return views
+
+    def _all(self, devices: Iterable[Device | None]) -> list[int]:
+        numbers: dict[Device | None, int] = {None: NOWHERE}
+        found = []
+        for device in devices:
+            if device not in numbers:
+                numbers[device] = self.number(device) if device is not None else NOWHERE
+            found.append(numbers[device])
+        return found
+
+    def number(self, device: Device) -> int:
+        """The number of a device; one that is not known is added."""
+        return self._numbers.setdefault(device, len(self._numbers))
+
+    def _asked(self, requested: Device) -> Device:
+        """The device of the machine that a request can only mean; else the request itself."""
+        meant = [device for device in self._of_machine if device.matches(requested)]
+        return meant[0] if len(meant) == 1 else requested
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        return list(self._numbers)
+
+    @cached_property
+    def towers(self) -> Sequence[Sequence[int]]:
+        """The devices of each tower, where what ops ask for is known."""
+        if not self._placement.requested:
+            return []
+        towers = analyse(self._placement).towers
+        return [[self.number(self._asked(device)) for device in each.devices] for each in towers]
+
+    def data(self) -> list[dict[str, Any]]:
+        """The devices as the page has them, those of all views and towers."""
+        _ = self.views
+        towers = {device: number for number, each in enumerate(self.towers) for device in each}
+        return [
+            {
+                "label": self.label(device),
+                "task": self._task(device),
+                "gpu": device.is_gpu,
+                "exists": device in self._of_machine or self._machine is None,
+                "tower": towers.get(number, NOWHERE),
+            }
+            for number, device in enumerate(self.devices)
+        ]
+
+    def label(self, device: Device) -> str:
+        """``GPU:0``, and in a cluster ``worker 1 GPU:0``; what is no whole device as it is."""
+        if not device:
+            return "no device asked for"
+        if device.type is None or device.index is None:
+            return f"any of {device.short}"
+        return " ".join(filter(None, [self._task(device), f"{device.type}:{device.index}"]))
+
+    def _task(self, device: Device) -> str:
+        if self._machine is None or self._machine.is_local or device.job is None:
+            return ""
+        return f"{device.job} {device.task or 0}"

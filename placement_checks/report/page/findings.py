@@ -1,0 +1,295 @@
+"""The rules and findings of a program, as the page tells them and lights their ops.
+
+The sentence on top of the picture: what matters most of a program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from placement_checks.analysis.variables.layout import layout
+from placement_checks.core.devices import Device
+from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.results import Finding, Report, by_impact
+from placement_checks.report.common.findings import Group, Section, Sections, grouped
+from placement_checks.report.common.source import source_text
+from placement_checks.report.page.devices import Places
+from placement_checks.report.text import error_bars
+from placement_checks.util.text import joined, plural
+
+_NOT_FOUND = -1
+_OTHERS = re.compile(r",? which ")  # what follows tells of other devices than those at fault
+
+
+def rules_told(report: Report) -> list[dict[str, Any]]:
+    """Every rule that was selected, in the order of their impact."""
+    return [
+        {
+            "rule": verdict.rule,
+            "state": verdict.state,
+            "note": verdict.reason or verdict.note or "",
+            "findings": len(verdict.findings),
+        }
+        for verdict in by_impact(report.verdicts)
+    ]
+
+
+def findings_told(
+    report: Report, places: Places, number: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The findings in groups that say the same, root causes first.
+
+    Args:
+        report: the verdicts.
+        places: the devices by their numbers.
+        number: the ops by their names.
+    """
+    sections = Sections(report.verdicts)
+    in_order = chain(sections.causes, sections.consequences)
+    return [told for section in in_order for told in _section(section, places, number)]
+
+
+def _section(section: Section, places: Places, number: Mapping[str, int]) -> list[dict[str, Any]]:
+    told = [_group(section.rule, group, places, number) for group in section.groups]
+    if told and section.figures:
+        told[-1]["figure"] = [line.plain for line in error_bars.picture(section.figures)]
+    return told
+
+
+def _group(rule: str, group: Group, places: Places, number: Mapping[str, int]) -> dict[str, Any]:
+    first, where = group.first, group.where
+    objects = [number[each.object] for each in group.findings if each.object in number]
+    shown = [
+        op
+        for each in group.findings
+        for op in (*(number.get(name, _NOT_FOUND) for name in each.ops), *_on(each.path, number))
+        if op != _NOT_FOUND
+    ]
+    return {
+        "rule": rule,
+        "message": first.message,
+        "where": where or "",
+        "source": (source_text(where) if where else None) or "",
+        "others": [name for name, _ in group.others],
+        "path": list(first.path),
+        "consequence": first.consequence,
+        "fix": first.fix,
+        "follows": first.follows or "",
+        "figure": [],
+        "objects": sorted(set(objects)),
+        "ops": sorted({*objects, *shown}),
+        "devices": _devices(group, places),
+    }
+
+
+def _on(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
+    """The op of each step of a path, which names it first or last."""
+    found = []
+    for step in path:
+        first, last = re.split(r" \(|: ", step)[0], step.rpartition(": ")[2]
+        found.append(number.get(first, number.get(last, _NOT_FOUND)))
+    return found
+
+
+def _devices(group: Group, places: Places) -> list[int]:
+    """The devices that the findings are about: those that they are, or else name."""
+    objects = {finding.object for finding in group.findings}
+    about = _OTHERS.split(group.first.message, maxsplit=1)[0]
+    return [
+        number
+        for number, device in enumerate(places.devices)
+        if device and (device.short in objects or _names(about, device))
+    ]
+
+
+def _names(text: str, device: Device) -> bool:
+    return re.search(re.escape(device.short) + r"(?![\w:])", text) is not None
+
+
+# Of broken rules of one impact the one that says most about where things are is told first.
+_FIRST = (
+    *("placeable", "no-idle-device", "every-tower-counts", "variables-shared"),
+    *("variables-on-host", "no-fallback", "inputs-distinct", "losses-apart", "gradients-equal"),
+)
+_LONGEST = 160
+_FEW = 4  # places that are named one by one
+_NOT_USED = re.compile(r"takes no gradients of the towers? on (.+?), which")
+_END = re.compile(r" \(built at|; |\n")
+_OWN_WORDS = ("the ", "a ", "an ", "variable ", "all ", "no ")
+
+
+class Headline(NamedTuple):
+    """The state of a program, a sentence that says it, and further ones."""
+
+    state: str
+    sentence: str
+    facts: Sequence[str]
+
+
+def headline(report: Report, places: Places) -> Headline:
+    """The headline of a program that was judged, or only placed."""
+    placement = report.evidence.placement
+    verdicts = by_impact(report.verdicts)
+    broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
+    kept, unchecked = report.count("kept"), report.count("not-checked")
+    if broken:
+        checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
+        verb = "is" if len(broken) == 1 else "are"
+        facts = [f"{checked} {verb} broken: {joined(broken)}."]
+        state, sentence = "broken", _of_devices(_worst(report), places)
+    elif kept:
+        state, sentence = "kept", _all_kept(placement, places, kept)
+        facts = []
+    elif report.verdicts:
+        state, facts = "not-checked", []
+        sentence = f"{_placed(placement, places)}: nothing could be checked"
+    else:
+        state, sentence, facts = "placed", _placed(placement, places), []
+    if unchecked and state != "not-checked":
+        facts.append(f"{unchecked} not checked.")
+    return Headline(state, f"{sentence.rstrip('.')}.", [*facts, *_facts(placement, places)])
+
+
+def _worst(report: Report) -> str:
+    causes = [section for section in Sections(report.verdicts).causes if section.findings]
+    order = {rule: place for place, rule in enumerate(_FIRST)}
+    worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
+    say = _SENTENCES.get(worst.rule)
+    return (say and say(worst.findings)) or _first_finding(worst)
+
+
+def _refused(findings: Sequence[Finding]) -> str | None:
+    """The placer's words are long, and stand beside the picture."""
+    if len(findings) == 1:
+        return None
+    first = findings[0]
+    return (
+        f"{len(findings)} ops cannot be placed, and no step runs: the first is {first.object} "
+        f"({first.op})"
+    )
+
+
+def _idle(findings: Sequence[Finding]) -> str:
+    names = [finding.object for finding in findings]
+    if len(names) > _FEW:
+        return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
+    return f"{joined(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
+
+
+def _not_counting(findings: Sequence[Finding]) -> str | None:
+    towers = _NOT_USED.search(findings[0].message)
+    if towers is None:
+        return None
+    several = " and " in towers[1]
+    verb, whose = ("count", "their") if several else ("counts", "its")
+    variables = plural(len(findings), "variable")
+    return f"{towers[1]} never {verb}: the update of {variables} does not use {whose} gradients"
+
+
+def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
+    if len(findings) == 1:
+        return None
+    places = Counter(finding.found for finding in findings)
+    on = joined(
+        f"{place} ({number})" if len(places) > 1 else place for place, number in places.items()
+    )
+    return f"{len(findings)} variables sit on {on}, not on {findings[0].expected}"
+
+
+_SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
+    "placeable": _refused,
+    "no-idle-device": _idle,
+    "every-tower-counts": _not_counting,
+    "variables-on-host": _on_wrong_device,
+}
+
+
+def _first_finding(section: Section) -> str:
+    group = grouped(section.findings)[0]
+    text = _END.split(group.first.message)[0]
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 1]}…"
+    if text.startswith(_OWN_WORDS):  # else a name comes first, as it is
+        text = f"{text[:1].upper()}{text[1:]}"
+    more = len(section.findings) - 1
+    return f"{text} (and {more} more)" if more else text
+
+
+def _of_devices(sentence: str, places: Places) -> str:
+    """The sentence with devices as the picture calls them."""
+    for device in sorted(places.devices, key=lambda each: -len(each.short)):
+        if device.type is not None and device.index is not None:
+            pattern = re.escape(device.short) + r"(?![\w:])"
+            sentence = re.sub(pattern, partial(_given, places.label(device)), sentence)
+    return sentence
+
+
+def _given(text: str, _match: re.Match[str]) -> str:
+    """A text in place of what was found, whatever backslashes it has."""
+    return text
+
+
+def _all_kept(placement: Placement, places: Places, kept: int) -> str:
+    rules = f"all {kept} rules that could be checked are kept"
+    if kept == 1:
+        rules = "the one rule that could be checked is kept"
+    where = _sharing(placement, places)
+    return f"{where}: {rules}" if where else f"{rules[:1].upper()}{rules[1:]}"
+
+
+def _sharing(placement: Placement, places: Places) -> str:
+    """How the towers have their variables; "" where that cannot be said in a few words."""
+    towers = len(places.towers)
+    if towers < 2 or not placement.assigned:
+        return ""
+    lies = layout(placement)
+    read = [name for name in lies.readers if lies.kind(name) != "own"]
+    kinds = {lies.kind(name) for name in read}
+    if kinds == {"mirrored"}:
+        return f"{towers} towers compute alike, each with a copy of the variables"
+    on = {placement.ops[name].assigned for name in read} - {None}
+    if kinds == {"central"} and 0 < len(on) <= _FEW:
+        labels = joined(places.label(device) for device in places.devices if device in on)
+        return f"{towers} towers compute alike and share the variables on {labels}"
+    return ""
+
+
+def _placed(placement: Placement, places: Places) -> str:
+    used = {op.assigned for op in placement.ops.values()} - {None}
+    if not used:
+        return plural(len(placement.ops), "op")
+    where = [places.label(device) for device in places.devices if device in used]
+    named = joined(where) if len(where) <= _FEW else plural(len(where), "device")
+    return f"{plural(len(placement.ops), 'op')} on {named}"
+
+
+def _facts(placement: Placement, places: Places) -> list[str]:
+    facts = [f"{plural(len(placement.ops), 'op')}."]
+    where = _trained(placement, places)
+    if where:
+        facts.append(where)
+    return facts
+
+
+def _trained(placement: Placement, places: Places) -> str:
+    """Where the trained variables are; "" where that cannot be said in a few words."""
+    mirrored = layout(placement).mirrored if placement.requested else ()
+    if mirrored:
+        gpus = max(len(group.of) for group in mirrored)
+        return f"{plural(len(mirrored), 'trained variable')}, with a copy on each of {gpus} GPUs."
+    trained = placement.collected.get(TRAINABLE, frozenset())
+    on = Counter(placement.ops[name].assigned for name in trained if name in placement.ops)
+    on.pop(None, None)
+    if not 0 < len(on) <= _FEW:
+        return ""
+    where = joined(
+        f"{places.label(device)}{f' ({on[device]})' if len(on) > 1 else ''}"
+        for device in places.devices
+        if device in on
+    )
+    return f"{plural(on.total(), 'trained variable')} on {where}."

@@ -1,0 +1,371 @@
+"""Where the ops of a program are drawn: in which row, and in which column or box.
+
+The rows of the picture: a tree of which no level is too wide to be seen at once.
+
+The layer of each variable, by its name: the scope that it is in, the same for all towers.
+
+Phases: the columns and boxes of the picture, by what an op does in a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from placement_checks.analysis.addresses import Addresses, Part, addresses
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.layout import layout
+from placement_checks.core.devices import Device
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Placement
+from placement_checks.report.page.devices import NOWHERE
+
+_WIDEST = 14  # rows at one level
+_RANGES = 10  # that a wider level is cut into
+
+
+class Numbered(NamedTuple):
+    """Rows numbered from the top down, each before those inside it; row 0 holds all.
+
+    Attributes:
+        names, parents: of the rows, by their numbers.
+        number: the new number of each row, by the one that `Rows` gave it.
+    """
+
+    names: Sequence[str]
+    parents: Sequence[int]
+    number: Sequence[int]
+
+
+class Rows:
+    """Rows in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._names = [""]
+        self._inside: list[list[int]] = [[]]
+        self._found: dict[tuple[int, str], int] = {}
+        self._sections: set[int] = set()
+
+    def section(self, name: str) -> int:
+        """A row at the top that stays there by itself, whatever other rows are called."""
+        row = self._add(0, name)
+        self._sections.add(row)
+        return row
+
+    def of(self, path: Sequence[str], inside: int = 0) -> int:
+        """The row of a path of names, such as ``("block1", "conv2", "MatMul")``."""
+        row = inside
+        for name in path:
+            found = self._found.get((row, name))
+            if found is None:
+                found = self._found[row, name] = self._add(row, name)
+            row = found
+        return row
+
+    def _add(self, parent: int, name: str) -> int:
+        self._names.append(name)
+        self._inside.append([])
+        self._inside[parent].append(len(self._names) - 1)
+        return len(self._names) - 1
+
+    def numbered(self) -> Numbered:
+        """The rows as they are drawn: of a level that is too wide, neighbours in one row."""
+        for row in range(len(self._names)):
+            self._fold(row)
+        names: list[str] = []
+        parents: list[int] = []
+        number = [0] * len(self._names)
+        todo = [(0, -1)]
+        while todo:
+            row, parent = todo.pop()
+            number[row] = len(names)
+            names.append(self._names[row])
+            parents.append(parent)
+            todo += [(each, number[row]) for each in reversed(self._inside[row])]
+        return Numbered(names, parents, number)
+
+    def _fold(self, row: int) -> None:
+        inside = self._inside[row]
+        plain = [each for each in inside if each not in self._sections]
+        if len(plain) <= _WIDEST:
+            return
+        size = -(-len(plain) // _RANGES)
+        begins, hidden = {}, set()
+        for start in range(0, len(plain), size):
+            members = plain[start : start + size]
+            if len(members) == 1:
+                continue
+            self._names.append(f"{self._names[members[0]]} … {self._names[members[-1]]}")
+            self._inside.append(members)
+            begins[members[0]] = len(self._names) - 1
+            hidden.update(members[1:])
+        self._inside[row] = [begins.get(each, each) for each in inside if each not in hidden]
+        for new in begins.values():
+            self._fold(new)
+
+
+Scope = tuple[str, ...]
+_NUMBERS = re.compile(r"\d+")
+_PART = re.compile(r"/part_\d+$")  # of a variable that is cut up
+
+
+def scopes(placement: Placement) -> Mapping[str, Scope]:
+    """The scope of each variable by its name, or the variable itself where it has none.
+
+    Variables of which each tower has its own lose what tells them apart, such as ``tower_1``.
+    """
+    shared = {name: _shared_name(names) for names in _by_tower(placement) for name in names}
+    found = {}
+    for name, *_ in placement.variables:
+        parts = _PART.sub("", shared.get(name, name)).split("/")
+        found[name] = tuple(parts[:-1]) or tuple(parts)
+    return found
+
+
+def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
+    """The same scopes without those that all variables are in, as a whole model often is in one.
+
+    A variable that is in no other scope is a layer by itself.
+    """
+    scopes_of = list(scope_of.values())
+    depth = 0
+    while len({scope[: depth + 1] for scope in scopes_of}) == 1 < max(map(len, scopes_of)) - depth:
+        depth += 1
+    return {name: scope[depth:] or (name.rpartition("/")[2],) for name, scope in scope_of.items()}
+
+
+def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
+    """Variables that stand for one another, one of each tower, in the order of the towers."""
+    lies = layout(placement)
+    for group in lies.mirrored:
+        yield [name for _, name in sorted({**group.of, **group.apart}.items())]
+    own: dict[tuple[str, str], list[str]] = defaultdict(list)
+    towers: dict[tuple[str, str], int] = defaultdict(int)
+    for name, *_ in placement.variables:
+        readers = lies.readers.get(name, 0)
+        if readers.bit_count() != 1 or name in lies.copies or name in lies.apart:
+            continue
+        first, _, rest = name.partition("/")
+        key = _NUMBERS.sub("", first), rest
+        own[key].append(name)
+        towers[key] |= readers
+    for key, names in own.items():
+        if len(names) > 1 and towers[key].bit_count() == len(names):
+            yield names
+
+
+def _shared_name(names: Sequence[str]) -> str:
+    """What the names have in common, part by part; the shortest of them where that is no scope."""
+    parts = [name.split("/") for name in names]
+    shortest = min(parts, key=len)
+    if any(len(each) != len(shortest) for each in parts):
+        return "/".join(shortest)
+    same = [own[0] for own in zip(*parts, strict=True) if len(set(own)) == 1]
+    return "/".join(same if len(same) > 1 else shortest)
+
+
+class Phase(IntEnum):
+    """Where an op is drawn. `page/data.js` has the same numbers."""
+
+    VARIABLE = 0
+    READ = 1
+    FORWARD = 2
+    BACKWARD = 3
+    AVERAGE = 4
+    UPDATE = 5
+    OUTSIDE = 6  # of a step
+    ANY = 7  # nothing is known but its device, as of a log, or what it does in a step
+
+
+PHASES: Mapping[Part, Phase] = {
+    "variable": Phase.VARIABLE,
+    "reads": Phase.READ,
+    "input": Phase.FORWARD,
+    "shared input": Phase.FORWARD,
+    "forward": Phase.FORWARD,
+    "shared forward": Phase.FORWARD,
+    "evaluate": Phase.FORWARD,
+    "shared evaluate": Phase.FORWARD,
+    "backward": Phase.BACKWARD,
+    "shared backward": Phase.BACKWARD,
+    "average": Phase.AVERAGE,
+    "apply": Phase.UPDATE,
+    "update": Phase.UPDATE,
+    "summaries": Phase.OUTSIDE,
+    "init": Phase.OUTSIDE,
+    "save": Phase.OUTSIDE,
+    "other": Phase.OUTSIDE,
+}
+# What a copy of a value carries, by the part of the op that yields it.
+KINDS: Sequence[str] = (
+    *("parameters", "inputs", "activations", "gradients", "all-reduce", "updates", "other"),
+)
+_KINDS: Mapping[Part, str] = {
+    "variable": "parameters",
+    "reads": "parameters",
+    "input": "inputs",
+    "shared input": "inputs",
+    "forward": "activations",
+    "shared forward": "activations",
+    "backward": "gradients",
+    "shared backward": "gradients",
+    "average": "gradients",
+    "apply": "updates",
+    "update": "updates",
+}
+
+
+def kind_of(part: Part) -> int:
+    """The number among `KINDS` of what an op of this part yields."""
+    return KINDS.index(_KINDS.get(part, "other"))
+
+
+_DEEPEST = 3  # scopes of names, where the data flow is not known
+_FEW = 2  # ops
+_NUMBER = re.compile(r"_?\d+$")
+
+
+class Drawn(NamedTuple):
+    """Where the ops of a program are drawn, by their numbers.
+
+    Attributes:
+        phases: in which column or box.
+        rows: in which row; of the rows in `tree`.
+        towers: the tower that they work for, or -1.
+        parts: what they do in a step; empty where the data flow is not known.
+        tree: the names and parents of the rows.
+        roles: the rows of what is no layer, by what it is.
+    """
+
+    phases: Sequence[int]
+    rows: Sequence[int]
+    towers: Sequence[int]
+    parts: Sequence[Part]
+    tree: Mapping[str, Sequence[Any]]
+    roles: Mapping[str, int]
+
+
+def drawn(placement: Placement) -> Drawn:
+    """By data flow where it is known, else by names alone, as of a log."""
+    return _by_flow(placement) if placement.requested else _by_names(placement)
+
+
+def _by_flow(placement: Placement) -> Drawn:
+    """Rows by layer, phases by the part that an op has in a step."""
+    found = addresses(placement)
+    rows = Rows()
+    roles = {"inputs": rows.section("inputs")}
+    layers = _layers(placement, found, rows)
+    roles |= {
+        role: rows.section(name)
+        for role, name in (
+            ("average", "bring together"),
+            ("update", "update"),
+            ("other", "other ops"),
+            ("outside", "outside a step"),
+        )
+    }
+    sections = {
+        Phase.AVERAGE: roles["average"],
+        Phase.UPDATE: roles["update"],
+        Phase.ANY: roles["other"],
+        Phase.OUTSIDE: roles["outside"],
+    }
+    number, steps = analyse(placement).flow.number, analyse(placement).updates.steps
+    own = {number[name]: row for name, row in layers.items()}
+    # A backward pass begins behind the last layer.
+    beside = defaultdict(lambda: roles["inputs"])
+    beside[Phase.BACKWARD] = next(reversed([*layers.values()]), roles["inputs"])
+    row_of: dict[tuple[Phase, int, str], int] = {}
+    phases, at = [], []
+    for op, (part, layer, of) in enumerate(
+        zip(found.parts, found.layers, placement.by_number, strict=True)
+    ):
+        phase = Phase.ANY if part == "other" and steps[op] else PHASES[part]
+        phases.append(phase)
+        if phase is Phase.VARIABLE:
+            at.append(own.get(op, roles["update"]))
+            continue
+        key = phase, layer, of.type
+        if key not in row_of:
+            inside = sections.get(phase) or own.get(layer, beside[phase])
+            row_of[key] = rows.of([of.type], inside)
+        at.append(row_of[key])
+    tree = rows.numbered()
+    return Drawn(
+        phases,
+        [tree.number[row] for row in at],
+        found.towers,
+        found.parts,
+        {"names": tree.names, "parents": tree.parents},
+        {role: tree.number[row] for role, row in roles.items()},
+    )
+
+
+def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, int]:
+    """The rows of the variables that the model reads, and of their slots, in the step's order."""
+    number = analyse(placement).flow.number
+    scope_of = scopes(placement)
+    names = [variable.name for variable in placement.variables]
+    computing = {
+        layer
+        for part, layer in zip(found.parts, found.layers, strict=True)
+        if PHASES[part] in (Phase.FORWARD, Phase.BACKWARD)
+    }
+    read = [name for name in names if number[name] in computing and name not in found.slot_of]
+    read.sort(key=lambda name: found.depth.get(number[name], 0))
+    inside = inside_common({name: scope_of[name] for name in read})
+    layers = {name: rows.of(inside[name]) for name in read}
+    slots = {name: layers[owner] for name, owner in found.slot_of.items() if owner in layers}
+    return slots | layers
+
+
+def _by_names(placement: Placement) -> Drawn:
+    """Rows by name scope, where only devices are known; scopes of one stem are copies of one."""
+    rows = Rows()
+    unscoped = rows.section("in no scope")
+    stems = _stems(placement)
+    phases, at = [], []
+    for op in placement.by_number:
+        first, *scope = op.name.split("/")[:-1] or ("",)
+        is_variable = op.type in VARIABLES
+        phases.append(Phase.VARIABLE if is_variable else Phase.ANY)
+        path = (stems[first], *scope[: _DEEPEST - 1], op.type) if first else (op.type,)
+        at.append(rows.of(path, 0 if first else unscoped))
+    tree = rows.numbered()
+    roles = dict.fromkeys(("inputs", "average", "update", "other", "outside"), NOWHERE)
+    return Drawn(
+        phases,
+        [tree.number[row] for row in at],
+        [NOWHERE] * len(at),
+        (),
+        {"names": tree.names, "parents": tree.parents},
+        roles,
+    )
+
+
+def _stems(placement: Placement) -> Mapping[str, str]:
+    """What the first scopes are called: by their stem where each has a device of its own.
+
+    So tower_0 and tower_1 line up, and the layers dense and dense_1 are two. Of scopes that hold
+    next to nothing the stem is enough.
+    """
+    on: dict[str, Counter[Device | None]] = defaultdict(Counter)
+    for op in placement.by_number:
+        scope, inside, _ = op.name.partition("/")
+        if inside:
+            on[scope][op.assigned] += 1
+    by_stem: dict[str, list[str]] = defaultdict(list)
+    for scope in on:
+        by_stem[_NUMBER.sub("", scope) or scope].append(scope)
+    stems = {}
+    for stem, scopes_of in by_stem.items():
+        apart = {on[scope].most_common(1)[0][0] for scope in scopes_of}
+        are_copies = len(apart) == len(scopes_of)
+        are_small = all(on[scope].total() <= _FEW for scope in scopes_of)
+        joined = len(scopes_of) > 1 and (are_copies or are_small)
+        stems.update({scope: stem if joined else scope for scope in scopes_of})
+    return stems

@@ -1,1 +1,0 @@
-"""The source lines that findings lead to."""

@@ -1,1 +1,0 @@
-"""Where in a program a mistake is that only its numbers show."""

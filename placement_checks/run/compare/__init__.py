@@ -1,0 +1,1 @@
+"""Runs a program and its reference on the same rows and measures their differences."""

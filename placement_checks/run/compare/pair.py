@@ -1,0 +1,99 @@
+"""A program and its reference, built to run on the same kind of devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+from placement_checks.core.devices import Devices
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.program import BatchFunction, BuiltProgram
+from placement_checks.run.feeding.batches import Case
+from placement_checks.run.feeding.declared import FEWEST, Feeding
+from placement_checks.run.feeding.inferred import FedInputs, drawn, fed_inputs
+from placement_checks.run.feeding.replayed import FedFeeding, failures_as_reasons
+from placement_checks.run.runnable import RunnableProgram, runnable
+from placement_checks.util.text import plural
+
+_SECONDS = 60.0  # that the run may take in which random ops draw
+
+
+@final
+@dataclass(frozen=True)
+class ProgramPair:
+    """Two programs that can be run beside each other.
+
+    Attributes:
+        towers: the program.
+        reference: the same for one GPU.
+    """
+
+    towers: RunnableProgram
+    reference: RunnableProgram
+
+    @staticmethod
+    def of(
+        towers: BuiltProgram,
+        reference: BuiltProgram,
+        devices: Devices,
+        *,
+        ends_at: float = math.inf,
+    ) -> ProgramPair:
+        """Make both ready to run.
+
+        Args:
+            towers: the program.
+            reference: the same for one GPU.
+            devices: ``auto``, ``real`` or ``simulated``.
+            ends_at: when their runs must have ended, in seconds of `time.monotonic`.
+
+        Raises:
+            InputError: what one of them says about its step cannot be used.
+            CannotRun: one of them cannot be run.
+        """
+        program = runnable(towers.on_one_host or towers, devices)
+        # Not one on a GPU and the other on the CPU: their kernels round otherwise.
+        single = runnable(reference, "simulated" if program.simulated else devices)
+        return ProgramPair(replace(program, ends_at=ends_at), replace(single, ends_at=ends_at))
+
+    def feeding(
+        self,
+        batch: BatchFunction | None,
+        *,
+        rows: int = 0,
+        shares: Sequence[int] = (),
+        fewest: int = FEWEST,
+    ) -> Feeding | FedFeeding:
+        """How rows get into both; the arguments are those of `Feeding`.
+
+        Rows that nobody gives are those that a watched program was fed.
+
+        Raises:
+            InputError: a program or the batch function is at fault.
+            CannotRun: the programs are sound, but cannot be given the same rows.
+        """
+        if self.towers.built.fed and not self.towers.inputs and isinstance(batch, Case | None):
+            fed = self._fed_inputs
+            if rows not in (0, fed.rows):
+                raise InputError(
+                    f"a batch of {plural(rows, 'row')}",
+                    f"{self.towers.name} was fed {fed.rows}",
+                    "leave the number out",
+                )
+            return FedFeeding(self.reference.name, fed, self.towers.gpus, batch)
+        return Feeding(self.towers, self.reference, batch, rows=rows, shares=shares, fewest=fewest)
+
+    @cached_property
+    def _fed_inputs(self) -> FedInputs:
+        """What the rows of both are, which were watched."""
+        if not self.reference.built.fed:
+            raise CannotRun(
+                f"what {self.reference.name} feeds is not known, as it was not watched until a "
+                "step; give --batch"
+            )
+        with failures_as_reasons():
+            several, alone = (drawn(each, _SECONDS) for each in (self.towers, self.reference))
+        return fed_inputs(self.towers, self.reference, several, alone)

@@ -1,0 +1,1 @@
+"""The values that are fed to a program: declared, inferred or replayed."""

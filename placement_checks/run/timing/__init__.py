@@ -1,0 +1,1 @@
+"""Timing of training loops, and traces of single steps."""

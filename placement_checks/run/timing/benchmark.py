@@ -1,0 +1,244 @@
+"""Times the steps of towers beside those of one GPU, in turn, on devices that compare."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import cycle
+from types import TracebackType
+
+import numpy as np
+import tensorflow as tf
+
+from placement_checks.analysis.step import schedule
+from placement_checks.core.errors import CannotRun, UsageError
+from placement_checks.core.program import BatchFunction
+from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
+from placement_checks.run.compare.pair import ProgramPair
+from placement_checks.run.feeding.interface import Batch
+from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.run.preconditions import check_all_fed, check_step_known
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.run.session import ProgramSession
+from placement_checks.run.timing.thread_pools import ONEDNN, POOL
+from placement_checks.run.timing.trace import Tracer, tower_devices
+from placement_checks.util.text import plural
+
+FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
+_TRACING = 20.0  # seconds after which no further step is traced
+_ROWS = 128
+_WARM_UP = 5  # steps of each loop that are not timed
+_SECONDS = 600.0  # that one step may take
+_ONE_CORE = 1.3  # cores that a loop on one thread may take
+
+
+class TimedLoop:
+    """One loop, and what its steps took."""
+
+    def __init__(self, step: Callable[[], object]) -> None:
+        self._step = step
+        self._wall: list[float] = []
+        self._cpu: list[float] = []
+
+    def run(self) -> None:
+        """Take a step, and note how long it took."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self._step()
+        self._wall.append(time.perf_counter() - wall)
+        self._cpu.append(time.process_time() - cpu)
+
+    def warm_up(self) -> Loop:
+        """Take steps that do not count."""
+        for _ in range(_WARM_UP):
+            self.run()
+        loop = self.loop
+        self._wall, self._cpu = [], []
+        return loop
+
+    @property
+    def loop(self) -> Loop:
+        return Loop(self._wall, self._cpu)
+
+
+class TimedPair:
+    """The loops of a pair, which take steps in turn.
+
+    On CPU devices each device has one core: an op computes on one thread, the towers have as many
+    threads as devices, and the single program one. Two loops tell whether the machine was quiet:
+    the towers on one thread, as `Timing.baseline`, and as many single programs at once as there
+    are towers, as `Timing.contention`. On GPUs the single program once more is the baseline.
+    """
+
+    def __init__(self, pair: ProgramPair, batch: BatchFunction | None, *, rows: int = 0) -> None:
+        """Open the sessions, and take the steps that warm up.
+
+        Args:
+            pair: the program and its reference.
+            batch: gives the rows; None for rows that are made up.
+            rows: of the global batch; 0 for as many as placeholders are made for, or about 128.
+
+        Raises:
+            InputError: a program or the batch function is at fault.
+            CannotRun: the programs are sound, but cannot be given the same rows.
+            UsageError: the threads of ops were settled before.
+        """
+        self._pair = pair
+        shares = pair.towers.built.step.policy.get("gradients-equal", {}).get("shares", ())
+        feeding = pair.feeding(batch, rows=rows, shares=shares, fewest=_ROWS)
+        if isinstance(feeding, FedFeeding) and not feeding.takes_all_once:
+            raise CannotRun(
+                f"{pair.reference.name} takes {plural(feeding.of_reference, 'row')} at once, and "
+                f"{pair.towers.name} {feeding.rows}"
+            )
+        self.rows = feeding.rows
+        data = feeding.batch(np.random.default_rng(0), self.rows)
+        to_towers, to_single = feeding.to_towers(data), feeding.to_reference(data)
+        for program, feeds in ((pair.towers, to_towers), (pair.reference, to_single)):
+            check_step_known(program)
+            check_all_fed(program, feeds)
+        with ExitStack() as stack:
+            self._open(stack, to_towers, to_single)
+            self._warm_up()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> TimedPair:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _open(self, stack: ExitStack, to_towers: Batch, to_single: Batch) -> None:
+        """Make the loops and the tracers, on sessions that the stack closes."""
+        gpus, simulated = self._pair.towers.gpus, self._pair.towers.simulated
+
+        def opened(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
+            threads = threads if simulated else 0
+            session = ProgramSession(program, _SECONDS, threads=threads, timed=True)
+            stack.enter_context(session)
+            session.begin({})
+            session.step(feeds)  # `prepared` steps do not explain errors
+            return session
+
+        single = opened(self._pair.reference, to_single, 1)
+        towers = opened(self._pair.towers, to_towers, gpus)
+        baseline = opened(self._pair.towers, to_towers, 1) if simulated else single
+        single_step = single.prepared(to_single)
+        self._single = TimedLoop(single_step)
+        self._towers = TimedLoop(towers.prepared(to_towers))
+        self._baseline = TimedLoop(baseline.prepared(to_towers) if simulated else single_step)
+        self._contention: TimedLoop | None = None
+        if simulated and gpus <= len(os.sched_getaffinity(0)):
+            others = [opened(self._pair.reference, to_single, 1) for _ in range(gpus - 1)]
+            steps = [single_step, *(session.prepared(to_single) for session in others)]
+            self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
+            self._contention = TimedLoop(partial(self.in_parallel, steps))
+        self._tracers = [
+            Tracer(session, feeds, self.rows)
+            for session, feeds in (
+                (towers, to_towers),
+                (single, to_single),
+                (baseline, to_towers if simulated else to_single),
+            )
+        ]
+
+    def _warm_up(self) -> None:
+        others = [timed for timed in (self._baseline, self._contention) if timed]
+        self._orders = cycle([(self._single, *others), (*reversed(others), self._single)])
+        self._towers.warm_up()
+        for timed in others:
+            timed.warm_up()
+        single = self._single.warm_up()
+        if self._pair.towers.simulated:
+            _check_one_core(single)
+
+    def in_parallel(self, steps: Sequence[Callable[[], object]]) -> None:
+        """Take several steps, each in a thread of its own."""
+        for _ in self._pool.map(lambda step: step(), steps):
+            pass
+
+    def others(self) -> None:
+        """Let all loops but the towers take a step, in another order each time."""
+        for timed in next(self._orders):
+            timed.run()
+
+    def towers(self) -> None:
+        """Let the towers take a step."""
+        self._towers.run()
+
+    def traced(self) -> Iterator[int]:
+        """Trace steps of both programs in turn; yields how many are taken."""
+        begin = time.perf_counter()
+        for number in range(MOST_TRACED):
+            if number >= FEWEST_TRACED and time.perf_counter() - begin > _TRACING:
+                return
+            for tracer in self._tracers:
+                tracer.step()
+            yield number + 1
+
+    def timing(self) -> Timing:
+        """What was timed and traced so far."""
+        towers, single, baseline = (tracer.trace() for tracer in self._tracers)
+        simulated = self._pair.towers.simulated
+        single_step = schedule.simulated(single.ops)
+        towers_step = schedule.simulated((baseline if simulated else towers).ops)
+        return Timing(
+            circumstances(self._pair),
+            self.rows,
+            self._single.loop,
+            self._towers.loop,
+            self._baseline.loop,
+            self._contention.loop if self._contention else None,
+            towers,
+            Simulated(single_step.seconds, towers_step.seconds)
+            if single_step and towers_step
+            else None,
+            schedule.observed_overlap(towers, tower_devices(self._pair.towers)),
+        )
+
+
+def circumstances(pair: ProgramPair) -> Circumstances:
+    """Where a pair runs."""
+    simulated = pair.towers.simulated
+    return Circumstances(
+        program=pair.towers.name,
+        reference=pair.reference.name,
+        gpus=pair.towers.gpus,
+        devices="simulated" if simulated else "real",
+        kind="CPU devices of one core each" if simulated else _gpus(),
+        cores=len(os.sched_getaffinity(0)),
+        tensorflow=tf.__version__,
+        onednn=os.environ.get(ONEDNN, "default"),
+    )
+
+
+def _gpus() -> str:
+    """What the GPUs here are."""
+    gpus = tf.config.list_physical_devices("GPU")
+    details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
+    names = dict.fromkeys(str(detail.get("device_name", "GPU")) for detail in details)
+    return f"{len(gpus)} x {', '.join(names)}"
+
+
+def _check_one_core(loop: Loop) -> None:
+    """See that an op computes on one thread.
+
+    Raises:
+        UsageError: TensorFlow settled how many threads ops have before a session here could.
+    """
+    cores = sum(loop.cpu) / sum(loop.wall)
+    if cores > _ONE_CORE:
+        raise UsageError(
+            "CPU devices of one core each",
+            f"a loop on one thread takes {cores:.1f} cores, since the first session of this "
+            "process settled how many threads an op has",
+            f"set {POOL}=1 before TensorFlow starts, or time in a process of its own",
+        )

@@ -1,0 +1,214 @@
+"""Traces steps of a program: what TensorFlow's step statistics tell of each op."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.core.devices import Device
+from placement_checks.core.op_types import EXITS, NEXT_ITERATIONS, RECEIVES, SENDS, SWITCHES
+from placement_checks.core.placement import producer_of
+from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
+from placement_checks.run.preconditions import check_all_fed, check_step_known
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.run.session import ProgramSession, Values
+from placement_checks.tf.simulated_devices import to_requested
+from placement_checks.util.progress import doing
+
+tf1 = tf.compat.v1
+
+_MIN_STEPS, _MAX_STEPS = 2, 10  # steps of a program that is watched
+_MAX_SECONDS = 2.0  # seconds after which it is watched no longer
+_Seconds = Mapping[tuple[Device, str], float]
+_DEVICE = re.compile(r"/device:\w+:\d+$")
+
+
+class Tracer:
+    """Traces one program, step by step."""
+
+    def __init__(self, session: ProgramSession, feeds: Values, rows: int) -> None:
+        """Take a first step, of which no statistics are kept: TensorFlow still gets ready.
+
+        Args:
+            session: the session of the program.
+            feeds: the rows of a step.
+            rows: how many they are.
+        """
+        self._session = session
+        self._feeds = feeds
+        self._rows = rows
+        self._steps: list[Mapping[Device, Sequence[OpSpan]]] = []
+        self._parts = self._step().partition_graphs
+
+    def _step(self) -> Any:
+        metadata = tf1.RunMetadata()
+        self._session.step(self._feeds, metadata)
+        return metadata
+
+    def step(self) -> None:
+        """Take a step, and keep its statistics."""
+        simulated = self._session.program.simulated
+        self._steps.append(dict(_lanes(self._step().step_stats, simulated=simulated)))
+
+    def trace(self) -> Trace:
+        """What the steps so far tell."""
+        ops = _timed_ops(
+            self._parts, _shortest(self._steps), simulated=self._session.program.simulated
+        )
+        return Trace(self._rows, [_from_zero(lanes) for lanes in self._steps], ops)
+
+
+def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: float) -> Trace:
+    """Some steps of a program, on as many threads as it has towers.
+
+    Args:
+        program: what runs.
+        feeds: the rows of a step.
+        rows: how many they are.
+        seconds: that one run may take.
+
+    Raises:
+        InputError: a step failed.
+        CannotRun: it does not say what a step is, cannot be fed, or cannot run here.
+    """
+    check_step_known(program)
+    check_all_fed(program, feeds)
+    threads = program.gpus if program.simulated else 0
+    with (
+        doing(f"tracing {program.name}"),
+        ProgramSession(program, seconds, threads=threads) as session,
+    ):
+        session.begin({})
+        tracer = Tracer(session, feeds, rows)
+        begin = time.perf_counter()
+        for number in range(_MAX_STEPS):
+            if number >= _MIN_STEPS and time.perf_counter() - begin > _MAX_SECONDS:
+                break
+            tracer.step()
+        return tracer.trace()
+
+
+def tower_devices(program: RunnableProgram) -> list[tuple[Device, ...]]:
+    """The devices of each tower, as the program asks for them."""
+    return [tower.devices for tower in analyse(program.placement).towers]
+
+
+def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:
+    """What each device did, in seconds since the epoch.
+
+    Of a GPU TensorFlow tells when kernels were queued, under its whole name, and when they
+    ran, under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
+    """
+    named = {device_stats.device: device_stats for device_stats in statistics.dev_stats}
+    for name, stats in named.items():
+        device = _DEVICE.search(name)
+        if device is None:
+            continue
+        streams = f"{device[0]}/stream:all"
+        ran = next((named[other] for other in named if other.endswith(streams)), stats)
+        spans = [_op_span(node) for node in ran.node_stats]
+        yield _device(name, simulated=simulated), sorted(spans, key=lambda span: span.start)
+
+
+def _op_span(node: Any) -> OpSpan:
+    begin = (node.all_start_nanos or 1000 * node.all_start_micros) / 1e9
+    start = (node.op_start_rel_nanos or 1000 * node.op_start_rel_micros) / 1e9
+    end = (node.op_end_rel_nanos or 1000 * node.op_end_rel_micros) / 1e9
+    op = node.node_name.partition(":")[0]  # of a kernel it is name:type
+    return OpSpan(op, begin + start, begin + max(start, end))
+
+
+def _device(name: str, *, simulated: bool) -> Device:
+    device = Device.parse(name)
+    return to_requested(device) if simulated else device
+
+
+def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
+    begin = min((span.start for lane in lanes.values() for span in lane), default=0.0)
+    return Timeline(
+        {
+            device: [OpSpan(span.op, span.start - begin, span.end - begin) for span in lane]
+            for device, lane in sorted(lanes.items())
+        }
+    )
+
+
+def _shortest(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
+    """The least time that each op took in a step; in a loop, that of all its turns together.
+
+    By device as well: an op of a function's body may be called like one of the graph.
+    """
+    least: dict[tuple[Device, str], float] = {}
+    for lanes in steps:
+        taken: dict[tuple[Device, str], float] = defaultdict(float)
+        for device, lane in lanes.items():
+            for span in lane:
+                taken[device, span.op] += span.end - span.start
+        for op, seconds in taken.items():
+            least[op] = min(seconds, least.get(op, seconds))
+    return least
+
+
+def _timed_ops(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
+    """The ops of the partition graphs, with what each waits for."""
+    nodes = _Nodes([node for part in parts for node in part.node])
+    devices = [_device(node.device, simulated=simulated) for node in nodes.all]
+    return [
+        TimedOp(
+            node.name, device, seconds.get((device, node.name), 0.0), sorted(nodes.needs(node))
+        )
+        for node, device in zip(nodes.all, devices, strict=True)
+    ]
+
+
+class _Nodes:
+    """The nodes of partition graphs: those that receive wait for those that send.
+
+    The turns of a loop count as one, so that nothing waits for the next turn, and what leaves the
+    loop waits for the end of one.
+    """
+
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self.all = nodes
+        self._number = {node.name: index for index, node in enumerate(nodes)}
+        self._sends = {
+            node.attr["tensor_name"].s: index
+            for index, node in enumerate(nodes)
+            if node.op in SENDS
+        }
+        self._iterations: dict[str, set[int]] = defaultdict(set)
+        for node in nodes:
+            if node.op in SWITCHES:
+                value, condition = node.input[:2]
+                self._iterations[producer_of(condition)].update(
+                    number for number in self._inputs(value) if nodes[number].op in NEXT_ITERATIONS
+                )
+
+    def needs(self, node: Any) -> Collection[int]:
+        """The ops that one waits for."""
+        found = set(self._numbers(node.input))
+        if node.op in RECEIVES:
+            found |= {
+                self._sends[key] for key in [node.attr["tensor_name"].s] if key in self._sends
+            }
+        if node.op in EXITS:
+            for switch in self._numbers(node.input[:1]):
+                for condition in self.all[switch].input[1:2]:
+                    found |= self._iterations[producer_of(condition)]
+            return found
+        return {number for number in found if self.all[number].op not in NEXT_ITERATIONS}
+
+    def _inputs(self, name: str) -> Iterator[int]:
+        for number in self._numbers([name]):
+            yield from self._numbers(self.all[number].input)
+
+    def _numbers(self, names: Iterable[str]) -> Iterator[int]:
+        for name in names:
+            if producer_of(name) in self._number:
+                yield self._number[producer_of(name)]

@@ -1,0 +1,1 @@
+"""Targets: names of builder functions, scripts and files, and how they are imported."""

@@ -1,0 +1,65 @@
+"""Explains why two placements that a test compares with ``==`` are not equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from placement_checks.core.errors import InputError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import Placement
+from placement_checks.core.results import Difference
+from placement_checks.report.commands.diff import routes, with_types
+from placement_checks.util.text import joined, plural, printable
+from placement_checks.verification.diff import compare
+
+_NAMED = 3  # ops of a group
+
+
+def explain(left: object, right: object, everything: bool) -> list[str] | None:
+    """Name the ops whose devices differ, for ``pytest_assertrepr_compare``.
+
+    Args:
+        left: the left side of the comparison.
+        right: the right side.
+        everything: whether to name all ops, not only the first of each group.
+
+    Returns:
+        A summary and the lines below it; None if either side is not a placement or evidence.
+    """
+    if not isinstance(left, Evidence | Placement) or not isinstance(right, Evidence | Placement):
+        return None
+    placements = Evidence.of(left).placement, Evidence.of(right).placement
+    return [printable(line) for line in _lines(*placements, everything)]
+
+
+def _lines(left: Placement, right: Placement, everything: bool) -> Iterator[str]:
+    try:
+        difference = compare(right, left)
+    except InputError as error:
+        yield f"placements cannot be compared: {error}"
+        return
+    yield f"placements differ: {_summary(difference)}"
+    yield from difference.unread
+    for there, here, ops in routes(difference):
+        yield from _group(f"left on {here}, right on {there}", ops, everything)
+    for side, only_there in (("left", difference.added), ("right", difference.removed)):
+        if only_there:
+            yield from _group(f"only {side}", with_types(only_there), everything)
+
+
+def _summary(difference: Difference) -> str:
+    counts = (
+        (len(difference.moved), "on another device"),
+        (len(difference.added), "only left"),
+        (len(difference.removed), "only right"),
+    )
+    told = joined(f"{count:,} {what}" for count, what in counts if count)
+    return f"of {plural(difference.ops, 'op')} in both, {told or 'none on another device'}"
+
+
+def _group(title: str, ops: Sequence[str], everything: bool) -> Iterator[str]:
+    shown = ops if everything else ops[:_NAMED]
+    yield f"{title}: {plural(len(ops), 'op')}"
+    yield from (f"  {op}" for op in shown)
+    if more := len(ops) - len(shown):
+        yield f"  and {more:,} more (pytest -vv)"

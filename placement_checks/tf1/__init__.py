@@ -1,0 +1,1 @@
+"""Runs TensorFlow 1 programs on TensorFlow 2: ``--v1``."""

@@ -1,0 +1,1 @@
+"""Replacements for modules that only TensorFlow 1 has."""

@@ -1,0 +1,81 @@
+"""The module that a program gets which imports ``tensorflow`` and means version 1."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from placement_checks.tf1.contrib import Contrib
+from placement_checks.tf1.lazy_modules import OnDemand, Used, attribute_of
+
+VERSION = "1.15.5"
+NAME = "tensorflow"
+
+
+class StandIn:
+    """`tf.compat.v1` with the name, the version and the submodules of TensorFlow 1."""
+
+    def __init__(self, tensorflow: ModuleType, used: Used) -> None:
+        """Begin.
+
+        Args:
+            tensorflow: TensorFlow 2.
+            used: what was found and what was not is noted there.
+        """
+        self._v1: Any = tensorflow.compat.v1
+        self._used = used
+        # TensorFlow's own code, such as ``tensorflow.python``; the rest is its interface.
+        root = Path(str(tensorflow.__file__)).parent
+        self.folders = frozenset(path.name for path in root.iterdir() if path.is_dir())
+        self.contrib = Contrib(self.find, used)
+        self._others = {
+            # That of tf.compat.v1 has a tf.compat.v1 of its own, with functions of its own.
+            "compat": tensorflow.compat,
+            "version": OnDemand(f"{NAME}.version", self._of_version),
+            "VERSION": VERSION,
+        }
+        self.module = OnDemand(NAME, self._attribute, lambda: dir(self._v1))
+        for name in ("__file__", "__path__", "__spec__", "__doc__", "__git_version__"):
+            setattr(self.module, name, getattr(tensorflow, name, None))
+        self.module.__version__ = VERSION
+
+    def find(self, name: str) -> Any:
+        """An attribute of the module.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        if name in self._others:
+            return self._others[name]
+        if not self.contrib.has_root(name):
+            with contextlib.suppress(AttributeError):
+                return getattr(self._v1, name)
+            if name not in self.folders:
+                raise AttributeError(name)
+        return importlib.import_module(f"{NAME}.{name}")
+
+    def submodule(self, path: Sequence[str]) -> ModuleType | None:
+        """A module below, such as ``gfile`` or ``compat.v1.nn``; None if there is none.
+
+        For Python, those of TensorFlow have other names, ``tensorflow._api.v2.compat.v1.nn``: it
+        would make them a second time, without what was patched in the first.
+        """
+        first, *rest = path
+        try:
+            module = attribute_of(self.find(first), rest)
+        except AttributeError:
+            return None
+        return module if isinstance(module, ModuleType) else None
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return self.find(name)
+        except AttributeError:
+            raise AttributeError(self._used.refusal(f"tf.{name}")) from None
+
+    def _of_version(self, name: str) -> Any:
+        return VERSION if name == "VERSION" else getattr(self._v1.version, name)

@@ -1,1 +1,0 @@
-"""Baselines: written, kept in files, and compared with a placement."""

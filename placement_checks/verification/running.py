@@ -1,0 +1,152 @@
+"""Adds to the evidence of a program what running it gives, beside its reference."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from placement_checks.core.devices import Devices
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.evidence import NO_REFERENCE, Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.program import Batch, BuiltProgram, Target
+from placement_checks.core.script import Script
+from placement_checks.rules.base import Rule
+from placement_checks.rules.runs.gradients_equal import GradientsEqual
+from placement_checks.rules.runs.towers_overlap import TowersOverlap
+from placement_checks.rules.runs.weights_equal import WeightsEqual
+from placement_checks.verification.judging import rules_of
+from placement_checks.verification.placing import single_gpu
+from placement_checks.verification.policy import Policy
+
+if TYPE_CHECKING:
+    from placement_checks.core.program import BatchFunction
+    from placement_checks.core.trace import Trace
+    from placement_checks.run.compare.pair import ProgramPair
+    from placement_checks.run.compare.settings import Conditions
+
+
+_T = TypeVar("_T")
+
+_UNASKED_SECONDS = 120.0  # for all runs of programs that nobody has asked to compare
+
+
+def with_numbers(
+    evidence: Evidence,
+    reference: Target | None = None,
+    batch: Batch = None,
+    *,
+    devices: Devices = "auto",
+    policies: Sequence[Policy] = (),
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+) -> Evidence:
+    """The evidence, with the reference of the program and what running the two gives.
+
+    Args:
+        evidence: of the program, as `place` gives it.
+        reference: the same for one GPU, with the same names of variables; None for the program
+            itself, where that is a whole one which is told the number of GPUs, or asks for it.
+        batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, and scalars
+            for those of rank 0; a target that names such a function; the file of a saved case; or
+            None for rows that are made up.
+        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
+        policies: parameters of the rules; where two name the same one, the first counts.
+        only: the rules to check, if not all; nothing is run if they are static.
+        without: the rules to leave out.
+
+    Raises:
+        UsageError: a rule does not exist, or the program was not placed before.
+        ConfigError: a policy is wrong.
+        InputError: a program or the batch function is at fault, or TensorFlow is not installed.
+    """
+    from placement_checks.tf.startup import check_installed
+
+    __tracebackhide__ = True
+    check_installed()
+    from placement_checks.capture.programs import load, load_reference
+    from placement_checks.run.compare.measure import measure
+    from placement_checks.run.compare.pair import ProgramPair
+    from placement_checks.run.feeding.batches import batch_of
+
+    evidence = Evidence.of(evidence)
+    rules = {rule.name: rule for rule in rules_of(evidence, policies)}
+    conditions = _conditions(rules)
+    towers = evidence.program
+    if reference is None:
+        single = single_gpu(towers) if towers else NO_REFERENCE
+        if not single:
+            return replace(evidence, reference=single, measurement=single, trace=single)
+    else:
+        single = load_reference(reference, towers) if towers else load(reference, 1)
+    evidence = replace(evidence, reference=single.requested)
+    selected = set(only or rules) - set(without)
+    if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
+        return evidence
+    rows = batch_of(batch, towers.gpus if towers else 1)
+    if not towers:
+        raise InputError(
+            evidence.placement.program,
+            f"cannot be run beside a reference: {towers}",
+            "leave out the reference, or name the program that printed a log with --graph",
+        )
+    seconds = _UNASKED_SECONDS if reference is None else math.inf
+    ends_at = time.monotonic() + seconds
+    pair = _or_missing(lambda: ProgramPair.of(towers, single, devices, ends_at=ends_at))
+    if not pair:
+        return replace(evidence, measurement=pair, trace=pair)
+    if TowersOverlap.name in selected:
+        trace = _or_missing(lambda: _traced(pair, rows, conditions))
+        evidence = replace(evidence, trace=trace)
+    if selected & {GradientsEqual.name, WeightsEqual.name}:
+        measurement = _or_missing(lambda: measure(pair, rows, conditions))
+        evidence = replace(evidence, measurement=measurement)
+    return evidence
+
+
+def is_watched(evidence: Evidence) -> bool:
+    """Whether its program is a whole one, which can be its own reference."""
+    return isinstance(evidence.program, BuiltProgram) and isinstance(
+        evidence.program.program, Script
+    )
+
+
+def _or_missing(run: Callable[[], _T]) -> _T | Missing:
+    """What a run gives; missing where a sound program cannot be run here."""
+    try:
+        return run()
+    except CannotRun as reason:
+        return Missing(str(reason))
+
+
+def _conditions(rules: Mapping[str, Rule]) -> Conditions:
+    """How programs are run, by the parameters of the rules on runs."""
+    from placement_checks.run.compare.settings import Conditions
+
+    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
+    assert isinstance(gradients, GradientsEqual)
+    assert isinstance(weights, WeightsEqual)
+    return Conditions(
+        rows=gradients.rows,
+        shares=gradients.shares,
+        scale=gradients.scale,
+        statistics_per_tower=gradients.statistics == "tower",
+        steps=weights.steps,
+        seconds=gradients.seconds,
+    )
+
+
+def _traced(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
+    """Some steps of the towers, traced."""
+    import numpy as np
+
+    from placement_checks.run.feeding.replayed import failures_of
+    from placement_checks.run.timing.trace import trace_steps
+
+    feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
+    with failures_of(feeding):
+        data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
+        return trace_steps(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)

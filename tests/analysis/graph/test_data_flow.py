@@ -1,0 +1,339 @@
+"""The edges of a graph, against another library's graph algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.graphs import op, placement
+
+from placement_checks import Placement
+from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.core.placement import producer_of
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
+    """Ops 0..n with edges either way between them, so loops too, and some sources among them."""
+    size = draw(st.integers(1, 9))
+    names = [f"op{number}" for number in range(size)]
+    edge = st.tuples(st.sampled_from(["", "^"]), st.sampled_from(names), st.sampled_from([0, 1]))
+    ops = []
+    for name in names:
+        inputs = [
+            f"^{producer}" if control else f"{producer}:{output}" if output else producer
+            for control, producer, output in draw(st.lists(edge, max_size=4))
+        ]
+        kind = draw(st.sampled_from(["Add", "Add", "Shape", "ZerosLike"]))
+        ops.append(op(name, kind, "", "", *inputs))
+    return placement(*ops), draw(st.sets(st.integers(0, size - 1)))
+
+
+def value_edges(graph: Placement) -> Any:
+    """The edges along which values pass, as a graph of another library."""
+    values = nx.DiGraph()
+    values.add_nodes_from(graph.ops)
+    values.add_edges_from(
+        (source.split(":")[0], op.name)
+        for op in graph.ops.values()
+        for source in op.inputs
+        if not source.startswith("^") and op.type == "Add"
+    )
+    return values
+
+
+@given(graphs())
+def test_masks_are_the_bits_of_all_that_values_come_from(case: tuple[Placement, set[int]]) -> None:
+    graph, sources = case
+    flow = DataFlow(graph)
+    values = value_edges(graph)
+
+    masks = flow.masks(
+        [1 << number if number in sources else 0 for number in range(len(graph.ops))]
+    )
+
+    for number, name in enumerate(flow.names):
+        before = nx.ancestors(values, name) | {name}
+        assert masks[number] == sum(
+            1 << number for number in sources if flow.names[number] in before
+        )
+
+
+@given(graphs())
+def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) -> None:
+    graph, starts = case
+    flow = DataFlow(graph)
+    edges = nx.DiGraph()
+    edges.add_nodes_from(graph.ops)
+    edges.add_edges_from(
+        (producer_of(source), op.name) for op in graph.ops.values() for source in op.inputs
+    )
+
+    needed = flow.needed_to_run(starts)
+
+    names = {flow.names[number] for number in starts}
+    expected = names.union(*(nx.ancestors(edges, name) for name in names))
+    assert {name for name, runs in zip(flow.names, needed, strict=True) if runs} == expected
+
+
+@given(graphs(), st.data())
+def test_a_path_is_a_shortest_one(case: tuple[Placement, set[int]], data: st.DataObject) -> None:
+    graph, ends = case
+    flow = DataFlow(graph)
+    values = value_edges(graph).reverse()
+    start = data.draw(st.integers(0, len(graph.ops) - 1))
+
+    path = flow.path(start, lambda op: op in ends)
+
+    lengths = nx.single_source_shortest_path_length(values, flow.names[start])
+    away = [lengths[flow.names[end]] for end in ends - {start} if flow.names[end] in lengths]
+    if not away:
+        assert path == []
+    else:
+        assert len(path) == min(away) + 1
+        assert path[0] == start
+        assert path[-1] in ends
+        assert all(
+            values.has_edge(flow.names[one], flow.names[other]) for one, other in pairwise(path)
+        )
+
+
+def test_a_call_computes_with_the_ops_of_its_body() -> None:
+    graph = placement(
+        op("x", "Placeholder"),
+        op("call", "PartitionedCall", "", "", "x"),
+        op("y", "Neg", "", "", "call"),
+        op("call/Tanh", "Tanh", "", "", "x", caller="call"),
+        op("call/scale", "Const", caller="call"),
+    )
+    flow = DataFlow(graph)
+
+    masks = flow.masks([0, 0, 0, 0, 1])
+
+    assert masks[flow.number["y"]] == 1
+
+
+@pytest.mark.parametrize("kind", ["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
+def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
+    graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
+    flow = DataFlow(graph)
+
+    assert list(flow.ancestors([1])) == [0, 1]
+    assert list(flow.needed_to_run([1])) == [1, 1]
+
+
+def given_to(name: str, graph: Placement) -> list[str]:
+    """The ops whose values an op computes with."""
+    flow = DataFlow(graph)
+    return [flow.names[source] for source in flow.inputs[flow.number[name]]]
+
+
+def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
+    """What two GPUs give to collectives of these keys, for each of two variables."""
+    ops, attributes, values = [], {}, {}
+    for variable, key in zip("wv", keys, strict=True):
+        for i in (0, 1):
+            name = f"{variable}_{i}"
+            ops.append(op(f"g/{name}", "MatMul", f"/gpu:{i}"))
+            inputs = [f"g/{name}"]
+            if in_attributes:
+                attributes[name] = {in_attributes: key}
+            else:
+                ops.append(op(f"key/{name}", "Const"))
+                values[f"key/{name}"] = key
+                inputs.append(f"key/{name}")
+            ops.append(op(name, kind, f"/gpu:{i}", "", *inputs))
+    return placement(*ops, attributes=attributes, values=values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("NcclAllReduce", "shared_name"),
+        ("CollectiveReduce", "instance_key"),
+        ("CollectiveReduce", "group_key"),
+        ("CollectiveGather", "instance_key"),
+        ("CollectiveReduceV2", ""),
+        ("CollectiveReduceV3", ""),
+        ("CollectiveGatherV2", ""),
+        ("CollectiveAllToAllV2", ""),
+    ],
+)
+def test_the_members_of_a_collective_yield_what_all_of_them_give(kind: str, key: str) -> None:
+    """And nothing of another variable's, which has another key."""
+    graph = reduced(kind, 1, 2, in_attributes=key)
+
+    assert given_to("w_1", graph) == ["g/w_0", "g/w_1"]
+    assert given_to("v_0", graph) == ["g/v_0", "g/v_1"]
+
+
+def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
+    """nccl_ops.reduce_sum: one op for each variable, that have no key in common."""
+    graph = placement(
+        *(op(f"g/{name}", "MatMul") for name in ("w_0", "w_1", "v_1")),
+        op("w", "NcclReduce", "", "", "g/w_0", "g/w_1"),
+        op("v", "NcclReduce", "", "", "g/v_1", "g/v_1"),
+    )
+
+    assert given_to("v", graph) == ["g/v_1", "g/v_1"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "VarHandleOp",
+        "VariableV2",
+        "BoostedTreesEnsembleResourceHandleOp",
+        "EmbeddingCacheHandleOp",
+        "HashTable",
+        "HashTableV2",
+        "FIFOQueue",
+        "FIFOQueueV2",
+        "Iterator",
+        "IteratorV2",
+        "AnonymousIteratorV3",
+        "MultiDeviceIterator",
+        "MutableHashTableOfTensorsV2",
+        "ConditionalAccumulator",
+        "TFRecordReaderV2",
+        "StackV2",
+        "TensorArrayV3",
+    ],
+)
+@pytest.mark.parametrize(
+    "copy",
+    ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"],
+)
+def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
+    graph = placement(
+        op("state", kind),
+        op("g", "MatMul"),
+        op("pred", "Const"),
+        op("sum", "Add", "", "", "g", "pred"),
+        op("copy", copy, "", "", "state", "pred"),
+        op("write", "AssignAdd", "", "", "copy", "g"),
+        op("read", "ReadVariableOp", "", "", "state", "g"),
+    )
+    flow = DataFlow(graph)
+
+    assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
+
+
+@pytest.mark.parametrize("kind", ["QueueDequeueManyV2", "ReaderReadV2", "AccumulatorTakeGradient"])
+def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
+    graph = placement(
+        op("queue", "FIFOQueueV2"), op("n", "Const"), op("batch", kind, "", "", "queue", "n")
+    )
+
+    assert DataFlow(graph).writers == {}
+
+
+@pytest.mark.parametrize("kind", ["MakeIterator", "MultiDeviceIteratorInit"])
+def test_an_iterator_is_given_its_dataset(kind: str) -> None:
+    graph = placement(
+        op("dataset", "TensorDataset"),
+        op("iterator", "MultiDeviceIterator"),
+        op("make", kind, "", "", "dataset", "iterator"),
+    )
+
+    assert DataFlow(graph).writers == {1: [(2, [0])]}
+
+
+@pytest.mark.parametrize(
+    "kind", ["MakeIterator", "DeleteIterator", "InitializeTableV2", "IteratorFromStringHandleV2"]
+)
+def test_what_is_done_with_a_holder_is_none(kind: str) -> None:
+    assert DataFlow(placement(op("only", kind))).state_holder(0) is None
+
+
+def test_ops_of_some_types_come_in_the_order_of_the_graph() -> None:
+    graph = placement(op("a", "Add"), op("b", "Neg"), op("c", "Sub"), op("d", "Add"))
+
+    assert DataFlow(graph).having({"Sub", "Add"}.__contains__) == [0, 2, 3]
+
+
+def test_a_holder_is_passed_on_by_the_first_input_alone_and_through_a_loop() -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("merge", "RefMerge", "", "", "v", "next"),
+        op("next", "Identity", "", "", "merge"),
+        op("which", "Switch", "", "", "x", "v"),
+        op("x", "Neg"),
+    )
+    flow = DataFlow(graph)
+
+    holders = {name: flow.state_holder(number) for name, number in flow.number.items()}
+    assert holders == {"v": 0, "merge": 0, "next": 0, "which": None, "x": None}
+
+
+def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:
+    graph = placement(
+        op("a", "Placeholder"),
+        op("b", "Neg", "", "", "a"),
+        op("c", "Add", "", "", "b", "b"),
+        op("d", "Add", "", "", "c", "b"),
+    )
+    flow = DataFlow(graph)
+
+    assert sorted(flow.walk_back([3], lambda op: op != 1)) == [1, 2, 3]
+    assert sorted(flow.walk_back([3], lambda _: True)) == [0, 1, 2, 3]
+
+
+def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
+    graph = placement(
+        op("g", "MatMul"), op("one", "NcclAllReduce", "", "", "g"), op("other", "NcclAllReduce")
+    )
+
+    assert given_to("one", graph) == ["g"]
+    assert given_to("other", graph) == ["g"]
+
+
+def test_a_path_leads_only_through_what_may_be_entered() -> None:
+    graph = placement(
+        op("a", "Placeholder"),
+        op("b", "Neg", "", "", "a"),
+        op("c", "Neg", "", "", "b"),
+        op("long", "Neg", "", "", "a"),
+        op("way", "Neg", "", "", "long"),
+        op("round", "Neg", "", "", "way"),
+        op("d", "AddN", "", "", "c", "round"),
+    )
+    flow = DataFlow(graph)
+
+    def names(path: Sequence[int]) -> list[str]:
+        return [flow.names[source] for source in path]
+
+    assert names(flow.path(6, lambda op: op == 0)) == ["d", "c", "b", "a"]
+    assert names(flow.path(6, lambda op: op == 0, lambda op: op != 1)) == [
+        "d",
+        "round",
+        "way",
+        "long",
+        "a",
+    ]
+
+
+def test_what_takes_one_of_several_values_computes_with_that_one() -> None:
+    flow = DataFlow(
+        placement(
+            op("a", "Const"),
+            op("b", "Const"),
+            op("both", "IdentityN", "", "", "a", "b"),
+            op("again", "IdentityN", "", "", "both:1", "both"),
+            op("of_b", "Neg", "", "", "again"),
+            op("of_a", "Neg", "", "", "again:1", "^b"),
+        )
+    )
+    number = flow.number
+
+    assert flow.inputs[number["of_b"]] == [number["b"]]
+    assert flow.inputs[number["of_a"]] == [number["a"]]
+    # All that it passes on has to be there before it passes on any of it.
+    needed = flow.needed_to_run([number["of_b"]])
+    assert all(needed[number[name]] for name in ("a", "b", "both", "again"))
+    assert number["b"] in flow.control_inputs[number["of_a"]]

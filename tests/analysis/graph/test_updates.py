@@ -1,0 +1,121 @@
+"""What one training step is, where the program does not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support.towers import host, program, variable
+
+from placement_checks import Op
+from placement_checks.analysis.towers.analysis import analyse
+
+
+def roots(*ops: Op, of: Sequence[str]) -> list[str]:
+    analysis = analyse(program(*ops, step={"train_op": (), "train_ops": of}))
+    return [analysis.flow.names[op] for op in analysis.updates.roots]
+
+
+@pytest.mark.parametrize(
+    "kind", ["NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If", "Case"]
+)
+def test_the_step_is_the_group_around_what_the_optimiser_returns(kind: str) -> None:
+    around = [host("step_and_more", kind, "train"), host("all", "NoOp", "^step_and_more", "^loss")]
+
+    assert roots(*around, of=("train",)) == ["all"]
+
+
+def test_a_loop_around_a_step_is_many_steps() -> None:
+    assert roots(host("steps", "While", "train"), of=("train",)) == ["train"]
+
+
+def test_what_only_computes_with_the_step_is_no_group_of_it() -> None:
+    assert roots(host("shown", "Add", "train", "one"), of=("train",)) == ["train"]
+
+
+def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out() -> None:
+    assert roots(of=("gone", "train")) == ["train"]
+
+
+def test_of_many_train_ops_three_are_named() -> None:
+    graph = program(
+        *(host(f"train_{letter}", "NoOp") for letter in "abcd"),
+        step={"train_op": (), "train_ops": [f"train_{letter}" for letter in "dcba"]},
+    )
+
+    assert analyse(graph).updates.unknown.startswith(
+        "the graph has 4 train ops, train_a, train_b and train_c, and it is not known"
+    )
+
+
+@pytest.mark.parametrize(
+    "inputs", [[], ["gone", "one"], ["tower_0/x", "one"], ["queue", "one"], ["alone", "one"]]
+)
+def test_an_assignment_to_what_is_no_variable_is_no_update(inputs: Sequence[str]) -> None:
+    graph = program(
+        host("queue", "FIFOQueueV2"),
+        host("one", "Const"),
+        host("alone", "Identity"),
+        host("set", "Assign", *inputs),
+        host("train", "NoOp", "^set", "^step/add"),
+    )
+
+    assert list(analyse(graph).updates.by_variable) == ["step"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("AssignSub", True),
+        ("ApplyAdam", True),
+        ("ApplyLamb", True),
+        ("ScatterNdSub", True),
+        ("StridedSliceAssign", True),
+        ("CountUpTo", True),
+        ("ScatterNd", False),
+        ("ScatterNdNonAliasingAdd", False),
+        ("AccumulatorApplyGradient", False),
+    ],
+)
+def test_updates_change_their_first_input(kind: str, changes: bool) -> None:
+    graph = program(
+        variable("v", "VariableV2"),
+        host("set", kind, "v", "rows", "values"),
+        host("train", "NoOp", "^set"),
+    )
+
+    assert ("v" in analyse(graph).updates.by_variable) == changes
+
+
+def test_branches_within_branches_are_known_by_their_switches() -> None:
+    """Of an update in one of two inner branches and one in the other outer one, one is made."""
+    graph = program(
+        variable("v", "VariableV2"),
+        host("outer", "RefSwitch", "v", "pred"),
+        host("inner", "RefSwitch", "outer:1", "second"),
+        host("first", "AssignAdd", "inner:1", "one"),
+        host("second_one", "AssignAdd", "inner", "one"),
+        host("other", "AssignAdd", "outer", "one"),
+        host("train", "NoOp", "^first", "^second_one", "^other"),
+    )
+    analysis = analyse(graph)
+
+    assert len(analysis.updates.by_variable["v"]) == 3
+    assert len(analysis.updates.at_once(analysis.updates.by_variable["v"])) == 1
+
+
+def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes_first() -> None:
+    """Those of one branch, among those that are always made."""
+    graph = program(
+        variable("v", "VariableV2"),
+        host("cond/Switch", "RefSwitch", "v", "pred"),
+        host("cond/first", "AssignAdd", "cond/Switch:1", "one"),
+        host("always", "AssignAdd", "v", "one"),
+        host("cond/other", "AssignAdd", "cond/Switch", "one"),
+        host("train", "NoOp", "^cond/first", "^always", "^cond/other"),
+    )
+    analysis = analyse(graph)
+
+    found = analysis.updates.at_once(analysis.updates.by_variable["v"])
+
+    assert [analysis.flow.names[update.op] for update in found] == ["cond/first", "always"]

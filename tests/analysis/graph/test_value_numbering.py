@@ -1,0 +1,192 @@
+"""Which tensors are equal by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks import Op
+from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.value_numbering import EqualTensors
+
+
+def are_equal(
+    *ops: Op, tensors: tuple[str, str] = ("one", "other"), by_kind: bool = False, **more: Any
+) -> bool:
+    graph = placement(*ops, **more)
+    equal = EqualTensors(graph, DataFlow(graph), by_kind=by_kind)
+    one, other = map(equal.of, tensors)
+    return one == other
+
+
+def twice(kind: str, *inputs: str) -> list[Op]:
+    return [op(name, kind, "", "", *inputs) for name in ("one", "other")]
+
+
+X = op("x", "Placeholder")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "others", "equal"),
+    [
+        (["x"], ["x"], True),
+        (["x"], ["x:0"], True),
+        (["x"], ["x:1"], False),
+        (["x"], ["x", "^y"], True),
+        (["x", "y"], ["y", "x"], False),
+        (["x", "y"], ["x"], False),
+    ],
+)
+def test_ops_of_one_type_on_one_source(
+    inputs: Sequence[str], others: Sequence[str], equal: bool
+) -> None:
+    ops = [op("one", "Slice", "", "", *inputs), op("other", "Slice", "", "", *others)]
+
+    assert are_equal(X, op("y", "Placeholder"), *ops) == equal
+
+
+@pytest.mark.parametrize(
+    ("tensors", "equal"), [(("x", "x:0"), True), (("x", "x:1"), False), (("x:1", "x:1"), True)]
+)
+def test_outputs_of_one_op(tensors: tuple[str, str], equal: bool) -> None:
+    assert are_equal(X, tensors=tensors) == equal
+
+
+@pytest.mark.parametrize("attribute", ["seed", "shared_name", "frame_name"])
+def test_what_only_names_an_op_makes_no_other(attribute: str) -> None:
+    attributes = {"one": {attribute: 1}, "other": {attribute: 2}}
+
+    assert are_equal(X, *twice("Cast", "x"), attributes=attributes)
+
+
+def test_attributes_may_come_in_any_order() -> None:
+    attributes = {"one": {"axis": 1, "keep": True}, "other": {"keep": True, "axis": 1}}
+
+    assert are_equal(X, *twice("Sum", "x"), attributes=attributes)
+
+
+def test_another_attribute_makes_another() -> None:
+    attributes = {"one": {"axis": 1}, "other": {"axis": 2}}
+
+    assert not are_equal(X, *twice("Cast", "x"), attributes=attributes)
+
+
+@pytest.mark.parametrize(
+    ("values", "equal"),
+    [
+        ({"one": 4, "other": 4}, True),
+        ({"one": 4, "other": 8}, False),
+        ({"one": 4}, False),
+        ({}, False),
+    ],
+)
+def test_constants_are_equal_by_their_values(values: Mapping[str, int], equal: bool) -> None:
+    assert are_equal(*twice("Const"), values=values) == equal
+
+
+@pytest.mark.parametrize(
+    ("kind", "equal"),
+    [
+        ("ReadVariableOp", True),
+        ("Identity", True),
+        ("RefSwitch", True),
+        ("ResourceGather", True),
+        ("ResourceGatherNd", True),
+        ("AssignAddVariableOp", False),
+        ("IteratorGetNext", False),
+        ("QueueDequeueV2", False),
+        ("ReaderReadV2", False),
+    ],
+)
+def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(
+    kind: str, equal: bool
+) -> None:
+    assert are_equal(op("state", "VarHandleOp"), *twice(kind, "state", "x"), X) == equal
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "QueueDequeueManyV2",
+        "ReaderReadV2",
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "RandomShuffle",
+        "TruncatedNormal",
+        "Multinomial",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "LogUniformCandidateSampler",
+    ],
+)
+def test_what_an_op_yields_anew_is_its_own(kind: str) -> None:
+    assert not are_equal(X, *twice(kind, "x"))
+
+
+@pytest.mark.parametrize(("length", "equal"), [(100, True), (2000, False)])
+def test_chains_of_ops_are_followed_as_far_as_slices_are_computed(
+    length: int, equal: bool
+) -> None:
+    """And no further: those of a recurrent model would be too deep."""
+    ops = [X]
+    for chain in ("one", "other"):
+        names = ["x", *(f"{chain}_{number}" for number in range(length)), chain]
+        ops += [op(name, "Neg", "", "", before) for before, name in pairwise(names)]
+
+    assert are_equal(*ops) == equal
+
+
+def test_what_a_loop_yields_is_equal_to_what_is_computed_alike() -> None:
+    ops = [
+        op("enter", "Merge", "", "", "x", "next"),
+        op("next", "Neg", "", "", "enter"),
+        op("other", "Merge", "", "", "x", "next"),
+    ]
+
+    assert are_equal(X, *ops, tensors=("enter", "other"))
+
+
+def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> list[Op]:
+    """Two iterators, each made of a dataset of its own."""
+    return [
+        op("files", source),
+        op("more", source),
+        *(
+            built
+            for name, kind, files in zip(("one", "other"), kinds, ("files", of), strict=True)
+            for built in (
+                op(f"{name}/data", kind, "", "", files),
+                op(name, "IteratorV2"),
+                op(f"{name}/make", "MakeIterator", "", "", f"{name}/data", name),
+            )
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ops", "equal"),
+    [
+        pytest.param(pipelines("BatchDataset", "BatchDataset"), True, id="alike"),
+        pytest.param(pipelines("BatchDataset", "ShardDataset"), False, id="of another kind"),
+        pytest.param(pipelines("BatchDataset", "BatchDataset", of="more"), False, id="of others"),
+        pytest.param(
+            pipelines("BatchDataset", "BatchDataset", source="Generator", of="more"),
+            True,
+            id="of sources that are made alike",
+        ),
+    ],
+)
+def test_pipelines_that_are_made_alike(ops: Sequence[Op], equal: bool) -> None:
+    assert are_equal(*ops, by_kind=True) == equal
+    assert not are_equal(*ops)
+
+
+def test_variables_and_placeholders_are_never_made_alike() -> None:
+    assert not are_equal(*twice("VarHandleOp"), by_kind=True)
+    assert not are_equal(*twice("Placeholder"), by_kind=True)
+    assert not are_equal(*twice("PlaceholderV2"), by_kind=True)

@@ -1,0 +1,279 @@
+"""Which ops compute with a variable, and which GPUs are towers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks import Device, Op, Placement
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.core.placement import StepOps
+from placement_checks.core.strategies import Strategy
+
+
+def read_by(graph: Placement, variable: str) -> list[str]:
+    flow = analyse(graph).flow
+    return [flow.names[number] for number in analyse(graph).reads_by_gpu.readers[variable]]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "Identity",
+        "RefIdentity",
+        "ReadVariableOp",
+        "Enter",
+        "RefEnter",
+        "Switch",
+        "RefSwitch",
+        "RefMerge",
+        "StopGradient",
+        "Cast",
+    ],
+)
+def test_readers_follow_copies_of_the_value(copy: str) -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("copy", copy, "", "", "v"),
+        op("again", "Identity", "", "", "copy:1"),
+        op("conv", "Conv2D", "", "", "x", "again"),
+        op("relu", "Relu", "", "", "conv"),
+    )
+    assert read_by(graph, "v") == ["conv"]
+
+
+@pytest.mark.parametrize("mixed", ["Merge", "Exit"])
+def test_what_may_yield_another_value_is_a_reader_itself(mixed: str) -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("mixed", mixed, "", "", "v", "other"),
+        op("conv", "Conv2D", "", "", "x", "mixed"),
+    )
+    assert read_by(graph, "v") == ["mixed"]
+
+
+def test_what_takes_one_of_several_values_reads_that_one() -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("both", "IdentityN", "", "", "v", "other"),
+        op("conv", "Conv2D", "", "", "x", "both"),
+        op("relu", "Relu", "", "", "both:1"),
+    )
+    assert read_by(graph, "v") == ["conv"]
+
+
+@pytest.mark.parametrize(
+    ("type", "reads"),
+    [
+        ("MatMul", True),
+        ("ResourceGather", True),
+        ("ScatterNd", True),
+        ("TensorScatterUpdate", True),
+        ("TensorListScatter", True),
+        ("CollectiveReduceScatterV2", True),
+        ("StridedSliceAssign", False),
+        ("CountUpTo", False),
+        ("AccumulatorApplyGradient", False),
+        ("AssignVariableOp", False),
+        ("ResourceApplyAdam", False),
+        ("ResourceScatterAdd", False),
+        ("ScatterNdUpdate", False),
+        ("VarIsInitializedOp", False),
+        ("IsVariableInitialized", False),
+        ("VariableShape", False),
+        ("SaveV2", False),
+        ("DestroyResourceOp", False),
+    ],
+)
+def test_readers_compute_with_the_value(type: str, reads: bool) -> None:
+    graph = placement(op("v", "VarHandleOp"), op("user", type, "", "", "v"))
+    assert (read_by(graph, "v") == ["user"]) == reads
+
+
+def test_readers_of_a_value_that_goes_round_a_loop_are_found_once() -> None:
+    graph = placement(
+        op("v", "VariableV2"),
+        op("enter", "RefEnter", "", "", "v", "back"),
+        op("back", "Identity", "", "", "enter"),
+        op("add", "Add", "", "", "enter", "back"),
+    )
+    assert read_by(graph, "v") == ["add"]
+
+
+def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers() -> None:
+    """By the request, wherever the placer put them, with the reader that was built first."""
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+        op("late", "MatMul", "/gpu:10", "CPU:0", "w"),
+        op("first", "MatMul", "/gpu:2", "GPU:0", "w"),
+        op("second", "MatMul", "/gpu:2", "GPU:0", "w"),
+        op("summary", "Mean", "/cpu:0", "CPU:0", "w"),
+        op("free", "L2Loss", "", "GPU:0", "w"),
+        op("unread", "VarHandleOp", "/gpu:3", "GPU:0"),
+    )
+    assert [(gpu.device.short, gpu.reads) for gpu in analyse(graph).reads_by_gpu.gpus] == [
+        ("/device:GPU:2", {"w": "first"}),
+        ("/device:GPU:10", {"w": "late"}),
+    ]
+
+
+def test_towers_of_a_cluster_are_ordered_by_job_and_task() -> None:
+    names = ["/job:worker/task:1/gpu:0", "/job:worker/task:0/gpu:1", "/job:chief/task:2/gpu:0"]
+    graph = placement(
+        op("w", "VarHandleOp"), *(op(name, "MatMul", name, "", "w") for name in names)
+    )
+    assert [gpu.reads["w"] for gpu in analyse(graph).reads_by_gpu.gpus] == names[::-1]
+
+
+def looked_up(*more: Op, trained: bool = True) -> Placement:
+    """Two tables that the host looks up for each of two GPUs, which compute a loss with that."""
+    ops = [op("ids", "Placeholder"), op("first", "VarHandleOp", "/cpu:0")]
+    ops.append(op("second", "VarHandleOp", "/cpu:0"))
+    for i in (0, 1):
+        gpu = f"/gpu:{i}"
+        ops += [
+            op(f"row_{i}", "ResourceGather", "/cpu:0", "", "first", "ids"),
+            op(f"other_{i}", "ResourceGather", "/cpu:0", "", "second", "ids"),
+            op(f"both_{i}", "ConcatV2", "/cpu:0", "", f"row_{i}", f"other_{i}"),
+            op(f"scaled_{i}", "Mul", "/cpu:0", "", f"other_{i}", "factor"),
+            op(f"own_{i}", "Tanh", gpu, "", f"scaled_{i}"),
+            op(f"loss_{i}", "Mean", gpu, "", f"both_{i}", f"own_{i}"),
+        ]
+        if trained:
+            ops.append(op(f"gradients/loss_{i}_grad/Mul", "Mul", gpu, "", f"both_{i}"))
+    objectives = ("loss_0:0", "loss_1:0", "gone")
+    return placement(*ops, *more, step=StepOps(objectives=objectives))
+
+
+def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> None:
+    """Every table that has a part in it; by the first ops alone, and no backward op."""
+    graph = looked_up()
+
+    assert read_by(graph, "first") == ["row_0", "row_1", "loss_0", "loss_1"]
+    assert read_by(graph, "second") == [
+        "other_0",
+        "other_1",
+        "own_0",
+        "loss_0",
+        "own_1",
+        "loss_1",
+    ]
+    assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
+        {"first": "loss_0", "second": "own_0"},
+        {"first": "loss_1", "second": "own_1"},
+    ]
+
+
+def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
+    graph = replace(looked_up(trained=False), step=StepOps())
+
+    assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
+        {"first": "loss_0", "second": "own_0"},
+        {"first": "loss_1", "second": "own_1"},
+    ]
+    assert analyse(graph).variables_read == {"first", "second"}
+
+
+def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once() -> None:
+    graph = looked_up(op("penalty", "Mul", "/gpu:0", "", "first", "row_0"))
+
+    assert read_by(graph, "first").count("penalty") == 1
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained: bool) -> None:
+    """A third GPU that only looks at what the host makes of a table, for a summary."""
+    graph = looked_up(
+        op("norm", "L2Loss", "/cpu:0", "", "first"),
+        op("shown", "Sqrt", "/gpu:2", "", "norm"),
+        trained=trained,
+    )
+
+    assert len(analyse(graph).reads_by_gpu.gpus) == 2
+
+
+def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> None:
+    """Two parts of one model: each reads what is its own."""
+    graph = placement(
+        op("w", "VarHandleOp", "/gpu:0"),
+        op("v", "VarHandleOp", "/gpu:1"),
+        op("first", "MatMul", "/gpu:0", "", "x", "w"),
+        op("second", "MatMul", "/gpu:1", "", "first", "v"),
+    )
+
+    assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
+        {"w": "first"},
+        {"v": "second"},
+    ]
+
+
+def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
+    graph = placement(
+        *(op(name, "VarHandleOp", "/cpu:0") for name in "uvw"),
+        op("first", "MatMul", "/gpu:0", "", "x", "u"),
+        op("second", "MatMul", "/gpu:1", "", "first", "v"),
+        op("third", "MatMul", "/gpu:2", "", "x", "w"),
+    )
+    parts = analyse(graph).reads_by_gpu
+
+    assert parts.models([0, 1, 2]) == [[0, 1], [2]]
+    assert parts.models([1, 2]) == [[1], [2]]
+    assert parts.models([0, 2]) == [[0], [2]]
+
+
+@pytest.mark.parametrize(("strategy", "towers"), [(None, 1), ("MirroredStrategy", 2)])
+def test_replicas_that_use_each_others_results_are_towers(
+    strategy: str | None, towers: int
+) -> None:
+    """They normalise by the rows of all: each takes a sum of what both have computed."""
+    reads = [
+        each
+        for i in (0, 1)
+        for each in (
+            op(f"v{i}", "VarHandleOp", f"/gpu:{i}"),
+            op(f"rows/{i}", "MatMul", f"/gpu:{i}", "", "x", f"v{i}"),
+        )
+    ]
+    sums = [
+        each
+        for i in (0, 1)
+        for each in (
+            op(f"sum/{i}", "CollectiveReduceV2", f"/gpu:{i}", "", "rows/0", "rows/1"),
+            op(f"g{i}", "VarHandleOp", f"/gpu:{i}"),
+            op(f"out/{i}", "MatMul", f"/gpu:{i}", "", f"sum/{i}", f"g{i}"),
+        )
+    ]
+    gpus = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+    known = None if strategy is None else Strategy(strategy, gpus)
+    graph = placement(*reads, *sums, strategy=known)
+
+    assert len(analyse(graph).towers) == towers
+
+
+def test_the_body_of_a_function_reads_what_the_call_takes() -> None:
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0"),
+        op("call", "PartitionedCall", "/gpu:0", "", "w"),
+        op("call/MatMul", "MatMul", "/gpu:0", "", "w", caller="call"),
+    )
+
+    assert read_by(graph, "w") == ["call/MatMul"]
+
+
+def test_what_only_an_update_computes_with_is_not_read() -> None:
+    """A velocity: the step slows it down, and no tower looks at it."""
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0"),
+        op("velocity", "VarHandleOp", "/cpu:0"),
+        op("loss", "MatMul", "/gpu:0", "", "x", "w"),
+        op("gradients/loss_grad/MatMul", "MatMul", "/gpu:0", "", "loss"),
+        op("slower", "Mul", "/gpu:0", "", "velocity", "momentum"),
+        op("new", "AddV2", "/gpu:0", "", "slower", "gradients/loss_grad/MatMul"),
+        op("update", "AssignSubVariableOp", "/cpu:0", "", "w", "new"),
+        step=StepOps(train_op=("update",), objectives=("loss",)),
+    )
+
+    assert read_by(graph, "velocity") == []
+    assert read_by(graph, "w") == ["loss"]

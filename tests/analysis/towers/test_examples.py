@@ -1,0 +1,97 @@
+"""Which values depend on examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.discovery import cached_inputs, from_examples
+from placement_checks.core.devices import Device
+from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.strategies import Copy, Strategy
+
+
+@pytest.mark.parametrize(
+    ("kind", "depends"),
+    [
+        ("Placeholder", True),
+        ("PlaceholderWithDefault", True),
+        ("IteratorGetNext", True),
+        ("QueueDequeueManyV2", True),
+        ("ReaderReadV2", True),
+        ("RandomUniform", True),
+        ("StatelessRandomNormal", True),
+        ("VarHandleOp", False),
+        ("Const", False),
+    ],
+)
+def test_what_is_fed_read_or_drawn_is_an_example(kind: str, depends: bool) -> None:
+    graph = placement(op("source", kind), op("value", "Mul", "", "", "source", "source"))
+
+    assert list(from_examples(graph, analyse(graph).flow)) == [depends, depends]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "depends"),
+    [
+        ("Placeholder", (), False),
+        ("PlaceholderWithDefault", (), False),
+        ("Placeholder", (None,), True),
+        ("Placeholder", None, True),
+        ("IteratorGetNext", (), True),
+    ],
+)
+def test_one_number_that_is_fed_is_a_rate_and_no_example(
+    kind: str, shape: Sequence[int | None] | None, depends: bool
+) -> None:
+    graph = placement(
+        op("rate", kind),
+        op("decay", "Mul", "", "", "penalty", "rate"),
+        outputs={"rate": None if shape is None else tuple(shape)},
+    )
+
+    assert list(from_examples(graph, analyse(graph).flow)) == [depends, depends]
+
+
+@pytest.mark.parametrize(
+    ("collections", "cached"),
+    [
+        ({TRAINABLE: ["w"], GLOBAL: ["w", "mean"]}, ["images"]),
+        ({GLOBAL: ["w", "mean", "images"]}, []),
+        ({TRAINABLE: [], GLOBAL: []}, []),
+        ({}, []),
+    ],
+)
+def test_a_variable_that_is_neither_trained_nor_saved_holds_examples(
+    collections: Mapping[str, Sequence[str]], cached: Sequence[str]
+) -> None:
+    """Of a scalar, such as the count of a metric, that is not to be thought."""
+    graph = placement(
+        *(op(name, "VarHandleOp") for name in ("w", "mean", "images", "seen")),
+        shapes={"seen": ()},
+        collections={key: [*names, "seen"][: len(names)] for key, names in collections.items()},
+    )
+
+    assert cached_inputs(graph) == frozenset(cached)
+    examples = from_examples(graph, analyse(graph).flow)
+    assert [graph.by_number[op].name for op in range(4) if examples[op]] == cached
+
+
+def test_the_copy_of_a_replica_holds_no_examples() -> None:
+    names = ["w", "w/replica_1", "images"]
+    graph = placement(
+        *(op(name, "VarHandleOp") for name in names),
+        shapes=dict.fromkeys(names, (2,)),
+        collections={TRAINABLE: ["w"], GLOBAL: ["w"]},
+    )
+    copies = {"w": Copy("w", 0), "w/replica_1": Copy("w", 1)}
+    gpus = [Device.parse(f"/gpu:{index}") for index in range(2)]
+
+    mirrored = replace(graph, strategy=Strategy("MirroredStrategy", gpus, copies))
+
+    assert cached_inputs(graph) == {"w/replica_1", "images"}
+    assert cached_inputs(mirrored) == {"images"}

@@ -1,0 +1,80 @@
+"""Whether a loss is a mean over rows: what divides the sums in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.inputs import Scales, scales_of
+from placement_checks.graph.reading import from_live_graph, requested
+
+tf1 = tf.compat.v1
+ROWS = 8
+
+
+def scales(loss: Callable[[Any, Any], Any], rows: int | None = ROWS) -> Scales | None:
+    """Those of a loss of x (rows, 4) and y (rows, 4), beside a weight penalty."""
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [rows, 4], name="x")
+        y = tf1.placeholder(tf.float32, [rows, 4], name="y")
+        weights = tf1.get_variable("weights", [4])
+        total = tf.identity(loss(x * weights, y) + 3.0 * tf.nn.l2_loss(weights), name="total")
+    analysis = analyse(requested(from_live_graph(graph, "program")))
+    return scales_of(analysis, analysis.flow.number[total.op.name])
+
+
+def squared(x: Any, y: Any) -> Any:
+    return tf.math.squared_difference(x, y)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y: tf.reduce_mean(squared(x, y)),
+        lambda x, y: tf.reduce_mean(tf.reduce_sum(squared(x, y), axis=1)),
+        lambda x, y: -tf.reduce_mean(x) + tf.cast(tf.reduce_mean(y), tf.float32),
+        lambda x, y: tf.reduce_mean(tf.stack([tf.reduce_mean(x), tf.reduce_mean(y)])),
+        lambda x, y: tf.add_n([tf.stop_gradient(tf.reduce_mean(x)), tf.reduce_mean(y)]),
+    ],
+)
+def test_means_are_divided_by_nothing_else(loss: Callable[[Any, Any], Any]) -> None:
+    assert scales(loss) == Scales([], [])
+
+
+@pytest.mark.parametrize("rows", [ROWS, None])
+def test_what_sums_are_divided_by(rows: int | None) -> None:
+    def of_library(x: Any, y: Any) -> Any:
+        return tf1.losses.mean_squared_error(x, y, scope="squares")
+
+    def written_down(x: Any, y: Any) -> Any:
+        return tf.math.divide(tf.reduce_sum(squared(x, y)), tf.constant(8.0, name="eight"))
+
+    assert scales(of_library, rows) == Scales(["squares/num_present"], [])
+    assert scales(written_down, rows) == Scales(["eight"], [])
+
+
+def test_what_a_mean_is_multiplied_by() -> None:
+    factor = Scales([], ["factor"])
+
+    assert scales(lambda x, y: tf.constant(8.0, name="factor") * tf.reduce_mean(x - y)) == factor
+    assert scales(lambda x, y: tf.reduce_mean(x - y) * tf.constant(8.0, name="factor")) == factor
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y: tf.reduce_sum(squared(x, y)),
+        lambda x, y: tf.reduce_mean(x) + tf.reduce_sum(y),
+        lambda x, y: tf.reduce_sum(tf.reduce_mean(squared(x, y), axis=1)),
+        lambda x, y: tf.reduce_mean(tf.stack([tf.reduce_sum(x), tf.reduce_sum(y)])),
+        lambda x, y: tf.reduce_mean(x) * tf.reduce_mean(y),
+        lambda x, y: 1.0 / tf.reduce_mean(x - y),
+        lambda x, y: tf.reduce_max(x - y),
+    ],
+)
+def test_what_is_no_mean(loss: Callable[[Any, Any], Any]) -> None:
+    assert scales(loss) is None

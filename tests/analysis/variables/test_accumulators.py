@@ -1,0 +1,141 @@
+"""Variables in which each tower adds up what the program shows, or applies later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support.towers import accumulating, gradient, host, on, program, variable
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.variables.layout import accumulators
+from placement_checks.core.placement import TRAINABLE
+
+BOTH = {"shown0": 0, "shown1": 1}
+
+
+def found(graph: Placement) -> dict[str, int]:
+    return accumulators(graph).tower_of
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param([], id="that nothing reads yet"),
+        pytest.param(
+            [
+                host("all", "AddN", "shown0", "shown1"),
+                host("report", "ScalarSummary", "tag", "all"),
+                *(host(f"reset{i}", "Assign", f"shown{i}", "zeros") for i in (0, 1)),
+                host("zeros", "Const"),
+            ],
+            id="that the host adds up, shows and resets",
+        ),
+        pytest.param(
+            [
+                host("apart", "Sub", "shown0", "tower_1/w/MatMul"),
+                host("report", "ScalarSummary", "tag", "apart"),
+            ],
+            id="that is shown beside what another tower computes",
+        ),
+        pytest.param(
+            [
+                on(0, "is_set", "IsVariableInitialized", "shown0"),
+                on(0, "switched", "Switch", "shown0", "is_set"),
+                on(0, "value", "Switch", "tower_0/w/MatMul", "is_set"),
+                on(0, "tower_0/add", "AssignAdd", "switched", "value"),
+                on(0, "first", "Assign", "switched:1", "value:1"),
+                on(0, "either", "Merge", "tower_0/add", "first"),
+            ],
+            id="that is set at first",
+        ),
+    ],
+)
+def test_what_a_tower_adds_up_to_be_shown(ops: Sequence[Op]) -> None:
+    assert found(accumulating(*ops)) == BOTH
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            on(0, "tower_0/add", "AssignVariableOp", "shown0", "tower_0/w/MatMul"), id="set"
+        ),
+        pytest.param(host("tower_0/add", "AssignAdd", "shown0", "step/one"), id="a count"),
+        pytest.param(
+            host("more", "AssignAdd", "shown0", "tower_1/w/MatMul"), id="of several towers"
+        ),
+        pytest.param(on(0, "tower_0/loss", "Mul", "tower_0/w/MatMul", "shown0"), id="in the loss"),
+        pytest.param(
+            on(0, "tower_0/loss", "Mul", "tower_0/w/MatMul", "tower_0/add"),
+            id="in the loss, as soon as it is added to",
+        ),
+        pytest.param(
+            host("loss", "AddN", "tower_0/loss", "tower_0/add"), id="in the loss that is told"
+        ),
+        pytest.param(on(0, "predict", "Sub", "tower_0/x", "shown0"), id="evaluated with"),
+        pytest.param(
+            host("update/w", "ResourceApplyAdam", "w", "shown0", "mean/w"), id="taken by an update"
+        ),
+    ],
+)
+def test_what_is_no_accumulator(op: Op) -> None:
+    assert found(accumulating(op)) == {"shown1": 1}
+
+
+def test_a_moving_average_is_none() -> None:
+    """Evaluation reads it."""
+    graph = accumulating(
+        on(0, "apart", "Sub", "tower_0/w/MatMul", "shown0"),
+        on(0, "tower_0/add", "AssignAddVariableOp", "shown0", "apart"),
+    )
+
+    assert found(graph) == {"shown1": 1}
+
+
+def test_what_no_gradient_trains_may_be_called_trainable() -> None:
+    """As tf.Variable calls every variable."""
+    assert found(accumulating(collections={TRAINABLE: ["w", "shown1"]})) == BOTH
+
+
+def test_the_counter_of_a_program_is_none() -> None:
+    assert found(program(variable("other"))) == {}
+
+
+def summing(*changes: Op) -> Placement:
+    """Each tower adds up its gradients; the step takes their mean, other ops clear them."""
+    ops = [host("sum/w", "AddN", "tower_0/mean", "tower_1/mean"), host("zeros", "Const")]
+    for i in (0, 1):
+        ops += [
+            variable(f"own{i}", at=f"GPU:{i}"),
+            host(f"own{i}/Assign", "AssignVariableOp", f"own{i}", "zeros"),
+            on(i, f"own{i}/add", "AssignAddVariableOp", f"own{i}", gradient(i)),
+            on(i, f"own{i}/clear", "AssignVariableOp", f"own{i}", "zeros"),
+            on(i, f"tower_{i}/read", "ReadVariableOp", f"own{i}"),
+            on(i, f"tower_{i}/mean", "RealDiv", f"tower_{i}/read", "share"),
+        ]
+    return program(*ops, *changes)
+
+
+def test_gradients_that_a_tower_adds_up_until_they_are_applied() -> None:
+    assert found(summing()) == {"own0": 0, "own1": 1}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            on(0, "own0/clear", "AssignVariableOp", "own0", gradient(0)), id="never emptied"
+        ),
+        pytest.param(host("own0/clear", "AssignVariableOp", "own0", "saved"), id="restored"),
+        pytest.param(
+            on(0, "own0/add", "AssignAddVariableOp", "own0", "tower_0/x"), id="not of gradients"
+        ),
+        pytest.param(
+            on(0, "own0/add", "AssignVariableOp", "own0", gradient(0)), id="not added to"
+        ),
+        pytest.param(on(0, "tower_0/loss", "Mul", "tower_0/w/MatMul", "own0"), id="in the loss"),
+    ],
+)
+def test_what_is_no_accumulator_of_gradients(op: Op) -> None:
+    assert found(summing(op, host("saved", "RestoreV2"))) == {"own1": 1}

@@ -1,0 +1,259 @@
+"""Whether a tower's loss contains what another tower computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.graphs import op
+from support.towers import host, on, program, variable
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.mixed_losses import meetings, mixed_losses
+
+
+def mixed(graph: Placement) -> list[tuple[int, int, str]]:
+    """The tower, the other, and the op of the other that its loss contains."""
+    names = analyse(graph).flow.names
+    return [(found.tower, found.other, names[found.path[-1]]) for found in mixed_losses(graph)]
+
+
+def towers(*ops: Op, count: int = 2, **more: Any) -> Placement:
+    return program(*ops, gpus=range(count), **more)
+
+
+def outputs(count: int) -> list[str]:
+    """What the towers compute with the shared variable."""
+    return [f"tower_{i}/w/MatMul" for i in range(count)]
+
+
+def losses(count: int, kind: str, *inputs: str) -> list[Op]:
+    """Each tower's loss, of its own output and some more."""
+    return [on(i, f"tower_{i}/loss", kind, outputs(count)[i], *inputs) for i in range(count)]
+
+
+# Symmetry is no leak.
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(
+            lambda count: [
+                *(on(i, f"moment_{i}", "Mean", outputs(count)[i]) for i in range(count)),
+                host("moments", "AddN", *(f"moment_{i}" for i in range(count))),
+                *losses(count, "SquaredDifference", "moments"),
+            ],
+            id="moments of all towers",
+        ),
+        pytest.param(
+            lambda count: [
+                host("everyone", "ConcatV2", *outputs(count), "axis"),
+                *(
+                    on(i, f"near_{i}", "MatMul", outputs(count)[i], "everyone")
+                    for i in range(count)
+                ),
+                *(on(i, f"tower_{i}/loss", "Mean", f"near_{i}") for i in range(count)),
+            ],
+            id="a contrastive loss",
+        ),
+        pytest.param(
+            lambda count: [
+                host("everyone", "ConcatV2", *outputs(count), "axis"),
+                host("scale", "Sqrt", "everyone"),
+                *losses(count, "Mul", "scale"),
+            ],
+            id="a factor that all have a part in",
+        ),
+    ],
+)
+def test_towers_that_depend_on_each_other_alike_are_apart(count: int, ops: Any) -> None:
+    assert mixed(towers(*ops(count), count=count)) == []
+
+
+def test_what_two_towers_take_of_each_other_looks_like_moments_of_both() -> None:
+    """Not found: by data flow alone these are the same."""
+    graph = towers(
+        *(on(i, f"tower_{i}/both", "Add", *outputs(2)) for i in (0, 1)),
+        *(on(i, f"tower_{i}/out", "Tanh", f"tower_{i}/both") for i in (0, 1)),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/out") for i in (0, 1)),
+    )
+
+    assert mixed(graph) == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_where_towers_meet_is_known(count: int) -> None:
+    graph = towers(
+        host("moments", "AddN", *outputs(count)),
+        *losses(count, "SquaredDifference", "moments"),
+        count=count,
+    )
+
+    assert meetings(graph) == {analyse(graph).flow.number["moments"]: (1 << count) - 1}
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(towers(), id="towers that are apart"),
+        pytest.param(
+            towers(losses(2, "AddN", outputs(2)[0])[1]), id="one contains the other's by mistake"
+        ),
+        pytest.param(
+            towers(host("all", "AddN", *outputs(2)), *losses(2, "AddN", "all")),
+            id="both contain the other's by mistake",
+        ),
+    ],
+)
+def test_towers_that_are_not_meant_to_meet_meet_nowhere(graph: Placement) -> None:
+    assert meetings(graph) == {}
+
+
+def test_in_a_ring_each_tower_takes_what_another_does_not() -> None:
+    graph = towers(
+        *(on(i, f"tower_{i}/both", "Add", outputs(3)[i], outputs(3)[i - 1]) for i in range(3)),
+        *(on(i, f"tower_{i}/out", "Tanh", f"tower_{i}/both") for i in range(3)),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/out") for i in range(3)),
+        count=3,
+    )
+
+    assert mixed(graph) == [(i, (i - 1) % 3, outputs(3)[i - 1]) for i in range(3)]
+
+
+def test_the_activations_of_another_tower() -> None:
+    graph = towers(*losses(2, "Tanh")[:1], *losses(2, "SquaredDifference", outputs(2)[0])[1:])
+
+    assert mixed(graph) == [(1, 0, "tower_0/w/MatMul")]
+
+
+def test_the_activations_of_another_tower_that_has_copies_of_the_variables() -> None:
+    other = losses(2, "SquaredDifference", outputs(2)[0])[1]
+
+    assert mixed(program(other, mirrored=True)) == [(1, 0, "tower_0/w/MatMul")]
+    assert mixed(program(mirrored=True)) == []
+
+
+# What is added, or averaged, is a part of a loss.
+
+
+def own(count: int) -> list[Op]:
+    return [on(i, f"own_{i}", "Mean", outputs(count)[i]) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(
+            [host("all", "AddN", "own_0", "own_1"), *losses(2, "AddN", "all")],
+            id="every loss is the total of all",
+        ),
+        pytest.param(
+            [host("all", "Pack", "own_0", "own_1"), *losses(2, "Mean", "all")],
+            id="the mean of the stacked losses",
+        ),
+        pytest.param(
+            [
+                host("weighed", "Mul", "own_0", "share"),
+                host("all", "AddV2", "weighed", "own_1"),
+                host("scaled", "RealDiv", "all", "two"),
+                *losses(2, "AddN", "scaled"),
+            ],
+            id="a weighted mean",
+        ),
+    ],
+)
+def test_a_total_of_all_towers_in_each_loss_is_mixed(ops: Sequence[Op]) -> None:
+    assert mixed(towers(*own(2), *ops)) == [
+        (0, 1, "tower_1/w/MatMul"),
+        (1, 0, "tower_0/w/MatMul"),
+    ]
+
+
+def test_a_part_that_depends_on_both_towers_is_no_part_of_the_other() -> None:
+    graph = towers(
+        host("both", "Mul", *outputs(2)),
+        host("distance", "Sqrt", "both"),
+        *losses(2, "AddN", "distance"),
+    )
+
+    assert mixed(graph) == []
+
+
+def test_a_part_that_is_used_twice_is_looked_at_once() -> None:
+    graph = towers(
+        host("sum", "AddN", *outputs(2)), *losses(2, "AddN", "sum", "sum"), host("loss", "NoOp")
+    )
+
+    assert [found[:2] for found in mixed(graph)] == [(0, 1), (1, 0)]
+
+
+# What depends on weights alone is of no tower.
+
+
+def penalties(count: int) -> list[Op]:
+    return [on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read") for i in range(count)]
+
+
+def test_a_penalty_that_one_tower_makes_is_of_all_that_add_it() -> None:
+    assert mixed(towers(*penalties(1), *own(2), *losses(2, "AddN", "tower_0/l2"))) == []
+
+
+def test_a_penalty_that_one_tower_adds_for_all_is_apart() -> None:
+    graph = towers(*penalties(1), *own(2), losses(2, "AddN", "tower_0/l2")[1])
+
+    assert mixed(graph) == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_penalty_of_each_tower_before_it_beside_its_own(count: int, scaled: bool) -> None:
+    """A collection of penalties that each tower adds up, and adds its own to."""
+    names = [f"tower_{i}/l2" for i in range(count)]
+    scales = [host(f"scaled_{i}", "Mul", name, "decay") for i, name in enumerate(names)]
+    added = [op.name for op in scales] if scaled else names
+    graph = towers(
+        host("decay", "Const"),
+        *penalties(count),
+        *(scales if scaled else ()),
+        *(
+            on(i, f"tower_{i}/loss", "AddN", outputs(count)[i], *added[: i + 1])
+            for i in range(count)
+        ),
+        count=count,
+        values={"decay": 0.1},
+    )
+
+    assert [found[0] for found in mixed(graph)] == list(range(1, count))
+    assert mixed(graph)[0] == (1, 0, "tower_0/l2")
+
+
+def test_penalties_on_different_weights_are_no_doubled_ones() -> None:
+    ops = [on(i, f"{name}/l2", "L2Loss", f"tower_{i}/{name}/read") for i, name in enumerate("ab")]
+    whole = [
+        on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/b/MatMul", "a/l2", "b/l2") for i in (0, 1)
+    ]
+
+    assert mixed(towers(*ops, *whole, variables=["a", "b"])) == []
+
+
+def test_a_penalty_that_each_tower_makes_and_adds_twice_is_its_own() -> None:
+    twice = [on(i, f"tower_{i}/l2_again", "L2Loss", f"tower_{i}/w/read") for i in (0, 1)]
+    whole = [
+        on(i, f"tower_{i}/loss", "AddN", outputs(2)[i], f"tower_{i}/l2", f"tower_{i}/l2_again")
+        for i in (0, 1)
+    ]
+
+    assert mixed(towers(*penalties(2), *twice, *whole)) == []
+
+
+def test_where_no_loss_depends_on_examples_every_part_counts() -> None:
+    """A graph that was cut down to what is computed of weights."""
+    ops = [op(f"tower_{i}/x", "Const", f"/gpu:{i}", f"GPU:{i}") for i in (0, 1)]
+    whole = on(1, "tower_1/loss", "AddN", "tower_1/hidden", "tower_0/hidden")
+    hidden = [on(i, f"tower_{i}/hidden", "Tanh", outputs(2)[i]) for i in (0, 1)]
+
+    assert mixed(towers(variable("unread"), *ops, *hidden, whole)) == [(1, 0, "tower_0/w/MatMul")]

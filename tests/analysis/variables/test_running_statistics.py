@@ -1,0 +1,171 @@
+"""The updates of statistics, and what runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.towers import host, on, program, variable
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.variables.running_statistics import statistics
+
+
+def normalised(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) -> Placement:
+    """Towers that compute with their moments, and update one moving mean each."""
+    own = [variable("mean")]
+    for i in range(count):
+        own += [
+            on(i, f"tower_{i}/moments", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/norm", "Sub", f"tower_{i}/w/MatMul", f"tower_{i}/moments"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/norm"),
+            host(f"tower_{i}/update", "AssignSubVariableOp", "mean", f"tower_{i}/moments"),
+        ]
+    train = host("train", "NoOp", "^update/w", *(f"^tower_{i}/update" for i in runs))
+    return program(*own, train, *ops, gpus=range(count), **more)
+
+
+def updates(graph: Placement) -> list[str]:
+    return [analyse(graph).flow.names[op] for op in statistics(graph).updates]
+
+
+def group(name: str, *towers: int) -> Op:
+    return host(name, "NoOp", *(f"^tower_{i}/update" for i in towers))
+
+
+def test_what_a_tower_computes_for_its_loss_and_assigns_is_a_statistic() -> None:
+    assert updates(normalised()) == ["tower_0/update", "tower_1/update"]
+
+
+@pytest.mark.parametrize("at", [host, lambda *op: on(0, *op)])
+def test_a_variable_that_is_set_to_what_is_fed_is_none(at: Any) -> None:
+    """A setter, that was built within a tower's scope."""
+    graph = normalised(
+        variable("noise"),
+        at("new", "Placeholder"),
+        host("set", "AssignVariableOp", "noise", "new"),
+    )
+
+    assert "set" not in updates(graph)
+
+
+def test_what_a_tower_computes_beside_its_loss_is_no_statistic() -> None:
+    graph = normalised(
+        variable("seen"),
+        on(0, "accuracy", "Mean", "tower_0/labels"),
+        on(0, "tower_0/labels", "Placeholder"),
+        host("set", "AssignVariableOp", "seen", "accuracy"),
+    )
+
+    assert "set" not in updates(graph)
+
+
+def test_what_is_computed_of_weights_on_the_way_to_a_loss_is_a_statistic() -> None:
+    """The power iteration of a spectral norm."""
+    graph = program(
+        variable("u"),
+        on(0, "tower_0/v", "MatMul", "tower_0/w/read", "u"),
+        on(0, "tower_0/u", "MatMul", "tower_0/w/read", "tower_0/v"),
+        on(0, "tower_0/w/MatMul", "MatMul", "tower_0/x", "tower_0/u"),
+        host("set", "AssignVariableOp", "u", "tower_0/u"),
+    )
+
+    assert updates(graph) == ["set"]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_another_step_runs_is_that_steps(trains: bool) -> None:
+    """Of networks that are trained in turn."""
+    update = "ResourceApplyAdam" if trains else "NoOp"
+    graph = normalised(
+        variable("v"),
+        host("update/v", update, "v", "rate"),
+        host("other", "NoOp", "^update/v", "^tower_0/update", "^tower_1/update"),
+    )
+
+    assert (updates(graph) == []) == trains
+
+
+@pytest.mark.parametrize(
+    ("runs", "count", "tower"),
+    [((0,), 2, 0), ((1,), 2, 1), ((0, 1), 2, None), ((), 2, None), ((1,), 3, 1), ((), 1, None)],
+)
+def test_the_only_tower_whose_updates_run(
+    runs: Sequence[int], count: int, tower: int | None
+) -> None:
+    graph = normalised(runs=runs, count=count)
+
+    only = statistics(graph).only_tower(analyse(graph).updates.steps, statistics(graph).updates)
+
+    assert only == tower
+
+
+def test_the_one_tower_there_is_is_not_the_only_one_of_several() -> None:
+    graph = normalised(runs=[0], count=1)
+
+    steps = analyse(graph).updates.steps
+    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+
+
+@pytest.mark.parametrize("runs", ["^tower_0/update", "^tower_0/update ^second"])
+def test_a_part_of_a_towers_updates_is_no_whole_set(runs: str) -> None:
+    """Both of them are, but the other tower has one update only."""
+    graph = normalised(
+        variable("variance"),
+        host("second", "AssignSubVariableOp", "variance", "tower_0/moments"),
+        host("train", "NoOp", "^update/w", *runs.split()),
+    )
+
+    steps = analyse(graph).updates.steps
+    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+
+
+def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
+    graph = normalised(
+        variable("both"),
+        host("set", "AssignVariableOp", "both", "all"),
+        host("all", "AddN", "tower_0/moments", "tower_1/moments"),
+        runs=[0],
+    )
+
+    steps = analyse(graph).updates.steps
+    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+
+
+@pytest.mark.parametrize(
+    ("ops", "named"),
+    [
+        pytest.param([group("updates", 0, 1)], "updates", id="all"),
+        pytest.param([group("updates", 0)], "updates", id="the first tower's"),
+        pytest.param([group("updates", 1)], None, id="the last tower's"),
+        pytest.param(
+            [group("one", 0), group("other", 1), host("updates", "NoOp", "^one", "^other")],
+            "updates",
+            id="a group of groups",
+        ),
+        pytest.param([], None, id="none"),
+        pytest.param(
+            [group("gradients/group_deps", 0, 1)], None, id="what orders the backward pass"
+        ),
+    ],
+)
+def test_the_group_apart_from_the_step_that_runs_the_updates(
+    ops: Sequence[Op], named: str | None
+) -> None:
+    graph = normalised(*ops)
+
+    found = statistics(graph).group_apart(statistics(graph).updates)
+
+    assert (None if found is None else analyse(graph).flow.names[found]) == named
+
+
+@pytest.mark.parametrize(
+    ("ops", "each"),
+    [([group("one", 0)], True), ([], False), ([group("gradients/one", 0)], False)],
+)
+def test_whether_each_towers_updates_are_in_a_group(ops: Sequence[Op], each: bool) -> None:
+    graph = normalised(*ops, runs=[1])
+
+    assert statistics(graph).each_in_a_group(statistics(graph).updates) == each

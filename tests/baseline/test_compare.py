@@ -1,0 +1,293 @@
+"""What a baseline says of a placement: sound refactors keep it, what is elsewhere is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from support.baselines import TWO, WITH_SLOTS, difference, moved, renamed, report
+from support.graphs import placement
+from support.towers import gradient, host, on, program
+
+from placement_checks import Machine, Placement
+from placement_checks.baseline.compare import compare, written
+from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import NO_OP
+from placement_checks.core.variables import Variables
+
+
+@pytest.mark.parametrize("graph", [TWO, WITH_SLOTS, program(gpus=[0]), program(gpus=range(12))])
+def test_a_program_keeps_its_own_baseline(graph: Placement) -> None:
+    found = difference(graph, graph)
+
+    assert not found
+    assert not found.notes
+    assert found.same == len(graph.ops) - len(graph.variables) - 1  # and the train op
+
+
+def test_names_do_not_count() -> None:
+    found = difference(TWO, renamed(TWO, lambda name: f"net/{name}"))
+
+    assert not found
+    assert found.notes == ["3 variables renamed: w is net/w, v is net/v, step is net/step"]
+
+
+def test_nor_does_the_order_of_building() -> None:
+    backwards = replace(TWO, variables=Variables(reversed(TWO.variables)))
+
+    assert not difference(TWO, backwards)
+
+
+def test_an_op_elsewhere_is_named_with_its_address() -> None:
+    new = moved(renamed(TWO, lambda name: f"net/{name}"), **{"net/tower_1/v/MatMul": "/gpu:0"})
+
+    assert report(TWO, new) == (
+        "1 moved, 0 new, 0 gone; 27 ops where towers.txt says\n"
+        "moved:\n"
+        "  forward of tower 1, layer net: /gpu:1 -> /gpu:0  "
+        "(1 op: MatMul net/tower_1/v/MatMul)\n"
+        "crosses now, a step:\n"
+        "  /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing\n"
+        "  /gpu:1 -> /gpu:0: 1 copy of unknown size, before nothing\n"
+        "no difference of places:\n"
+        "  3 variables renamed: w is net/w, v is net/v, step is net/step"
+    )
+
+
+def with_variable(name: str, place: str) -> Placement:
+    """What a placer does where a variable asks for another device: what is bound to it follows."""
+    reads = {f"tower_{tower}/{name}/read": place for tower in (0, 1)}
+    return moved(WITH_SLOTS, **{name: place, f"update/{name}": place, **reads})
+
+
+def test_a_variable_is_one_line_with_what_goes_with_it() -> None:
+    new = moved(with_variable("w", "/gpu:0"), **{"w/m": "/gpu:0"})
+
+    assert report(WITH_SLOTS, new).split("\n")[:3] == [
+        "1 moved, 0 new, 0 gone; 28 ops where towers.txt says",
+        "moved:",
+        "  variable w: /cpu:0 -> /gpu:0  (16 bytes, 3 ops with it, 1 slot with it)",
+    ]
+
+
+def test_what_a_variable_leaves_behind_is_told() -> None:
+    lines = report(WITH_SLOTS, moved(WITH_SLOTS, w="/gpu:0")).split("\n")
+
+    assert lines[2] == "  variable w: /cpu:0 -> /gpu:0  (16 bytes)"
+    assert lines[3] == (
+        "  apply, layer w: with its variable on /gpu:0 -> /cpu:0  "
+        "(1 op: ResourceApplyMomentum update/w)"
+    )
+
+
+def test_slots_elsewhere_are_one_line() -> None:
+    new = moved(WITH_SLOTS, **{"w/m": "/gpu:1", "v/m": "/gpu:1"})
+
+    assert "  slots of 2 variables: /cpu:0 -> /gpu:1" in report(WITH_SLOTS, new).split("\n")
+
+
+def test_variables_dealt_in_another_order_are_one_line() -> None:
+    names = ["a", "b", "c", "d"]
+    machine = "ps*2; worker*1: gpu*2"
+    graph = replace(program(variables=names), machine=Machine.parse(machine))
+    tasks = [f"/job:ps/replica:0/task:{task}/cpu:0" for task in (0, 1)]
+    old = moved(graph, **{name: tasks[at % 2] for at, name in enumerate(names)})
+    new = moved(graph, **{name: tasks[1 - at % 2] for at, name in enumerate(names)})
+
+    (first, *_) = difference(old, new).moved
+
+    assert first.what == "4 of 5 variables are dealt to /job:ps in another order"
+    assert first.ops == names
+
+
+def test_a_tower_elsewhere_is_one_line() -> None:
+    everything = {
+        op.name: "/gpu:0" for op in TWO.ops.values() if op.assigned and "GPU:1" in str(op.assigned)
+    }
+
+    assert report(TWO, moved(TWO, **everything)).split("\n")[:3] == [
+        "1 moved, 0 new, 0 gone; 28 ops where towers.txt says",
+        "moved:",
+        "  tower 1: /gpu:1 -> /gpu:0  (9 ops; all 2 towers are on it now)",
+    ]
+
+
+def test_a_tower_that_is_gone_comes_first() -> None:
+    old, new = (program(gpus=gpus, machine="gpu*3") for gpus in ([0, 1, 2], [0, 1]))
+
+    assert report(old, new).split("\n")[:3] == [
+        "0 moved, 0 new, 1 gone; 19 ops where towers.txt says",
+        "gone:",
+        "  tower 2, was on /gpu:2  (2 towers, were 3)",
+    ]
+    assert report(new, old).split("\n")[:3] == [
+        "0 moved, 1 new, 0 gone; 25 ops where towers.txt says",
+        "new:",
+        "  tower 2 on /gpu:2  (6 ops)",
+    ]
+
+
+def test_towers_in_another_order_are_where_they_were() -> None:
+    assert not difference(TWO, program(variables=["w", "v"], gpus=[1, 0]))
+
+
+def test_a_variable_more_and_less() -> None:
+    less, more = program(variables=["w"]), program(variables=["w", "v"])
+
+    assert [change.what for change in difference(less, more).new_there] == [
+        "variable v (float32[4])"
+    ]
+    assert [change.what for change in difference(more, less).gone] == ["variable v (float32[4])"]
+
+
+def test_another_form_is_told_and_moves_nothing() -> None:
+    found = difference(TWO, program(variables=["w", "v"], shapes={"w": (4, 5)}))
+
+    assert not found
+    assert found.notes == ["variable w is float32[4,5], was float32[4]"]
+
+
+def test_ops_more_are_told_and_move_nothing_unless_it_is_to_be_exact() -> None:
+    more = program(
+        on(0, "tower_0/more", "Tanh", "tower_0/v/MatMul"),
+        on(0, "tower_0/loss", "Mean", "tower_0/more"),
+        variables=["w", "v"],
+    )
+
+    found = difference(TWO, more)
+
+    assert not found
+    assert found.notes == ["forward, where the rest is: Tanh 0 -> 1"]
+    (change,) = difference(TWO, more, exact=True).moved
+    assert (change.what, change.note) == ("ops of forward", "Tanh 0 -> 1")
+
+
+def test_ops_more_that_are_elsewhere_are_new() -> None:
+    more = program(
+        host("tower_0/more", "Tanh", "tower_0/v/MatMul"),
+        on(0, "tower_0/loss", "Mean", "tower_0/more"),
+        variables=["w", "v"],
+    )
+
+    (change,) = difference(TWO, more).new_there
+    assert (change.what, change.new) == ("forward of tower 0, layer v", "/cpu:0")
+    assert change.note == "1 op: Tanh tower_0/more; the rest is on /gpu:0"
+
+
+def test_a_fallback_is_told_with_its_reason() -> None:
+    fallen = on(0, "tower_0/more", "Unique", "tower_0/v/MatMul")
+    fallen = fallen._replace(assigned=host("a", "").assigned, fallback_reason="no GPU kernel")
+    more = program(fallen, on(0, "tower_0/loss", "Mean", "tower_0/more"), variables=["w", "v"])
+
+    (change,) = difference(TWO, more).new_there
+    assert "asks for /gpu:0: no GPU kernel" in change.note
+
+
+def test_a_part_that_was_not_there_is_new() -> None:
+    more = program(on(1, "shown", "ScalarSummary", "tag", "loss"), variables=["w", "v"])
+
+    (change,) = difference(TWO, more).new_there
+    assert (change.what, change.new) == ("summaries", "/gpu:1")
+    assert change.note == "1 op: ScalarSummary shown; the baseline has none"
+
+
+def test_of_two_places_that_are_allowed_each_has_its_number() -> None:
+    """An op that changes from the one to the other is not where the baseline says."""
+    two = program(
+        on(0, "tower_0/a", "Const"),
+        host("tower_0/b", "Const"),
+        host("tower_0/c", "Const"),
+        on(0, "tower_0/loss", "Mean", "tower_0/v/MatMul", "tower_0/a", "tower_0/b", "tower_0/c"),
+        variables=["w", "v"],
+    )
+
+    assert not difference(two, two)
+    (change,) = difference(two, moved(two, **{"tower_0/c": "/gpu:0"})).moved
+    assert (change.what, change.old, change.new) == (
+        "forward of tower 0, layer v",
+        "with its variable on /cpu:0",
+        "/gpu:0",
+    )
+    assert change.note == "1 of these 2; 1 op: Const tower_0/a, ..."
+    assert difference(two, moved(two, **{"tower_0/a": "/cpu:0"})).moved
+    assert difference(two, moved(two, **{"tower_0/a": "/gpu:1"})).moved
+
+
+def test_forward_and_backward_of_a_layer_are_one_line() -> None:
+    new = moved(TWO, **{"tower_1/w/MatMul": "/gpu:0", gradient(1, "w"): "/gpu:0"})
+
+    (change,) = difference(TWO, new).moved
+    assert change.what == "forward and backward of tower 1, layer w"
+
+
+@pytest.mark.parametrize("graph", [TWO, WITH_SLOTS, program(gpus=[0, 1, 2]), program(gpus=[0])])
+def test_no_move_of_a_single_op_is_missed(graph: Placement) -> None:
+    random, devices = Random(5), graph.machine.devices if graph.machine else ()
+    for op in graph.ops.values():
+        if op.type != NO_OP:
+            to = random.choice([device for device in devices if device is not op.assigned])
+            new = graph.with_assigned({**graph.ops, op.name: op._replace(assigned=to)})
+
+            found = difference(graph, new)
+
+            assert found, op.name
+            owner = op.name.removesuffix("/m")
+            assert any({op.name, owner} & set(change.ops) for change in found.moved), op.name
+
+
+def test_another_machine_is_refused_with_both_names() -> None:
+    with pytest.raises(InputError) as raised:
+        difference(TWO, replace(TWO, machine=Machine.parse("gpu*4")))
+
+    assert str(raised.value) == (
+        "towers.txt is the baseline of another machine, gpu*2; this placement is of gpu*4; "
+        'compare on that machine: --machine "gpu*2"; or write one for this machine, in a file of '
+        "its own"
+    )
+
+
+def test_another_way_of_placing_is_a_note() -> None:
+    found = difference(TWO, replace(TWO, soft=True, placer="session"))
+
+    assert not found
+    assert found.notes == [
+        "placed softly, the baseline strictly",
+        "placed by the session placer, the baseline by phantom",
+    ]
+
+
+def test_another_version_is_told_where_anything_differs() -> None:
+    old = replace(written(TWO), versions={"placement_checks": "0.1.0", "tensorflow": "2.15.1"})
+
+    same = compare(old, TWO)
+    other = compare(old, moved(TWO, w="/gpu:0"))
+
+    assert not same.notes
+    assert (
+        "the baseline was written by placement_checks 0.1.0, tensorflow 2.15.1; this is"
+        in (other.notes[-1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (placement(placer=None, assigned=Missing("no CUDA build here")), "no CUDA build here"),
+        (placement(requested=Missing("a log has no requests")), "a log has no requests"),
+    ],
+)
+def test_what_is_not_known_well_enough_has_no_baseline(graph: Placement, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        written(graph)
+
+
+def test_one_tower_for_two() -> None:
+    """What is shared by one tower is its own; what was on the second is gone with it."""
+    one = program(gpus=[0], machine="gpu*2")
+
+    found = difference(program(), one)
+
+    assert [change.what for change in found.gone] == ["tower 1"]
+    assert not found.moved

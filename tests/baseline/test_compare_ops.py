@@ -1,0 +1,111 @@
+"""Looking ops up in a baseline, by any spread of them over devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.graphs import placement
+
+from placement_checks import Placement
+from placement_checks.baseline.build import Group, Site, baseline_of
+from placement_checks.baseline.compare_ops import Allowed
+from placement_checks.baseline.parse import parse
+from placement_checks.baseline.text import render
+from placement_checks.core.baseline import Baseline
+
+NAMES = ["a", "b", "c"]  # of variables, which are layers
+
+
+@dataclass
+class AnySpread:
+    """What a `Spread` says, without the ops."""
+
+    groups: dict[Group, dict[Site, int]]
+    towers: list[str]
+    names: list[str] = field(default_factory=lambda: NAMES)
+    variables: tuple[()] = ()
+    copies: dict[tuple[str, str], object] = field(default_factory=dict)
+    placement: Placement = field(default_factory=placement)
+
+    def name_of(self, layer: int) -> str:
+        return "" if layer < 0 else self.names[layer]
+
+
+places = st.sampled_from(["/cpu:0", "/gpu:0", "/gpu:1"])
+sites = st.dictionaries(st.builds(Site, places, st.booleans()), st.integers(1, 3), min_size=1)
+groups = st.builds(
+    Group,
+    st.sampled_from(["forward", "reads"]),
+    st.integers(-1, 2),
+    st.integers(-1, 2),
+    st.sampled_from(["MatMul", "Const", "Add"]),
+)
+spreads = st.builds(
+    AnySpread,
+    st.dictionaries(groups, sites, max_size=25),
+    st.just(["/gpu:0", "/gpu:1", "/gpu:0"]),
+)
+
+
+def looked_up(baseline: Baseline, spread: AnySpread) -> Allowed:
+    names = {name: name for name in NAMES}
+    return Allowed(baseline, spread, names, {0: 0, 1: 1, 2: 2})  # type: ignore[arg-type]
+
+
+def baseline(spread: AnySpread) -> Baseline:
+    return parse(render(baseline_of(spread)), "any.txt")  # type: ignore[arg-type]
+
+
+@given(spreads)
+def test_everything_is_where_its_own_baseline_says(spread: AnySpread) -> None:
+    assert list(looked_up(baseline(spread), spread).misplaced()) == []
+
+
+@given(spreads, st.data())
+def test_no_move_to_a_place_that_is_not_allowed_is_missed(
+    spread: AnySpread, data: st.DataObject
+) -> None:
+    if not spread.groups:
+        return
+    group = data.draw(st.sampled_from(sorted(spread.groups)))
+    site = data.draw(st.sampled_from(sorted(spread.groups[group])))
+    old = baseline(spread)
+    elsewhere = Site("/gpu:7", False)
+    there = {**spread.groups[group], elsewhere: 1}
+    there[site] -= 1
+    spread.groups[group] = {each: number for each, number in there.items() if number}
+
+    (misplaced,) = looked_up(old, spread).misplaced()
+
+    assert (misplaced.group, misplaced.site, misplaced.number) == (group, elsewhere, 1)
+
+
+@given(spreads, st.data())
+@settings(max_examples=50)
+def test_nor_a_move_between_places_that_are(spread: AnySpread, data: st.DataObject) -> None:
+    many = [group for group, there in spread.groups.items() if len({s.place for s in there}) > 1]
+    if not many:
+        return
+    group = data.draw(st.sampled_from(sorted(many)))
+    old = baseline(spread)
+    before = looked_up(old, spread).places(group)
+    ways = [
+        (a, b)
+        for a in sorted(spread.groups[group])
+        for b in sorted(spread.groups[group])
+        if a.place != b.place and not a.is_beside and not b.is_beside
+    ]
+    if not ways:
+        return
+    source, to = data.draw(st.sampled_from(ways))
+    there = dict(spread.groups[group])
+    there[source] -= 1
+    there[to] += 1
+    spread.groups[group] = {each: number for each, number in there.items() if number}
+
+    found = list(looked_up(old, spread).misplaced())
+
+    assert len(before) > 1
+    assert [each.number for each in found] == [1]

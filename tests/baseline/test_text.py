@@ -1,0 +1,260 @@
+"""A baseline as text, and back."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement_checks.baseline.parse import is_baseline, parse
+from placement_checks.baseline.text import render
+from placement_checks.core.baseline import (
+    PARTS,
+    Address,
+    Baseline,
+    Copies,
+    FoldedScope,
+    HeldVariable,
+)
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import Tensor
+
+GPUS = ("/job:worker/task:0/gpu:0", "/job:worker/task:0/gpu:1", "/job:worker/task:1/gpu:0")
+PS = "/job:ps/task:0/cpu:0"
+CLUSTER = Baseline(
+    "fixtures/cluster.py:build_in_graph",
+    "ps*2; worker*2: gpu*2",
+    "phantom",
+    versions={"placement_checks": "0.1.0", "tensorflow": "2.21.0"},
+    variables=(
+        HeldVariable("fc1/weights", Tensor("float32", (4, 8)), PS, (PS,)),
+        HeldVariable("fc1/biases", Tensor("float32", (None,)), PS, (PS, "/gpu:1")),
+        HeldVariable("global_step", Tensor("int64", ()), PS),
+        HeldVariable("unknown", Tensor("float32", None), PS),
+    ),
+    folded=(FoldedScope("block7", 1_200, 4_915_200, "1a2b3c4d", PS, (PS, PS)),),
+    towers=GPUS,
+    defaults={"input": "tower", "forward": "tower", "average": "variable", "apply": "variable"},
+    exceptions={
+        Address("forward", 0, "fc1/weights", "MatMul"): {"/job:ps/task:0/cpu:0": 0},
+        Address("forward", 1, "fc1/weights", "MatMul"): {"/job:ps/task:0/cpu:0": 0},
+        Address("average", -1, None, "Const"): {"tower": 2, "variable": 13},
+        Address("average", -1, "", None): {"/job:worker/task:0/gpu:0": 0},
+    },
+    types={
+        ("forward", 0): {"MatMul": 2, "Mean": 1},
+        ("forward", 1): {"MatMul": 2, "Mean": 1},
+        ("forward", 2): {"MatMul": 3},
+        ("average", -1): {f"Long{number:02}Type": number for number in range(1, 15)},
+    },
+    copies={
+        (GPUS[0], PS): Copies(2, 1_600, 0),
+        (GPUS[1], PS): Copies(2, 1_600, 0),
+        (PS, "/job:ps/task:1/cpu:0"): Copies(1, 8, 1),
+    },
+)
+
+
+def test_the_page() -> None:
+    assert (
+        render(CLUSTER).split("\n", 3)[3]
+        == """\
+program: fixtures/cluster.py:build_in_graph
+machine: ps*2; worker*2: gpu*2
+placed by: phantom, strict
+versions: placement_checks 0.1.0, tensorflow 2.21.0
+
+variables: 1204
+  fc1/weights: float32[4,8]: /job:ps/task:0/cpu:0  + 1 slot
+  fc1/biases: float32[?]: /job:ps/task:0/cpu:0  + 2 slots on /job:ps/task:0/cpu:0, /gpu:1
+  global_step: int64[]: /job:ps/task:0/cpu:0
+  unknown: float32: /job:ps/task:0/cpu:0
+  block7/*: 1,200 variables, 4,915,200 bytes, forms 1a2b3c4d: /job:ps/task:0/cpu:0  + 2 slots
+
+towers: 3
+  0-1: /job:worker/task:0/gpu:0-1
+  2: /job:worker/task:1/gpu:0
+
+parts:
+  input: tower
+  forward: tower
+    but tower 0-1 fc1/weights MatMul: /job:ps/task:0/cpu:0
+    each of tower 0-1: MatMul 2 Mean 1
+    tower 2: MatMul 3
+  average: variable
+    but * Const: tower 2, variable 13
+    but - *: /job:worker/task:0/gpu:0
+    holds: Long01Type 1 Long02Type 2 Long03Type 3 Long04Type 4 Long05Type 5 Long06Type 6
+      Long07Type 7 Long08Type 8 Long09Type 9 Long10Type 10 Long11Type 11 Long12Type 12
+      Long13Type 13 Long14Type 14
+  apply: variable
+
+copies of one step:
+  /job:ps/task:0/cpu:0 -> /job:ps/task:1/cpu:0: 1 copy, 8 bytes, 1 of unknown size
+  tower 0-1 -> /job:ps/task:0/cpu:0: 2 copies, 1,600 bytes
+"""
+    )
+
+
+def test_there_and_back() -> None:
+    assert parse(render(CLUSTER), "mnist.txt") == CLUSTER
+
+
+texts = st.text(st.characters())
+names = st.one_of(
+    texts,
+    st.sampled_from(
+        ["*", "-", "tower", "variable", "a/*", "a/", "a: b", '"', "<<<<<<< a", "\u2028"]
+    ),
+)
+places = st.sampled_from(["/cpu:0", "/gpu:0", "/gpu:1", "/gpu:10", PS, "/device:TPU:0", "nowhere"])
+symbols = st.one_of(places, st.sampled_from(["tower", "variable"]))
+sizes = st.integers(0, 10**15)
+slots = st.lists(places, max_size=3).map(tuple)
+shapes = st.none() | st.lists(st.none() | st.integers(0, 9), max_size=3).map(tuple)
+tensors = st.builds(Tensor, names, shapes)
+variables = st.builds(HeldVariable, names, tensors, places, slots)
+folded = st.builds(FoldedScope, names, st.integers(2, 9999), sizes, st.just("0a1b"), places, slots)
+copies = st.builds(Copies, sizes, sizes, sizes)
+
+
+@st.composite
+def baselines(draw: st.DrawFn) -> Baseline:
+    towers = draw(st.lists(places, max_size=5))
+    tower = st.integers(-1, len(towers) - 1)
+    defaults = {
+        part: draw(symbols) for part in draw(st.lists(st.sampled_from(PARTS), unique=True))
+    }
+    parts = st.sampled_from(list(defaults)) if defaults else st.nothing()
+    counted = st.sampled_from(sorted({"input", "forward", "average"} & defaults.keys()) or [""])
+    addresses = st.builds(Address, parts, tower, st.none() | names, st.none() | names)
+    one = st.dictionaries(symbols, st.just(0), min_size=1, max_size=1)
+    several = st.dictionaries(symbols, st.integers(1, 99), min_size=2, max_size=4)
+    exceptions, types = {}, {}
+    if defaults:
+        exceptions = draw(st.dictionaries(addresses, one | several, max_size=5))
+    if {"input", "forward", "average"} & defaults.keys():
+        kinds = st.dictionaries(names, st.integers(1, 10**6), min_size=1, max_size=30)
+        types = draw(st.dictionaries(st.tuples(counted, tower), kinds, max_size=4))
+    return Baseline(
+        draw(texts),
+        draw(texts),
+        draw(st.sampled_from(["phantom", "session", "log"])),
+        draw(st.booleans()),
+        draw(st.sampled_from([{}, CLUSTER.versions])),
+        tuple(draw(st.lists(variables, max_size=4))),
+        tuple(draw(st.lists(folded, max_size=3))),
+        tuple(towers),
+        defaults,
+        exceptions,
+        types,
+        draw(st.dictionaries(st.tuples(places, places), copies, max_size=5)),
+    )
+
+
+@given(baselines())
+def test_there_and_back_with_any_names(baseline: Baseline) -> None:
+    text = render(baseline)
+
+    assert parse(text, "any.txt") == baseline
+    text.encode()  # no half of a surrogate pair
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+@given(baselines())
+def test_equal_baselines_have_equal_texts(baseline: Baseline) -> None:
+    shuffled = replace(
+        baseline,
+        exceptions=dict([*baseline.exceptions.items()][::-1]),
+        types=dict([*baseline.types.items()][::-1]),
+        copies=dict([*baseline.copies.items()][::-1]),
+        defaults=dict([*baseline.defaults.items()][::-1]),
+    )
+
+    assert render(shuffled) == render(baseline)
+
+
+LINES = render(CLUSTER).split("\n")
+
+
+@given(st.integers(0, len(LINES) - 1), texts)
+def test_a_damaged_line_is_named_or_read(at: int, line: str) -> None:
+    damaged = "\n".join([*LINES[:at], line, *LINES[at + 1 :]])
+
+    with contextlib.suppress(InputError):
+        assert isinstance(parse(damaged, "mnist.txt"), Baseline)
+
+
+def test_line_ends_of_windows() -> None:
+    assert parse(render(CLUSTER).replace("\n", "\r\n"), "mnist.txt") == CLUSTER
+
+
+@pytest.mark.parametrize("mark", ["<<<<<<< HEAD", "=======", ">>>>>>> refactor", "||||||| base"])
+@pytest.mark.parametrize("at", [0, 10])
+def test_marks_of_a_merge_are_found_before_anything_else(mark: str, at: int) -> None:
+    text = "\n".join([*LINES[:at], mark, "what is this", *LINES[at:]])
+
+    assert is_baseline(text)
+    with pytest.raises(InputError) as raised:
+        parse(text, "mnist.txt")
+    assert str(raised.value) == (
+        f"mnist.txt:{at + 1}: a merge has left its marks; take either side, then write it anew: "
+        "pytest --placement-update"
+    )
+
+
+def without(line: str) -> str:
+    return "\n".join(each for each in LINES if not each.startswith(line))
+
+
+def changed(old: str, new: str) -> str:
+    assert old in render(CLUSTER)
+    return render(CLUSTER).replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            changed("form 1:", "form 2:"),
+            "mnist.txt:1 is a baseline of form 2, and this placement_checks reads form 1; "
+            "install a newer placement_checks",
+        ),
+        (
+            "{}",
+            "mnist.txt:1 is no baseline: it does not begin with '# placement baseline, form '",
+        ),
+        ("", "mnist.txt:1 is no baseline: it does not begin with '# placement baseline, form '"),
+        (without("machine"), "mnist.txt: the line 'machine:' is missing"),
+        (without("  global_step"), "mnist.txt says variables: 1204, and lists 1203"),
+        (changed("towers: 3", "towers: 4"), "mnist.txt says towers: 4, and lists 3"),
+        (
+            changed("  2: /job", "  5: /job"),
+            "mnist.txt:18 cannot be read: 5: /job:worker/task:1/gpu:0",
+        ),
+        (
+            changed("0-1: /job:worker/task:0/gpu:0-1", "0-99999999999: /gpu:0-99999999999"),
+            "mnist.txt:17 cannot be read: 0-99999999999: /gpu:0-99999999999",
+        ),
+        (
+            changed("tower 0-1 fc1", "tower 0-9999999999 fc1"),
+            "mnist.txt:23 cannot be read: but tower 0-9999999999 fc1/weights MatMul: ",
+        ),
+        (changed("phantom, strict", "phantom"), "mnist.txt: placed by: phantom is not a placer"),
+        (changed("forward: ", "forwards: "), "mnist.txt:22 cannot be read: forwards: tower"),
+        (changed("apply: ", "forward: "), "mnist.txt:32 cannot be read: forward: variable"),
+        (
+            changed("+ 2 slots on", "+ 3 slots on"),
+            "mnist.txt:11 cannot be read: fc1/biases: float32[?]: /job:ps/task:0/cpu:0  + 3 ",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse(text, "mnist.txt")
+
+    assert str(raised.value).startswith(message)
+    assert str(raised.value).endswith(("pytest --placement-update", "newer placement_checks"))

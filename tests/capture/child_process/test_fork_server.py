@@ -1,0 +1,135 @@
+"""Which server the processes are forked of that watch programs, and that none repeats another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placement_checks.capture.child_process import fork_server
+from placement_checks.capture.programs import load
+from placement_checks.util.fork_server import ForkServer
+
+TRAIN = """
+import pathlib
+import numpy as np
+import tensorflow as tf
+def train(num_gpus=2):
+    own = pathlib.Path("/proc/self/cmdline").read_bytes().replace(b"\\0", b" ").decode()
+    if tf.executing_eagerly():  # and is not built into a graph at first
+        with open("told", "a") as told:
+            print(np.random.rand(), own, file=told)
+    w = tf.Variable([1.0])
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(w))
+        w.assign_sub(tape.gradient(loss, w))
+    step()
+"""
+
+
+class Stub(ForkServer):
+    """In place of a server that loads TensorFlow."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+        self.is_ours = True
+
+    @property
+    def is_own(self) -> bool:
+        return self.is_ours
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
+    """The servers that are started."""
+
+    def of_module(_module: str, _environment: object) -> ForkServer:
+        servers.append(Stub())
+        return servers[-1]
+
+    servers: list[Stub] = []
+    monkeypatch.setattr(ForkServer, "of_module", of_module)
+    monkeypatch.setattr(fork_server, "_kept", fork_server.KeptServer())
+    return servers
+
+
+def test_what_is_read_after_the_import_needs_no_other_server(started: list[Stub]) -> None:
+    first = fork_server.fork_server({"PATH": "/bin", "TMPDIR": "/a", "TF_CONFIG": "{}"})
+    second = fork_server.fork_server(
+        {"PATH": "/bin", "TMPDIR": "/b", "CUDA_VISIBLE_DEVICES": "-1"}
+    )
+
+    assert [first] == [second] == started
+    assert started[0].ended == 0
+
+
+def test_for_other_variables_tensorflow_is_imported_anew(started: list[Stub]) -> None:
+    fork_server.fork_server({"PATH": "/bin"})
+    second = fork_server.fork_server({"PATH": "/bin", "TF_USE_LEGACY_KERAS": "1"})
+
+    assert second is started[1]
+    assert [server.ended for server in started] == [1, 0]
+
+
+def test_a_process_that_was_forked_has_a_server_of_its_own(started: list[Stub]) -> None:
+    fork_server.fork_server({})
+    started[0].is_ours = False
+
+    assert fork_server.fork_server({}) is started[1]
+
+
+def test_where_a_driver_is_nothing_is_forked(
+    started: list[Stub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "DRIVER", tmp_path)
+
+    assert fork_server.fork_server({}) is None
+    fork_server.fork_this_process(lambda: None)
+    assert started == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def numbers_and_commands(folder: Path) -> tuple[set[str], set[str]]:
+    told = [line.split(" ", 1) for line in (folder / "told").read_text().splitlines()]
+    assert len(told) == 2
+    return {number for number, _ in told}, {command for _, command in told}
+
+
+def test_numbers_that_nobody_seeds_are_others_in_each(folder: Path) -> None:
+    for gpus in (1, 2):
+        load("train.py:train", gpus)
+
+    numbers, commands = numbers_and_commands(folder)
+
+    assert len(numbers) == 2
+    (command,) = commands
+    assert "placement_checks.capture.child_process.fork_server" in command
+
+
+def test_the_command_forks_itself(folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "placement_checks", "verify", "train.py:train"],
+        stdout=subprocess.DEVNULL,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+
+    numbers, commands = numbers_and_commands(folder)
+
+    assert len(numbers) == 2
+    (command,) = commands
+    assert "-m placement_checks verify train.py:train" in command

@@ -1,0 +1,312 @@
+"""Functions and programs whose step is a `tf.function`, each in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.forked import run_forked, run_pytest_forked
+
+from placement_checks.capture.programs import load
+from placement_checks.core.errors import InputError
+from placement_checks.core.program import BuiltProgram, Program
+from placement_checks.core.script import Script
+
+pytestmark = pytest.mark.one_version
+
+TRAIN = """
+import sys
+
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy(["/gpu:0", "/gpu:1"])
+with strategy.scope():
+    shared = tf.Variable(1.0, name="made_at_import")
+
+
+def towers(num_gpus):
+    with tf.device("/cpu:0"):
+        w = tf.Variable([1.0], name="w")
+
+    @tf.function
+    def step(x):
+        gradients = []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(w * x[i]))
+            gradients.append(tape.gradient(loss, w))
+        w.assign_sub(tf.add_n(gradients) / num_gpus)
+        return loss
+
+    step(tf.ones([num_gpus, 4]))
+
+
+def main(num_gpus=2):
+    towers(num_gpus)
+
+
+def exits():
+    towers(2)
+    sys.exit(0)
+
+
+def step_returned():
+    w = tf.Variable([1.0], name="w")
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(w * x)
+        w.assign_sub(tape.gradient(loss, w))
+
+    return {"step": step, "args": (tf.ones([4]),), "policy": {"towers-alike": {"ops": 0.5}}}
+
+
+def mirrored():
+    def replica(x):
+        with tf.GradientTape() as tape:
+            loss = shared * x
+        context = tf.distribute.get_replica_context()
+        shared.assign_sub(context.all_reduce("sum", tape.gradient(loss, shared)))
+
+    @tf.function
+    def step(x):
+        strategy.run(replica, args=(x,))
+
+    step(tf.constant(1.0))
+
+
+def eager():
+    w = tf.Variable(1.0)
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = w * w
+        w.assign_sub(tape.gradient(loss, w))
+
+
+def evaluates():
+    @tf.function
+    def predict(x):
+        return x * 2.0
+
+    predict(tf.constant(1.0))
+
+
+def never_called():
+    @tf.function
+    def step(x):
+        return x
+
+
+def raises():
+    with strategy.scope():
+        w = tf.Variable(1.0)
+
+    @tf.function
+    def step(x):
+        return w * x.no_such_name
+
+    step(tf.constant(1.0))
+
+
+def bug():
+    tf.compat.v1.placeholder(tf.float32)
+    return undefined
+
+
+def for_graphs():
+    x = tf.compat.v1.placeholder(tf.float32, [4])
+    return float(x[0])
+
+
+class Trainer:
+    def train(self):
+        towers(2)
+
+
+if __name__ == "__main__":
+    towers(int(sys.argv[1]))
+    sys.exit(0)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def gpus_of(built: BuiltProgram) -> set[str]:
+    asked = {str(op.requested) for op in built.requested.ops.values()}
+    return {device for device in asked if "GPU" in device}
+
+
+BOTH = {"/device:GPU:0", "/device:GPU:1"}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "target",
+    [
+        "train.py:main",
+        "train.py:exits",
+        "train.py:towers(num_gpus={gpus})",
+        "package.train:main",
+        Script("train.py", ("{gpus}",)),
+        Script("package.train", ("{gpus}",)),
+        Script("train.py:main", ("3",)),
+    ],
+    ids=str,
+)
+def test_it_is_watched_until_its_first_step(target: str | Script) -> None:
+    built = load(target, 2)
+
+    assert {variable.name for variable in built.requested.variables} == {"w"}
+    assert gpus_of(built) == BOTH
+    (note,) = built.notes or ["watched until its first training step, step"]
+    assert note.startswith("watched until its first training step, step")
+
+
+@pytest.mark.usefixtures("folder")
+def test_it_is_told_the_number_of_gpus() -> None:
+    built = load("train.py:main", 3)
+    single = built.for_gpus(1)
+
+    assert gpus_of(built) == BOTH | {"/device:GPU:2"}
+    assert isinstance(single, BuiltProgram)
+    assert gpus_of(single) == {"/device:GPU:0"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_its_module_makes_is_known() -> None:
+    built = load("train.py:mirrored", 2)
+
+    names = {variable.name for variable in built.requested.variables}
+    assert names == {"made_at_import", "made_at_import/replica_1"}
+    assert built.requested.strategy is not None
+    assert built.requested.strategy.name == "MirroredStrategy"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_step_may_be_returned() -> None:
+    built = load("train.py:step_returned", 2)
+
+    assert built.step.policy == {"towers-alike": {"ops": 0.5}}
+    assert [array.shape for array in built.fed.values()] == [(4,)]
+    assert "AssignSubVariableOp" in {op.type for op in built.requested.ops.values()}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "eager",
+            " took gradients outside of any tf.function, 3 times: nothing is known of such a step "
+            "before it runs; decorate the step with @tf.function, or return it: "
+            "{'step': train_step, 'args': (x, y)}",
+        ),
+        (
+            "evaluates",
+            " ended without a training step: 1 function ran, predict, and none takes gradients "
+            "and changes variables; call the function that trains, or return it: "
+            "{'step': train_step, 'args': (x, y)}",
+        ),
+        (
+            "never_called",
+            ": the builder built no graph; build ops in the default graph or in a tf.Graph() of "
+            "its own, or call the function that trains",
+        ),
+        (
+            "raises",
+            ": the builder raised AttributeError: 'SymbolicTensor' object has no attribute "
+            "'no_such_name'; look at train.py:90",
+        ),
+    ],
+)
+def test_bad_input_is_told(function: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(f"train.py:{function}", 2)
+
+    assert str(caught.value) == f"train.py:{function}{message}"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_builder_with_a_bug_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_started(*_: Any) -> None:
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr("placement_checks.capture.programs.watched_workers", not_started)
+
+    with pytest.raises(InputError, match="raised NameError: name 'undefined' is not defined"):
+        load("train.py:bug", 2)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_builder_that_fails_in_a_graph_and_eagerly() -> None:
+    with pytest.raises(InputError, match=r"the builder raised TypeError: float\(\) arg") as caught:
+        load("train.py:for_graphs", 2)
+
+    assert "note: run eagerly, it raised RuntimeError: tf.placeholder()" in caught.value.details
+
+
+def test_a_function_that_no_other_process_can_load(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    try:
+        import train  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("train", None)
+
+    functions = [lambda: train.main(), functools.partial(train.main, 2), train.Trainer().train]
+    for function in functions:
+        with pytest.raises(InputError) as caught:
+            load(Program.of(function), 2)
+        assert str(caught.value).endswith(
+            "as eager code it is run in a process of its own, which can load only a function at "
+            "the top level of a file; write 'with watch(eager=True):' around the code, or name "
+            "the function as a target: 'train.py:main(depth=50)'"
+        )
+
+
+def test_in_a_project_with_pytest(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=TRAIN)
+    pytester.makepyfile(
+        """
+        import train
+        from placement_checks import place, verify
+
+        def here():
+            train.towers(2)
+
+        def test_of_another_module():
+            assert verify(place(train.main, gpus=2)).count("kept") > 5
+
+        def test_of_this_module():
+            assert verify(place(here, gpus=2)).count("kept") > 5
+        """
+    )
+
+    result = run_pytest_forked(pytester, "-p", "no:cacheprovider", "--import-mode=importlib")
+
+    result.assert_outcomes(passed=2)
+
+
+def test_the_status_and_what_is_printed(folder: Path) -> None:
+    """What TensorFlow says of the graph that was given up is nobody's business."""
+
+    def ran(target: str) -> subprocess.CompletedProcess[str]:
+        return run_forked(["-m", "placement_checks", "verify", target])
+
+    assert "WARNING:tensorflow" not in ran("train.py:main").stderr
+    failed = ran("train.py:evaluates")
+    assert failed.returncode == 2
+    assert failed.stdout == ""
+    assert "Traceback" not in failed.stderr

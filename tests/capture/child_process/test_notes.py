@@ -1,0 +1,208 @@
+"""What a report says of a program that was watched, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from placement_checks.capture.child_process.notes import kept_note, notes_of, version_1_notes
+from placement_checks.capture.in_process.builder import build
+from placement_checks.capture.in_process.recorder import Building
+from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.core.program import Program
+from placement_checks.tf1.lazy_modules import Used
+
+tf1 = tf.compat.v1
+
+
+def trained(name: str) -> Any:
+    """The step of a model."""
+    w = tf1.get_variable(name, [2], use_resource=True)
+    return tf1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w), name=f"train_{name}")
+
+
+def opened(target: str = "") -> Any:
+    session = tf1.Session(target)
+    session.run(tf1.global_variables_initializer())
+    return session
+
+
+def run(session: Any, step: Any) -> None:
+    session.run(step)
+
+
+LINE = f"tests/capture/child_process/test_notes.py:{run.__code__.co_firstlineno + 1}"
+
+
+def once() -> None:
+    step = trained("w")
+    run(opened(), step)
+
+
+def in_turn() -> None:
+    steps = [trained("one"), trained("other")]
+    session = opened()
+    for _ in range(3):
+        for step in steps:
+            run(session, step)
+
+
+def one_of_three() -> None:
+    steps = [trained("c"), trained("b"), trained("a")]
+    session = opened()
+    for _ in range(100):
+        run(session, steps[0])
+
+
+def beside_another_graph() -> None:
+    with tf.Graph().as_default():
+        trained("of_another")
+        opened()
+    once()
+
+
+def adding_gradients_up() -> None:
+    w = tf1.get_variable("w", [2], use_resource=True)
+    total = tf1.get_variable("total", [2], trainable=False, use_resource=True)
+    optimizer = tf1.train.GradientDescentOptimizer(0.1)
+    ((gradient, _),) = optimizer.compute_gradients(tf.reduce_sum(w * w), [w])
+    add = total.assign_add(gradient)
+    step = optimizer.apply_gradients([(total, w)])
+    session = opened()
+    accumulate(session, add)
+    run(session, step)
+
+
+def accumulate(session: Any, add: Any) -> None:
+    session.run(add)
+
+
+ADDS = f"tests/capture/child_process/test_notes.py:{accumulate.__code__.co_firstlineno + 1}"
+
+
+def noting_gradients() -> None:
+    """Before a step that takes gradients of its own."""
+    w = tf1.get_variable("w", [2], use_resource=True)
+    norm = tf1.get_variable("norm", [], trainable=False, use_resource=True)
+    loss = tf.reduce_sum(w * w)
+    noted = norm.assign(tf.norm(tf1.gradients(loss, w)[0]))
+    step = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    session = opened()
+    session.run(noted)
+    run(session, step)
+
+
+def with_statistics() -> None:
+    """They are kept by a run before the step, and no gradient is in them."""
+    w = tf1.get_variable("w", [2], use_resource=True)
+    mean = tf1.get_variable("mean", [], trainable=False, use_resource=True)
+    loss = tf.reduce_sum(w * w)
+    step = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    session = opened()
+    session.run(mean.assign(0.9 * mean + loss))
+    run(session, step)
+
+
+def on_a_server() -> None:
+    step = trained("w")
+    run(opened("grpc://a:1"), step)
+
+
+@pytest.mark.parametrize(
+    ("program", "notes"),
+    [
+        (once, [f"watched until its first training step, at {LINE}"]),
+        (in_turn, [f"watched until 2 different training steps, at {LINE}"]),
+        (
+            one_of_three,
+            [
+                f"watched until its first training step, at {LINE}",
+                "2 ops of optimisers never ran, such as "
+                "train_a/update_a/ResourceApplyGradientDescent",
+            ],
+        ),
+        (
+            adding_gradients_up,
+            [
+                f"watched until its first training step, at {LINE}",
+                f"the step applies gradients that 1 other run accumulated, at {ADDS}; they are "
+                "judged together",
+            ],
+        ),
+        (
+            noting_gradients,
+            [
+                f"watched until its first training step, at {LINE}",
+                "runs before it add up gradients; what is judged is the run that applies them, "
+                "and not those",
+            ],
+        ),
+        (with_statistics, [f"watched until its first training step, at {LINE}"]),
+        (beside_another_graph, [f"watched until its first training step, at {LINE}"]),
+        (
+            on_a_server,
+            [
+                f"watched until its first training step, at {LINE}",
+                "nothing was sent to grpc://a:1",
+            ],
+        ),
+    ],
+)
+def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
+    told: list[str] = []
+
+    def trains(building: Building) -> NoReturn:
+        told.extend(notes_of(building))
+        raise Stopped
+
+    build(Program.of(program), 2, trains)
+
+    assert told == notes
+
+
+@pytest.mark.parametrize(
+    ("kept", "files"),
+    [
+        (["logs"], "logs"),
+        (["logs", "logs", "notes.txt"], "logs and notes.txt"),
+        (["a", "b", "c", "d"], "a, b and c"),
+    ],
+)
+def test_what_is_kept(
+    kept: Sequence[str], files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [tmp_path / name for name in kept]
+
+    assert list(kept_note(paths)) == [
+        f"it deletes or overwrites {files}; what was there is put back"
+    ]
+    assert list(kept_note([])) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ([], None),
+        (["a.b"], "a.b"),
+        (["a", "b", "c"], "a, b, c"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 others"),
+    ],
+)
+def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
+    used = Used()
+    used.missing.extend(missing)
+
+    assert list(version_1_notes(used, [])) == (
+        [f"--v1 has no {said}, which it asked for"] if said else []
+    )
+
+
+@pytest.mark.parametrize(("op", "number"), [("VariableV2", 1), ("VarHandleOp", 0)])
+def test_variables_that_are_references(op: str, number: int) -> None:
+    assert len(list(version_1_notes(Used(), [node_def_pb2.NodeDef(op=op)]))) == number

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.capture.child_process.source_edits import explain_outdated
+from placement_checks.core.errors import InputError
+
+V1 = "; add --v1 if it means TensorFlow 1 by import tensorflow"
+
+
+def run(code: str, file: Path, *, is_v1: bool = False) -> None:
+    file.write_text(code)
+    with explain_outdated("train.py", is_v1=is_v1):
+        exec(compile(code, str(file), "exec"), {"tf": tf, "__name__": "__main__"})
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return tmp_path / "train.py"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("tf.placeholder(tf.float32)", "AttributeError: module 'tensorflow' has no attribute"),
+        ("tf.train.AdamOptimizer(1)", "AttributeError: module 'tensorflow._api.v2.train' has no"),
+        ("import tensorflow.contrib.slim", "ModuleNotFoundError: No module named 'tensorflow.co"),
+        ("from tensorflow import Session", "ImportError: cannot import name 'Session' from"),
+    ],
+)
+def test_what_version_1_had_is_asked_of_version_2(file: Path, code: str, reason: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(code, file)
+
+    said = str(caught.value)
+    assert said.startswith(f"train.py: before its first training step it raised {reason}")
+    assert said.endswith(V1)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import nosuchmodule", ModuleNotFoundError),
+        ("[].placeholder", AttributeError),
+        ("step", NameError),
+    ],
+)
+def test_other_errors_are_the_programs_own(file: Path, code: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        run(code, file)
+
+
+def test_with_version_1_nothing_is_said_of_it(file: Path) -> None:
+    with pytest.raises(AttributeError):
+        run("tf.nosuchname", file, is_v1=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("for i in xrange(3): pass", "it uses xrange"),
+        ("isinstance('', unicode)", "it uses unicode"),
+        ("isinstance('', basestring)", "it uses basestring"),
+        ("raw_input('name?')", "it uses raw_input"),
+        ("reduce(max, [1, 2])", "it uses reduce"),
+        ("{}.iteritems()", "it uses dict.iteritems"),
+        ("collections.OrderedDict().has_key(1)", "it uses OrderedDict.has_key"),
+        ("iter([1]).next()", "it uses list_iterator.next"),
+        ("(i for i in [1]).next()", "it uses generator.next"),
+        ("'text'.decode('utf-8')", "it uses str.decode"),
+        ("{}.values() + [1]", "it uses dict.values() as a list"),
+        ("[1] + {}.keys()", "it uses dict.keys() as a list"),
+        ("{1: 2}.items()[0]", "it uses dict.items() as a list"),
+        ("{}.keys().sort()", "it uses dict.keys() as a list"),
+        ("range(3) + [1]", "it uses range() as a list"),
+        ("range(3)[0] = 1", "it uses range() as a list"),
+        ("map(str, [1])[0]", "it uses map() as a list"),
+        ("len(zip([1], [2]))", "it uses zip() as a list"),
+        ("filter(None, [1]).append(2)", "it uses filter() as a list"),
+        ("import cPickle", "it imports cPickle"),
+        ("import cPickle as pickle", "it imports cPickle"),
+        ("from StringIO import StringIO", "it imports StringIO"),
+        ("from itertools import izip", "it imports itertools.izip"),
+        ("import urllib.request; urllib.urlopen('x')", "it uses urllib.urlopen"),
+        ("import sys; sys.maxint", "it uses sys.maxint"),
+    ],
+)
+def test_code_of_python_2(file: Path, line: str, cause: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(f"import collections\n{line}", file)
+
+    assert str(caught.value) == (
+        f"train.py:2 is code of Python 2: {cause}; convert it to Python 3, as 2to3 does; "
+        "nothing is converted here"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[].iteritems()",
+        "'text'.no_such_method()",
+        "{}.values().no_such_method()",
+        "range(3)()",
+        "[1] + 2",
+        "from itertools import no_such_name",
+        "next(1)",
+    ],
+)
+def test_an_error_of_python_3_is_not_of_python_2(file: Path, line: str) -> None:
+    with pytest.raises((AttributeError, ImportError, TypeError)) as caught:
+        run(line, file)
+
+    assert not isinstance(caught.value, InputError)
+
+
+def test_an_implicit_relative_import(file: Path) -> None:
+    package = file.parent / "models_of_python_2"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "layers_of_python_2.py").touch()
+    (package / "network.py").write_text("import os\nfrom layers_of_python_2 import dense\n")
+
+    with pytest.raises(InputError) as caught:
+        run("import models_of_python_2.network", file)
+
+    assert str(caught.value).startswith(
+        "models_of_python_2/network.py:2 is code of Python 2: an implicit relative import of "
+        "layers_of_python_2; convert it"
+    )
+
+
+def test_a_missing_package_is_no_relative_import(file: Path) -> None:
+    package = file.parent / "models_of_today"
+    package.mkdir()
+    (package / "__init__.py").write_text("import nosuchmodule\n")
+
+    with pytest.raises(ModuleNotFoundError, match="nosuchmodule"):
+        run("import models_of_today", file)
+
+
+def test_the_line_is_the_users_where_a_library_raises(file: Path) -> None:
+    with pytest.raises(InputError, match=r"^train\.py:2 is code of Python 2: it uses dict\.val"):
+        run("import os.path\ntf.nest.map_structure(lambda _: {}.values() + [1], [1])", file)
+
+
+def test_a_module_of_python_2(file: Path) -> None:
+    (file.parent / "model_of_python_2.py").write_text("import os\nprint 'x'\n")
+
+    with pytest.raises(InputError, match=r"^model_of_python_2.py:2 is code of Python 2: a print"):
+        run("import model_of_python_2", file)

@@ -1,0 +1,368 @@
+"""Whole programs, each in a process of its own until its first training step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.forked import start_forked
+
+from placement_checks.capture.programs import load
+from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
+from placement_checks.core.program import BuiltProgram
+from placement_checks.core.script import Script
+
+pytestmark = pytest.mark.one_version
+
+# Its model is a neighbour's, so that both are found as python finds them.
+MODEL = """
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def towers(num_gpus, rate=0.1):
+    losses, gradients, placeholders = [], [], []
+    optimizer = tf1.train.AdamOptimizer(rate)
+    for number in range(num_gpus):
+        with tf.device(f"/gpu:{number}"), tf.name_scope(f"tower_{number}"):
+            with tf1.variable_scope("model", reuse=number > 0):
+                x = tf1.placeholder(tf.float32, [None, 3], name="x")
+                with tf.device("/cpu:0"):
+                    w = tf1.get_variable("w", [3, 1])
+                loss = tf.reduce_mean(tf.square(tf.tanh(x @ w) - 1.0))
+            placeholders.append(x)
+            losses.append(loss)
+            gradients.append(optimizer.compute_gradients(loss))
+    with tf.device("/cpu:0"):
+        loss = tf.add_n(losses) / num_gpus
+        means = [
+            (tf.add_n([gradient for gradient, _ in same]) / num_gpus, same[0][1])
+            for same in zip(*gradients)
+        ]
+        return optimizer.apply_gradients(means), loss, placeholders
+
+
+def train(num_gpus):
+    with tf.Graph().as_default():
+        train_op, loss, placeholders = towers(num_gpus)
+        with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
+            session.run(tf1.global_variables_initializer())
+            rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+            for _ in range(10):
+                session.run([train_op, loss], {x: rows for x in placeholders})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def watched(folder: Path, program: str, *args: str, limit: float = 100) -> BuiltProgram:
+    (folder / "train.py").write_text(textwrap.dedent(program))
+    return load(Script("train.py", args, limit=limit), 2)
+
+
+IMPORTS_SETTINGS = """
+    from model import train
+    import settings
+    train(settings.NUM_GPUS)
+"""
+
+
+def test_a_value_of_another_file(folder: Path) -> None:
+    (folder / "settings.py").write_text("NUM_GPUS = 3\n")
+    (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
+
+    built = load(Script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
+
+    assert len(built.fed) == 2
+    assert isinstance(single := built.for_gpus(1), BuiltProgram)
+    assert len(single.fed) == 1
+
+
+def test_a_value_that_no_file_has_ends_it_at_its_first_step(folder: Path) -> None:
+    (folder / "settings.py").write_text("import json\nNUM_GPUS = json.load(open('x.json'))['n']\n")
+    (folder / "x.json").write_text('{\n "n": 2\n}')
+    (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
+
+    with pytest.raises(InputError, match=r"anything to n; x\.json:2 sets it, and a config"):
+        load(Script("train.py", let=(("n", "{gpus}"),)), 2)
+
+
+def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
+    with pytest.raises(InputError) as caught:
+        watched(folder, program, *args, limit=limit)
+    return str(caught.value)
+
+
+def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
+    """What comes back is what is known of a live graph, but for how the program was called."""
+    program = """
+        import sys
+        from model import train
+
+        if __name__ == "__main__":
+            assert sys.argv[0] == "train.py"
+            train(int(sys.argv[1]))
+    """
+    other = watched(folder, program, "{gpus}")
+    here = load("model.py:train(num_gpus={gpus})", 2)
+
+    assert other.requested.ops == here.requested.ops
+    assert other.requested.variables == here.requested.variables
+    assert other.requested.collections == here.requested.collections
+    assert other.requested.step == here.requested.step
+    assert other.requested.soft
+    assert other.initial == here.initial
+    assert other.applied == here.applied
+    assert other.graph_def == here.graph_def
+    assert other.fed.keys() == here.fed.keys()
+    np.testing.assert_array_equal(other.fed["tower_0/model/x:0"], np.arange(12).reshape(4, 3))
+    of_other, of_here = other.requested.details, here.requested.details
+    for op in here.requested.ops:
+        assert of_other.outputs(op) == tuple(of_here.outputs(op))
+        assert of_other.forward_op(op) == of_here.forward_op(op)
+        assert of_other.frames(op)[1:] == tuple(of_here.frames(op))
+        assert str(of_other.frames(op)[0]) == "train.py:7"
+
+    single = other.for_gpus(1)
+    assert isinstance(single, BuiltProgram)
+    assert {op.requested.index for op in single.requested.ops.values()} == {None, 0}
+
+
+def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
+    program = """
+        import os
+        import shutil
+
+        import tensorflow as tf
+        from model import train
+
+        tf.io.gfile.rmtree("checkpoints")
+        os.mkdir("checkpoints")
+        open("checkpoints/new", "w").close()
+        open("train.log", "w").close()
+        if os.path.exists("kill"):
+            os.abort()
+        train(2)
+    """
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "model").write_text("a week of training")
+    (folder / "train.log").write_text("a week of training")
+
+    notes = watched(folder, program).notes
+    assert (
+        notes[-1]
+        == "it deletes or overwrites checkpoints and train.log; what was there is put back"
+    )
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["model"]
+    assert (folder / "train.log").read_text() == "a week of training"
+
+    (folder / "kill").touch()
+    assert refused(folder, program) == (
+        "train.py: its process was ended by SIGABRT, before its first training step; see what "
+        "python says when it runs the program"
+    )
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["model"]
+    assert (folder / "train.log").read_text() == "a week of training"
+
+
+def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
+    """A forked process holds the pipe of the answer open."""
+    program = """
+        import os
+        import signal
+        import time
+
+        if os.fork() == 0:
+            time.sleep(600)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert refused(folder, program) == (
+        "train.py: its process was ended by SIGKILL, as the kernel does where memory runs out, "
+        "before its first training step; see what python says when it runs the program"
+    )
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_files_are_put_back_though_the_command_is_ended(
+    folder: Path, ending: signal.Signals
+) -> None:
+    (folder / "train.log").write_text("a week of training")
+    (folder / "train.py").write_text(
+        "import time\nopen('train.log', 'w').close()\nopen('there', 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+    command = start_forked(["-m", "placement_checks", "verify", "train.py"])
+    wait_for(lambda: (folder / "there").exists())
+
+    os.kill(command.pid, ending)
+
+    assert command.wait() == (143 if ending == signal.SIGTERM else -ending)
+    wait_for(lambda: (folder / "train.log").read_text() != "")
+    assert (folder / "train.log").read_text() == "a week of training"
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_one_that_trains_in_a_thread_and_asks_for_gpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+        import os
+        import threading
+
+        import tensorflow as tf
+        from model import train
+
+        gpus = tf.config.list_physical_devices("GPU")
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(str(i) for i in range(len(gpus)))
+        thread = threading.Thread(target=train, args=[len(gpus)])
+        thread.start()
+        thread.join()
+        raise AssertionError("the process ends at the step")
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    built = watched(folder, program)
+
+    assert built.notes[0] == "watched until its first training step, at model.py:37"
+    assert built.for_gpus(1)
+
+
+def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) -> None:
+    program = "from model import train\ntrain(2)\n"
+
+    assert watched(folder, program).for_gpus(1) == Missing(
+        "it is not told the number of GPUs", "write {gpus} in its arguments, or --let NAME={gpus}"
+    )
+    with pytest.raises(InputError) as caught:
+        watched(folder, program, "{gpus}").for_gpus(1)
+    assert str(caught.value) == (
+        "train.py {gpus} builds the same graph for 1 GPU: {gpus} changes nothing; write {gpus} "
+        "where it reads the number, such as --let NUM_GPUS={gpus} for a number that its source "
+        "holds"
+    )
+
+
+def test_one_that_trains_in_a_process_that_it_starts(folder: Path) -> None:
+    program = """
+        import multiprocessing
+        from model import train
+
+        process = multiprocessing.get_context("fork").Process(target=train, args=[2])
+        process.start()
+        process.join()
+    """
+    assert refused(folder, program) == (
+        "train.py trains in a process that it starts; name the function which that process "
+        "calls: train.py:train"
+    )
+
+
+def test_one_that_starts_another_program(folder: Path) -> None:
+    (folder / "other.py").write_text("")
+    program = """
+        import subprocess
+        import sys
+
+        subprocess.run([sys.executable, "other.py", "--steps=3"], check=True)
+    """
+    assert refused(folder, program) == (
+        "train.py opened no session itself, and started another program, which is not watched: "
+        "python other.py --steps=3; watch that program: placement-checks verify FILE -- ARGS"
+    )
+
+
+def test_one_that_takes_too_long_says_where_it_stands(folder: Path) -> None:
+    program = "import time\n\ntime.sleep(600)\n"
+
+    assert refused(folder, program, limit=0.5) == (
+        "train.py came to no training step within 0.5 s, and stands at train.py:3; give it more "
+        "time, --limit 1, or less to do before it trains"
+    )
+
+
+def test_one_that_asks_on_the_terminal_meets_the_end_of_its_input(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(folder, 'input("Overwrite? ")\n') == (
+        "train.py: before its first training step it raised EOFError: EOF when reading a line; "
+        "look at train.py:1"
+    )
+    assert "Overwrite? " in capfd.readouterr().err
+
+
+def test_what_is_deprecated_is_not_told_and_other_warnings_are(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = """
+    import tensorflow as tf
+    from model import train
+
+    tf.compat.v1.disable_v2_behavior()
+    tf.get_logger().warning("of the program's own")
+    train(2)
+    """
+
+    watched(folder, program)
+
+    told = capfd.readouterr().err
+    assert "of the program's own" in told
+    assert "deprecated" not in told
+
+
+def test_one_that_only_evaluates(folder: Path) -> None:
+    program = """
+        import sys
+
+        import tensorflow as tf
+        from model import towers, tf1
+
+        tf1.disable_eager_execution()
+        train_op, loss, placeholders = towers(1)
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        session.run(loss, {placeholders[0]: [[1.0, 2.0, 3.0]]})
+        sys.exit()
+    """
+    assert refused(folder, program) == (
+        "train.py ended without a training step: 1 session and 2 runs, none of which ran an "
+        "optimiser's op, such as Adam/update_model/w/ResourceApplyAdam; give it the arguments "
+        "with which it trains, behind --; or name the function that builds its graph, "
+        "train.py:build"
+    )
+
+
+def test_a_function_with_arguments_of_the_command_line(folder: Path) -> None:
+    program = """
+        from absl import flags
+        from model import train
+
+        flags.DEFINE_integer("num_gpus", 1, "How many.")
+
+        def main():
+            train(flags.FLAGS.num_gpus)
+    """
+    (folder / "train.py").write_text(textwrap.dedent(program))
+
+    built = load(Script("train.py:main", ("--num_gpus={gpus}",)), 2)
+
+    assert {op.requested.index for op in built.requested.ops.values()} == {None, 0, 1}

@@ -1,0 +1,234 @@
+"""The workers of a program are watched in turn, and what is wrong with one of them is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+import tensorflow as tf
+from support.workers import recorded_task, watched_coordinator
+
+from placement_checks import watch
+from placement_checks.capture.child_process import workers
+from placement_checks.capture.child_process.snapshot import RecordedProgram
+from placement_checks.capture.eager.errors import MeansEager
+from placement_checks.capture.in_process.builder import build, noting_eager_code
+from placement_checks.core.cluster_spec import RecordedServer, environment_of
+from placement_checks.core.errors import InputError
+from placement_checks.core.machines import Machine
+from placement_checks.core.program import Program
+from placement_checks.core.script import Script
+
+TWO = {"worker": {0: "a:1", 1: "b:1"}}
+
+
+def train() -> None:
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        w = tf.Variable([1.0, 2.0], name="w", aggregation=tf.VariableAggregation.SUM)
+
+    def replica() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w**2)
+        w.assign_sub(tape.gradient(loss, w))
+
+    tf.function(lambda: strategy.run(replica))()
+
+
+def reads_its_task() -> None:
+    json.loads(os.environ["TF_CONFIG"])["cluster"]
+
+
+def resolves_its_cluster() -> None:
+    tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+@pytest.mark.parametrize("program", [reads_its_task, resolves_its_cluster])
+def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
+    monkeypatch: pytest.MonkeyPatch, program: Callable[[], None]
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(MeansEager):
+        build(Program.of(program), 1)
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
+    """Make the strategy of a worker whose TF_CONFIG is this."""
+    monkeypatch.setenv("TF_CONFIG", config)
+    with noting_eager_code(Program("train", train), 1):
+        tf.distribute.MultiWorkerMirroredStrategy()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            "{'cluster': {}}",
+            "TF_CONFIG is not JSON: Expecting property name enclosed in double quotes: "
+            "line 1 column 2 (char 1)",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}}',
+            "TF_CONFIG has a cluster, and does not say which of its tasks this process is; "
+            'add "task": {"type": "worker", "index": 0} beside "cluster"',
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+            "TF_CONFIG: its task is /job:worker/task:2, which the cluster lacks; "
+            "the job has tasks 0 and 1",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "workers", "index": 0}}',
+            "TF_CONFIG: its task is of the job workers, which the cluster lacks; "
+            "did you mean 'worker'?",
+        ),
+    ],
+)
+def test_tf_config_that_names_no_task(
+    monkeypatch: pytest.MonkeyPatch, config: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        alone(monkeypatch, config)
+    assert str(caught.value) == message
+
+
+def test_a_cluster_of_the_program_that_lacks_its_task() -> None:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": ["a:1", "b:1"]}), task_type="worker", task_id=7
+    )
+    with noting_eager_code(Program("train", train), 1), pytest.raises(InputError) as caught:
+        tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    assert str(caught.value) == (
+        "/job:worker/task:7 is not in the cluster of the program's server; "
+        "the job worker has tasks 0 and 1"
+    )
+
+
+def test_no_cluster_is_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone(monkeypatch, "{}")
+
+
+def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_of(TWO, "worker", 1).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError) as caught, watch(1, name="block", eager=True):
+        train()
+    assert str(caught.value) == (
+        "block is one of several tasks, /job:worker/task:1, and a block is that task alone; "
+        'place the function that trains: place(train.main, machine="worker*2: gpu*2")'
+    )
+
+
+def test_sums_of_eager_code_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_of(TWO, "worker", 0).items():
+        monkeypatch.setenv(name, value)
+    with noting_eager_code(Program("train", train), 1):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        ones = strategy.run(lambda: tf.ones([2]))
+        assert strategy.reduce("SUM", ones, axis=None).numpy().tolist() == [2.0, 2.0]
+
+
+def test_more_parameter_servers_than_were_known_of() -> None:
+    def build() -> None:
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        tf.distribute.ParameterServerStrategy(resolver)
+
+    with pytest.raises(InputError) as caught:
+        watched_coordinator(build, "chief*1; ps*9; worker*2: gpu*1")
+    assert str(caught.value) == (
+        "ParameterServerStrategy has 9 servers, of which nothing was known before it was made; "
+        'name the cluster: --machine "chief*1; ps*9; worker*2: gpu*1"'
+    )
+
+
+@pytest.fixture(scope="module")
+def first() -> RecordedProgram:
+    return recorded_task(train, {"worker": [0, 1]}, "worker", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ("it raised ValueError: no such file", "it raised ValueError: no such file"),
+        (
+            "its process was ended by SIGKILL, before its first training step",
+            "its process was ended by SIGKILL, before its first training step",
+        ),
+    ],
+)
+def test_worker_that_fails_is_named(
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, failure: str, told: str
+) -> None:
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+        if json.loads(environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}:
+            return first
+        raise InputError("train.py:main", failure, "look at train.py:7")
+
+    monkeypatch.setattr(workers, "watched", watched)
+    with pytest.raises(InputError) as caught:
+        workers.watched_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+    assert str(caught.value) == (
+        f"train.py:main: as /job:worker/task:1, {told}; look at train.py:7"
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_server", "told"), [(True, "/job:worker/task:0"), (False, "a host without a cluster")]
+)
+def test_a_worker_that_is_always_the_same_task_is_refused(
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, is_server: bool, told: str
+) -> None:
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+        is_first = json.loads(environment["TF_CONFIG"])["task"]["index"] == 0
+        return first if is_first or is_server else replace(first, server=None)
+
+    monkeypatch.setattr(workers, "watched", watched)
+    with pytest.raises(InputError) as caught:
+        workers.watched_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+    assert str(caught.value) == (
+        f"train.py:main: as /job:worker/task:1, it trains as {told}: it takes its task from "
+        "elsewhere than TF_CONFIG; let it read TF_CONFIG, as "
+        "tf.distribute.cluster_resolver.TFConfigClusterResolver does, so that every worker can "
+        "be watched"
+    )
+
+
+def test_every_worker_is_watched_as_its_own_task(
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram
+) -> None:
+    cluster = {"chief": {0: "a:1"}, "worker": {0: "b:1", 1: "c:1"}, "evaluator": {0: "d:1"}}
+    asked = []
+
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+        task = json.loads(environment["TF_CONFIG"])["task"]
+        asked.append(f"{task['type']} {task['index']}")
+        return replace(first, server=RecordedServer(cluster, task["type"], task["index"]))
+
+    monkeypatch.setattr(workers, "watched", watched)
+    machine = Machine.parse("chief*1: gpu*1; worker*2: gpu*1; evaluator*1")
+    joined = workers.watched_workers(Script("train.py:main"), 1, machine)
+
+    assert asked == ["chief 0", "worker 0", "worker 1"]
+    assert joined.strategy is not None
+    assert [str(each.task_device) for each in joined.strategy.replicas] == [
+        "/job:chief/task:0",
+        "/job:worker/task:0",
+        "/job:worker/task:1",
+    ]
+    assert joined.notes[0].startswith("3 workers, each watched until its first training step")
+
+
+def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedProgram) -> None:
+    found = []
+
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+        found.append(dict(environment))
+        return replace(first, is_worker=False)
+
+    monkeypatch.setattr(workers, "watched", watched)
+    workers.watched_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
+    workers.watched_workers(Script("train.py:main"), 2, None)
+    assert found == [{"TF_CONFIG": "{}"}, {}]

@@ -1,0 +1,227 @@
+"""Which functions are the steps of a program, and what it gets in place of their results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.eager_programs import rows, types, updates, watched, weights
+
+from placement_checks.capture.in_process.builder import noting_eager_code
+from placement_checks.capture.in_process.recorder import Building
+from placement_checks.core.errors import InputError
+from placement_checks.core.program import Program
+from placement_checks.tf.simulated_devices import ask_for_cpus
+
+
+def seen(program: Any) -> Building:
+    """What was seen of a program that is stopped as soon as no other step is expected."""
+
+    class End(BaseException):
+        pass
+
+    def end(_: Building) -> None:
+        raise End
+
+    ask_for_cpus(3)
+    with noting_eager_code(Program("program", lambda: None), 2, end) as building:
+        try:
+            program()
+        except End:
+            return building
+    return building
+
+
+def steps(building: Building) -> list[str]:
+    return [step.graph.name for step in building.calls.steps]
+
+
+def step_on(w: Any, name: str = "step") -> Any:
+    def step(x: Any) -> Any:
+        return updates(w, x)
+
+    step.__name__ = name
+    return tf.function(step)
+
+
+def test_a_function_that_trains_is_not_run() -> None:
+    after: list[Any] = []
+
+    def program() -> None:
+        w = weights()
+        step = step_on(w)
+        after.append((step(rows()).numpy(), w.numpy().sum()))
+        step(rows())
+
+    building = seen(program)
+
+    assert steps(building) == ["step"]
+    assert after == [(0.0, 3.0)]  # made up; the weights as they were
+    assert building.calls.steps[0].called_at.startswith("tests/capture/eager/test_calls.py:")
+
+
+def test_others_run_and_are_named() -> None:
+    def program() -> None:
+        w = weights()
+        double = tf.function(lambda x: x * 2.0)
+        assert double(tf.constant(2.0)).numpy() == 4.0
+
+        @tf.function
+        def gradient_of(x: Any) -> Any:  # and changes nothing
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(w * x)
+            return tape.gradient(loss, w)
+
+        @tf.function
+        def reset() -> None:  # and takes no gradient
+            w.assign_add(w)
+
+        gradient_of(1.0)
+        reset()
+        assert w.numpy().sum() == 6.0
+
+    building = seen(program)
+
+    assert steps(building) == []
+    assert list(building.calls.others)[1:] == ["gradient_of", "reset"]
+
+
+def test_steps_that_take_turns_are_all_seen() -> None:
+    def program() -> None:
+        first, second = step_on(weights(), "train_d"), step_on(weights(), "train_g")
+        for _ in range(9):
+            first(rows())
+            second(rows())
+
+    building = seen(program)
+
+    assert steps(building) == ["train_d", "train_g"]
+    assert building.trained().turns == 2
+
+
+def test_a_short_last_batch_is_another_trace() -> None:
+    def program() -> None:
+        step = step_on(weights())
+        for number in (8, 8, 5):
+            step(rows(number))
+
+    def at_once() -> None:
+        step = step_on(weights())
+        for number in (8, 5, 5):
+            step(rows(number))
+
+    def shape(step: Any) -> Any:
+        return step.given[0].shape[0]
+
+    assert list(map(shape, seen(program).calls.steps)) == [8]
+    assert list(map(shape, seen(at_once).calls.steps)) == [8, 5]
+
+
+def test_steps_that_never_repeat_come_to_an_end() -> None:
+    called: list[int] = []
+
+    def program() -> None:
+        for number in range(1, 100):
+            called.append(number)
+            step_on(weights())(rows(number))
+
+    seen(program)
+
+    assert 10 < len(called) < 30
+
+
+def test_results_are_made_up_of_any_form() -> None:
+    results: list[Any] = []
+
+    def program() -> None:
+        w = weights()
+
+        @tf.function
+        def step(x: Any, size: Any) -> Any:
+            of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=x, shape=None)
+            return {
+                "loss": updates(w, x),
+                "others": (tf.constant("text"), of_any_rank, tf.zeros([size, 2], tf.int64)),
+                "plain": 7,
+                "none": None,
+                "right": tf.constant([True]),
+            }
+
+        for _ in range(2):
+            results.append(step(rows(), tf.constant(4)))
+
+    seen(program)
+
+    (made,) = results
+    text, of_any_rank, zeros = made["others"]
+    assert made["loss"].numpy() == 0.0
+    assert (text.numpy(), of_any_rank.shape.rank) == (b"", 0)
+    assert (zeros.shape, zeros.dtype) == ([1, 2], tf.int64)
+    assert made["none"] is None
+    assert made["right"].numpy().tolist() == [False]
+
+
+def test_a_step_whose_results_cannot_be_made_up_is_the_last() -> None:
+    def program() -> None:
+        w = weights()
+
+        @tf.function
+        def step(x: Any) -> Any:
+            updates(w, x)
+            return tf.experimental.Optional.from_value(x)
+
+        step(rows())
+        pytest.fail("was not ended")
+
+    assert steps(seen(program)) == ["step"]
+
+
+def test_a_function_that_makes_its_variables_is_a_step_once() -> None:
+    """Its first call asks whether they are there."""
+
+    def program() -> None:
+        made: list[Any] = []
+
+        @tf.function
+        def step(x: Any) -> Any:
+            if not made:
+                made.append(tf.Variable(tf.reduce_sum(x) * tf.ones([3, 1]), name="lazy"))
+            return updates(made[0], x)
+
+        for _ in range(3):
+            step(rows())
+
+    building = seen(program)
+
+    assert len(building.calls.steps) == 1
+
+
+def test_what_a_function_calls_within_itself_is_part_of_it() -> None:
+    def program() -> None:
+        w = weights()
+        inner = step_on(w, "inner")
+
+        @tf.function
+        def outer(x: Any) -> Any:
+            return inner(x) + inner(x)
+
+        outer(rows())
+
+    assert steps(seen(program)) == ["outer"]
+    assert "AssignSubVariableOp" in types(watched(program))
+
+
+def test_a_step_in_a_graph_is_refused() -> None:
+    def program() -> None:
+        step = step_on(weights())
+        with tf.Graph().as_default():
+            step(tf.zeros([2, 3]))
+
+    with pytest.raises(InputError) as caught:
+        watched(program)
+
+    assert str(caught.value) == (
+        "program calls the tf.function that trains within a tf.Graph, as one op of it; "
+        "call it eagerly, outside of the graph"
+    )

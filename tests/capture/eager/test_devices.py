@@ -1,0 +1,104 @@
+"""CPU:i + 1 stands for GPU:i, so that a program must not name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.eager_programs import devices, rows, updates, watched, weights
+
+from placement_checks.core.errors import InputError
+
+
+def step_under(device: Any) -> None:
+    w = weights()
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.device(device):
+            return updates(w, x)
+
+    step(rows())
+
+
+def variable_under(device: Any) -> None:
+    with tf.device(device):
+        weights()
+
+
+def swallowed() -> None:
+    try:
+        variable_under("/cpu:1")
+    except Exception:
+        step_under("/gpu:0")
+
+
+def strategy(kind: Callable[..., Any], *devices: Any) -> Callable[[], None]:
+    def make() -> None:
+        kind(*devices)
+
+    return make
+
+
+REFUSED = {
+    "eager": lambda: variable_under("/cpu:1"),
+    "short": lambda: variable_under("CPU:2"),
+    "traced": lambda: step_under("/device:CPU:1"),
+    "spec": lambda: step_under(tf.DeviceSpec(device_type="CPU", device_index=1)),
+    "swallowed": swallowed,
+    "mirrored": strategy(tf.distribute.MirroredStrategy, ["/cpu:0", "/cpu:1"]),
+    "one": strategy(tf.distribute.OneDeviceStrategy, "/cpu:1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_its_line(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        watched(REFUSED[name])
+
+    number = 2 if name == "short" else 1
+    message = str(caught.value)
+    assert message.startswith(
+        f"program names /device:CPU:{number} (tests/capture/eager/test_devices.py:"
+    )
+    assert message.endswith(
+        f", which stands for /device:GPU:{number - 1} while it is watched; "
+        "name GPUs, and no CPU but /cpu:0"
+    )
+
+
+def test_where_a_variable_is_may_be_asked_of_it() -> None:
+    """What TensorFlow says of it is the name of what stands in."""
+
+    def program() -> None:
+        with tf.device("/gpu:1"):
+            w = weights()
+        with tf.device(w.device):
+            slot = weights("slot")
+
+        @tf.function
+        def step(x: Any) -> Any:
+            with tf.device(w.device):
+                slot.assign_add(w)
+                return updates(w, x)
+
+        step(rows())
+
+    assert devices(watched(program), ["w", "slot"]) == ["/device:GPU:1"] * 2
+
+
+def test_the_host_may_be_named() -> None:
+    def program() -> None:
+        with tf.device("/cpu:0"):
+            w = weights()
+
+        @tf.function
+        def step(x: Any) -> Any:
+            with tf.device("/device:CPU:0"):
+                return updates(w, x)
+
+        step(rows())
+
+    assert devices(watched(program), ["w"]) == ["/device:CPU:0"]

@@ -1,0 +1,93 @@
+"""Eager ops that have no kernel for the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import watch
+from placement_checks.capture.eager.devices import gpu_only_ops_made_up
+
+# Those of float32 run on CPUs for which oneDNN has kernels.
+_OF_GPUS = tf.float64
+
+
+def test_channels_first() -> None:
+    images, weights = tf.ones([2, 3, 8, 8], _OF_GPUS), tf.ones([3, 3, 3, 4], _OF_GPUS)
+
+    with gpu_only_ops_made_up():
+        convolved = tf.nn.conv2d(images, weights, 1, "SAME", data_format="NCHW")
+        pooled = tf.nn.max_pool2d(convolved, 2, 2, "VALID", data_format="NCHW")
+        added = tf.nn.bias_add(pooled, tf.ones([4], _OF_GPUS), data_format="NCHW")
+
+    assert convolved.numpy().tolist() == tf.zeros([2, 4, 8, 8]).numpy().tolist()
+    assert (pooled.shape, pooled.dtype) == ((2, 4, 4, 4), tf.float64)
+    assert added.shape == (2, 4, 4, 4)
+
+
+def test_an_op_that_is_given_lists() -> None:
+    images, weights = tf.ones([2, 3, 8, 8]), tf.ones([3, 3, 4, 3])
+
+    with gpu_only_ops_made_up():
+        grown = tf.nn.conv2d_transpose(
+            images, weights, [2, 4, 16, 16], 2, "SAME", data_format="NCHW"
+        )
+
+    assert (grown.shape, grown.dtype) == ((2, 4, 16, 16), tf.float32)
+
+
+def test_several_results() -> None:
+    images, scale = tf.ones([2, 3, 8, 8]), tf.ones([3])
+
+    with gpu_only_ops_made_up():
+        normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            images, scale, scale, data_format="NCHW"
+        )
+
+    assert normalised.shape == (2, 3, 8, 8)
+    assert mean.shape == variance.shape == (3,)
+
+
+def test_what_the_cpu_can_run_is_run() -> None:
+    with gpu_only_ops_made_up():
+        convolved = tf.nn.conv2d(tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 1, 1]), 1, "SAME")
+
+    assert convolved[0, 0, 0, 0] == 1
+
+
+def test_a_mistake_stays_one() -> None:
+    with gpu_only_ops_made_up(), pytest.raises(tf.errors.InvalidArgumentError):
+        tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+
+
+def test_it_ends_with_the_block() -> None:
+    with gpu_only_ops_made_up():
+        pass
+
+    images = tf.ones([1, 1, 2, 2], _OF_GPUS)
+    with pytest.raises((tf.errors.UnimplementedError, tf.errors.InvalidArgumentError)):
+        tf.nn.conv2d(images, images, 1, "SAME", data_format="NCHW")
+
+
+def test_a_function_of_such_ops() -> None:
+    steps = []
+
+    @tf.function
+    def sample(images: tf.Tensor) -> tf.Tensor:
+        weights = tf.ones([3, 3, 3, 4])
+        return tf.nn.conv2d(images, weights, 1, "SAME", data_format="NCHW")
+
+    @tf.function
+    def train(weight: tf.Variable) -> None:
+        with tf.GradientTape() as tape:
+            loss = 2.0 * weight
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    with watch(2, eager=True) as code:
+        steps.append(sample(tf.ones([2, 3, 8, 8])))
+        weight = tf.Variable(1.0)
+        for _ in range(2):
+            train(weight)
+
+    assert code.built is not None
+    assert steps[0].shape == (2, 4, 8, 8)

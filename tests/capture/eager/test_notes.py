@@ -1,0 +1,257 @@
+"""What is noted while functions are traced: variables, forward ops, sums over replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.eager_programs import loss_of, rows, updates, watched, weights
+
+from placement_checks.capture.eager.notes import noting_traced
+from placement_checks.capture.eager.reading import next_elements
+from placement_checks.core.strategies import Copy
+from placement_checks.tf.simulated_devices import ask_for_cpus
+
+GPUS = ["/gpu:0", "/gpu:1"]
+
+
+@pytest.fixture(autouse=True)
+def devices() -> None:
+    ask_for_cpus(3)
+
+
+def test_nothing_is_noted_of_a_graph() -> None:
+    before = tf.Graph.device, tf.Variable.__init__
+
+    with noting_traced(eager=False) as (variables, *_):
+        weights()
+        assert (tf.Graph.device, tf.Variable.__init__) == before
+
+    assert not list(variables.all())
+
+
+def test_tensorflow_is_as_before() -> None:
+    before = tf.Graph.device
+
+    with noting_traced(eager=True) as (variables, *_):
+        weights()
+        assert tf.Graph.device is not before
+
+    assert tf.Graph.device is before
+    (noted,) = variables.all()
+    weights()
+    assert len(list(variables.all())) == 1
+    assert "weights" in {frame.name for frame in noted.stack}
+    assert not noted.orders_collectives
+
+
+def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
+    """AutoGraph rewrites the function in a file of its own, which is deleted at the end."""
+
+    class Layer(tf.Module):
+        made: tf.Variable | None = None
+
+        @tf.function
+        def __call__(self, x: Any) -> Any:
+            if self.made is None:
+                self.made = tf.Variable(1.0)
+            return x * self.made
+
+    with noting_traced(eager=True) as (variables, *_):
+        Layer()(tf.constant(2.0))
+
+    (noted,) = variables.all()
+    files = {frame.filename for frame in noted.stack}
+    assert __file__ in files
+    assert not any("autograph_generated" in file for file in files)
+
+
+def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
+    """A thread for each replica runs what AutoGraph has rewritten with the function around it."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        def replica(x: Any) -> Any:
+            if x.shape.rank == 0:
+                x = tf.stack([tf.negative(each) for each in (x, x)])
+            return x
+
+        return tf.distribute.get_strategy().run(replica, args=(x,))
+
+    with noting_traced(eager=True), tf.distribute.MirroredStrategy(GPUS).scope():
+        graph = step.get_concrete_function(tf.constant(2.0)).graph
+
+    negatives = [op for op in graph.get_operations() if op.type == "Neg"]
+    assert len(negatives) == 4
+    for op in negatives:
+        files = {frame.filename for frame in op.traceback}
+        assert __file__ in files
+        assert not any("autograph_generated" in file for file in files)
+
+
+def test_copies_know_whose_they_are_and_tokens_that_they_are_none() -> None:
+    with noting_traced(eager=True) as (variables, *_):
+        strategy = tf.distribute.MirroredStrategy(GPUS)
+        with strategy.scope():
+            whole = weights()
+
+    tokens = [each for each in variables.all() if each.orders_collectives]
+    noted = [each for each in variables.all() if not each.orders_collectives]
+    assert len(tokens) == 2  # one for each device
+    assert [each.of is whole for each in noted] == [True, True]
+    assert [each.replica for each in noted] == [0, 1]
+    assert [each.device[-5:] for each in noted] == ["CPU:1", "CPU:2"]
+
+
+def test_the_forward_op_of_each_backward_op() -> None:
+    with noting_traced(eager=True) as (_, _, forward):
+        w = weights()
+
+        @tf.function
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.nn.relu(tf.matmul(x, w)))
+            return tape.gradient(loss, w)
+
+        graph = step.get_concrete_function(rows()).graph
+
+    found = forward.of(graph)
+    by_type = {
+        graph.get_operation_by_name(backward).type: graph.get_operation_by_name(name).type
+        for backward, name in found.items()
+    }
+    assert by_type["ReluGrad"] == "Relu"
+    assert by_type["MatMul"] == "MatMul"
+    assert "Relu" not in found
+
+
+def test_what_is_made_of_the_values_of_replicas() -> None:
+    made: list[Any] = []
+
+    with noting_traced(eager=True) as (_, reductions, _):
+        strategy = tf.distribute.MirroredStrategy(GPUS, tf.distribute.ReductionToOneDevice())
+
+        def replica(x: Any) -> Any:
+            value = tf.reduce_sum(x)
+            total = tf.distribute.get_replica_context().all_reduce("sum", value)
+            made.append((value, total))
+            return total
+
+        @tf.function(autograph=False)
+        def step(x: Any) -> None:
+            strategy.run(replica, args=(x,))
+
+        step.get_concrete_function(rows())
+
+    assert len(made) == 2
+    for value, total in made:
+        result = reductions.result(value)
+        assert result is not value
+        assert any(result is source for source in total.op.inputs)
+        assert reductions.result(total) is total
+
+
+def test_the_copies_of_a_strategy_and_what_is_outside_of_it() -> None:
+    def program() -> None:
+        plain = weights("plain")
+        strategy = tf.distribute.MirroredStrategy(GPUS)
+        with strategy.scope():
+            w = weights()
+            statistic = tf.Variable(
+                0.0,
+                name="statistic",
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+        def replica(x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = loss_of(w + plain, x)
+            context = tf.distribute.get_replica_context()
+            w.assign_sub(context.all_reduce("sum", tape.gradient(loss, w)))
+            statistic.assign_add(1.0)
+
+        @tf.function
+        def step(x: Any) -> None:
+            strategy.run(replica, args=(x,))
+
+        step(rows())
+
+    strategy = watched(program).requested.strategy
+
+    assert strategy is not None
+    assert list(map(str, strategy.replicas)) == ["/device:GPU:0", "/device:GPU:1"]
+    assert strategy.outside == ["plain"]
+    assert strategy.copies == {
+        "w": Copy("w", 0),
+        "w/replica_1": Copy("w", 1),
+        "statistic": Copy("statistic", 0, in_sync=False),
+        "statistic/replica_1": Copy("statistic", 1, in_sync=False),
+    }
+
+
+def reads(iterator: Any) -> tuple[Any, Any]:
+    """The graph of a function that reads an iterator, and its arguments by name."""
+
+    @tf.function
+    def step(source: Any) -> Any:
+        x, y = next(source)
+        return x + tf.cast(y, tf.float32)
+
+    graph = step.get_concrete_function(iterator).graph
+    resource = tf.nest.flatten(iterator, expand_composites=True)[0]
+    return graph.as_graph_def(), {graph.inputs[0].op.name: resource}
+
+
+def test_the_next_element_of_an_iterator_is_that_of_the_step() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(([1.0, 2.0], [3, 4]))
+    iterator = iter(dataset)
+    graph_def, arguments = reads(iterator)
+
+    found = [next_elements(graph_def, arguments) for _ in range(3)]
+
+    assert [sorted(each.values()) for each in found] == [[1.0, 3], [2.0, 4], []]
+    assert {name.rpartition(":")[2] for name in found[0]} == {"0", "1"}
+
+
+def test_an_iterator_that_is_not_given_is_not_asked() -> None:
+    graph_def, _ = reads(iter(tf.data.Dataset.from_tensor_slices(([1.0], [3]))))
+
+    assert next_elements(graph_def, {}) == {}
+
+
+def test_a_step_of_a_strategy_reads_one_iterator_for_each_replica() -> None:
+    def program() -> None:
+        strategy = tf.distribute.MirroredStrategy(GPUS)
+        with strategy.scope():
+            w = weights()
+        dataset = tf.data.Dataset.from_tensor_slices(rows(16)).batch(8, drop_remainder=True)
+        iterator = iter(strategy.experimental_distribute_dataset(dataset))
+
+        @tf.function
+        def step(source: Any) -> None:
+            strategy.run(lambda x: updates_together(w, x), args=(next(source),))
+
+        step(iterator)
+
+    def updates_together(w: Any, x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, x)
+        context = tf.distribute.get_replica_context()
+        w.assign_sub(context.all_reduce("sum", tape.gradient(loss, w)))
+
+    fed = watched(program).fed
+
+    arrays = [array for array in fed.values() if getattr(array, "shape", ()) == (4, 3)]
+    assert len(arrays) == 2
+    assert (arrays[0] != arrays[1]).all()
+
+
+def test_a_plain_step_reads_nothing_else() -> None:
+    def program() -> None:
+        w = weights()
+        tf.function(lambda x: updates(w, x))(rows())
+
+    assert [array.shape for array in watched(program).fed.values()] == [(8, 3)]

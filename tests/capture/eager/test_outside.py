@@ -1,0 +1,112 @@
+"""What is said of errors that TensorFlow raises about the scope of a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from placement_checks.capture.eager.errors import told_of_scope
+from placement_checks.capture.eager.variables import NotedVariable
+from placement_checks.core.errors import InputError
+
+
+class Mirrored:
+    def __init__(self, replicas: int = 2) -> None:
+        self.num_replicas_in_sync = replicas
+
+
+def made(name: str, *, trainable: bool = True, strategy: object = None) -> NotedVariable:
+    variable = SimpleNamespace(
+        name=f"{name}:0",
+        trainable=trainable,
+        dtype=SimpleNamespace(is_floating=True),
+        _distribute_strategy=strategy,
+    )
+    return NotedVariable(variable, "/device:CPU:0", [])
+
+
+def told(error: Exception, *variables: NotedVariable, replicas: int = 2) -> InputError:
+    """What is said of an error in a program with a strategy, that has made some variables."""
+    notes: Any = SimpleNamespace(
+        strategies=[Mirrored(replicas)], variables=SimpleNamespace(all=lambda: iter(variables))
+    )
+    failed = InputError("train.py", "it raised it", "look there", details=f"  line 1\n{error}")
+    failed.__context__ = error
+    return told_of_scope(failed, notes, None)
+
+
+def in_a_library(raises: Callable[[], object]) -> AssertionError:
+    """The blank error of an assertion, raised by code that is in a library's file."""
+    with pytest.raises(AssertionError) as raised:
+        raises()
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Variable (<…>) was not created in the distribution strategy scope of (<…>)",
+        "`colocate_vars_with` must only be passed a variable created in this "
+        "tf.distribute.Strategy.scope(), not: <…>",
+        'Need to be inside "with strategy.scope()" for <…>',
+        "Mixing different tf.distribute.Strategy objects: <…> is not <…>",
+    ],
+)
+def test_variables_that_were_made_outside_are_named(message: str) -> None:
+    error = told(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
+
+    assert error.message == (
+        "it made w and b outside of the scope of its Mirrored, and TensorFlow refuses to train "
+        "with them (ValueError)"
+    )
+    assert (
+        error.fix == "make the model, its optimizer and its metrics under `with strategy.scope():`"
+    )
+    assert error.details == "  line 1"
+
+
+def test_of_many_some_are_named() -> None:
+    error = told(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
+
+    assert "it made a, b, c and 2 more outside" in error.message
+
+
+def test_what_is_trained_is_named_before_others() -> None:
+    error = told(RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w"))
+
+    assert "it made w outside" in error.message
+    alone = told(RuntimeError("with strategy.scope()"), made("step", trainable=False))
+    assert "it made step outside of the scope of its Mirrored, and TensorFlow refuses to train "
+    assert alone.message.endswith("with it (RuntimeError)")
+
+
+@pytest.mark.parametrize(
+    ("error", "variables", "replicas"),
+    [
+        (ValueError("shapes do not match"), [made("w")], 2),
+        (RuntimeError("with strategy.scope()"), [], 2),
+        (RuntimeError("with strategy.scope()"), [made("w", strategy=object())], 2),
+        (RuntimeError("with strategy.scope()"), [made("w")], 1),
+        (AssertionError("w is not small"), [made("w")], 2),
+    ],
+)
+def test_other_errors_are_told_as_they_are(
+    error: Exception, variables: list[NotedVariable], replicas: int
+) -> None:
+    assert told(error, *variables, replicas=replicas).message == "it raised it"
+
+
+def test_an_assertion_of_the_users_own_is_told_as_it_is() -> None:
+    def fails() -> None:
+        raise AssertionError
+
+    assert told(in_a_library(fails), made("w")).message == "it raised it"
+
+
+def test_an_assertion_of_a_library_without_a_word_is_about_the_scope() -> None:
+    source = compile("raise AssertionError", pytest.__file__, "exec")
+
+    assert "it made w outside" in told(in_a_library(lambda: exec(source)), made("w")).message

@@ -1,0 +1,296 @@
+"""However a program asks how many GPUs there are, it gets the one answer; and all is put back."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import device_attributes_pb2
+
+from placement_checks.capture.in_process.fake_gpus import Asked, answering_gpus
+from placement_checks.tf import sessions
+
+tf1 = tf.compat.v1
+CONFIGS = {
+    "tf": tf.config,
+    "tf.compat.v1": tf1.config,
+    "tf.compat.v1.compat.v1": tf1.compat.v1.config,
+    "tf.compat.v2": tf.compat.v2.config,
+}
+# Modules of TensorFlow that programs import, of its name alone.
+device_lib = importlib.import_module("tensorflow.python.client.device_lib")
+context = importlib.import_module("tensorflow.python.eager.context")
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[None]:
+    with tf.Graph().as_default():
+        yield
+
+
+def number_by_nvml() -> int:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    number = ctypes.c_uint()
+    assert nvml.nvmlInit_v2() == 0
+    assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(number)) == 0
+    return number.value
+
+
+def lines_of(*command: str) -> list[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def session_devices() -> int:
+    with tf1.Session() as session:
+        return sum(each.device_type == "GPU" for each in session.list_devices())
+
+
+WAYS: dict[str, Callable[[], int]] = {
+    "list_local_devices": lambda: sum(
+        each.device_type == "GPU" for each in device_lib.list_local_devices()
+    ),
+    "list_devices": session_devices,
+    "num_gpus": lambda: context.num_gpus(),
+    "nvidia-ml": number_by_nvml,
+    "nvidia-smi": lambda: len(lines_of("nvidia-smi", "-L")),
+}
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_number_by_each_way(way: str, gpus: int) -> None:
+    with answering_gpus(gpus) as asked:
+        assert not asked
+        assert WAYS[way]() == gpus
+
+    assert asked.ways == {way}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("of", ["", "experimental"])
+@pytest.mark.parametrize(
+    ("way", "prefix"),
+    [
+        ("list_physical_devices", "/physical_device:"),
+        ("list_logical_devices", "/device:"),
+        ("get_visible_devices", "/physical_device:"),
+    ],
+)
+def test_the_devices_of_each_configuration(config: Any, of: str, way: str, prefix: str) -> None:
+    listing = getattr(getattr(config, of) if of else config, way)
+    with answering_gpus(2) as asked:
+        gpus, everything = listing("GPU"), listing()
+        assert [each.name for each in listing("CPU")] == [f"{prefix}CPU:0"]
+
+    assert [each.name for each in gpus] == [f"{prefix}GPU:0", f"{prefix}GPU:1"]
+    assert {each.device_type for each in gpus} == {"GPU"}
+    assert [each.name.removeprefix(prefix) for each in everything] == ["CPU:0", "GPU:0", "GPU:1"]
+    assert asked.ways == {way}
+    assert listing("GPU") == []
+
+
+def test_local_devices_come_as_tensorflow_lists_them() -> None:
+    config = tf1.ConfigProto(device_count={"GPU": 1})
+    with answering_gpus(2):
+        everything = device_lib.list_local_devices()
+        fewer = device_lib.list_local_devices(config)
+
+    assert [each.name for each in everything] == [
+        "/device:CPU:0",
+        "/device:GPU:0",
+        "/device:GPU:1",
+    ]
+    assert [each.name for each in fewer] == ["/device:CPU:0", "/device:GPU:0"]
+
+
+@pytest.mark.parametrize("test", [tf.test, tf1.test, tf1.compat.v1.test])
+def test_what_tests_ask(test: Any) -> None:
+    with answering_gpus(2) as asked:
+        assert test.is_gpu_available()
+        assert test.is_gpu_available(True, (7, 0))
+        assert not test.is_gpu_available(min_cuda_compute_capability=(99, 0))
+        assert test.gpu_device_name() == "/device:GPU:0"
+    with answering_gpus(0):
+        assert not test.is_gpu_available()
+        assert test.gpu_device_name() == ""
+
+    assert asked.ways == {"list_local_devices"}
+
+
+def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
+    experimental = tf.config.experimental
+    with answering_gpus(2):
+        gpus = tf.config.list_physical_devices("GPU")
+        tf.config.set_visible_devices(gpus[0], "GPU")
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_visible_devices(gpus)
+        for gpu in gpus:
+            experimental.set_memory_growth(device=gpu, enable=True)
+            tf.config.set_logical_device_configuration(
+                gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=1024)] * 2
+            )
+        assert experimental.get_memory_growth(gpus[1])
+        assert len(tf.config.get_logical_device_configuration(gpus[1])) == 2
+        assert experimental.get_device_details(gpus[0])["compute_capability"] == (9, 0)
+        assert experimental.get_memory_info("GPU:1") == {"current": 0, "peak": 0}
+        experimental.reset_memory_stats("GPU:1")
+
+        assert len(tf.config.get_visible_devices("GPU")) == 2
+        assert len(tf.config.list_logical_devices("GPU")) == 2
+
+
+def test_the_devices_that_are_no_gpus_are_left_to_tensorflow() -> None:
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    logical = tf.config.get_logical_device_configuration(cpu)
+    with answering_gpus(2):
+        gpus = tf.config.list_physical_devices("GPU")
+        tf.config.set_visible_devices(cpu, "CPU")
+        tf.config.set_visible_devices([cpu, gpus[0]])
+        assert tf.config.get_logical_device_configuration(cpu) == logical
+        with pytest.raises(ValueError, match="Cannot set memory growth on"):
+            tf.config.experimental.set_memory_growth(cpu, True)
+        with pytest.raises(ValueError, match="Unrecognized device"):
+            tf.config.set_visible_devices(gpus[0], "CPU")
+
+
+def test_the_gpus_of_the_machine_are_not_added() -> None:
+    real = device_attributes_pb2.DeviceAttributes(name="/device:GPU:0", device_type="GPU")
+    given: list[bytes] = []
+
+    def four_gpus(_: Any) -> Callable[..., list[bytes]]:
+        def list_devices(serialized: bytes) -> list[bytes]:
+            given.append(serialized)
+            config = tf1.ConfigProto.FromString(serialized)
+            return [real.SerializeToString()] * config.device_count.get("GPU", 4)
+
+        return list_devices
+
+    def one_gpu(_: Any) -> Callable[..., list[Any]]:
+        return lambda _self, _type=None: [
+            tf.config.PhysicalDevice("/physical_device:GPU:7", "GPU")
+        ]
+
+    with (
+        sessions.around_listed_devices(four_gpus),
+        sessions.around_context({"list_physical_devices": one_gpu}),
+        answering_gpus(2),
+    ):
+        assert len(device_lib.list_local_devices()) == 2
+        names = [each.name for each in tf.config.list_physical_devices()]
+
+    assert names == ["/physical_device:GPU:0", "/physical_device:GPU:1"]
+    assert given
+
+
+def test_to_ask_for_cpus_is_not_to_ask() -> None:
+    with answering_gpus(2) as asked:
+        tf.config.list_physical_devices("CPU")
+        tf.config.set_visible_devices([], "GPU")
+
+    assert not asked
+
+
+def within(module: str) -> Callable[..., Any]:
+    """A function of another module, which asks."""
+    namespace: dict[str, Any] = {"__name__": module}
+    exec("def ask(how, *about): return how(*about)", namespace)
+    return cast(Callable[..., Any], namespace["ask"])
+
+
+@pytest.mark.parametrize("module", ["keras.src.backend", "tensorflow.python.ops.ctc_ops"])
+def test_tensorflow_and_keras_get_what_the_machine_has(module: str) -> None:
+    ask = within(module)
+    with answering_gpus(2) as asked:
+        assert ask(tf.config.list_logical_devices, "GPU") == []
+        assert ask(context.num_gpus) == 0
+        assert [each.device_type for each in ask(device_lib.list_local_devices)] == ["CPU"]
+        assert not asked
+        assert len(within("tensorpack.utils.gpu")(tf.config.list_logical_devices, "GPU")) == 2
+        assert asked
+
+
+def test_a_function_that_is_traced_asks_for_the_program() -> None:
+    found: list[int] = []
+
+    @tf.function
+    def traced() -> None:
+        found.append(len(tf.config.list_physical_devices("GPU")))
+
+    with answering_gpus(2) as asked:
+        traced.get_concrete_function()
+
+    assert found == [2]
+    assert asked
+
+
+def test_a_recurrent_layer_is_made_of_ops_that_cpus_have() -> None:
+    with answering_gpus(2) as asked:
+        tf.keras.layers.LSTM(4)(tf1.placeholder(tf.float32, [2, 3, 5]))
+
+    types = {op.type for op in tf1.get_default_graph().get_operations()}
+    assert not {name for name in types if "Cudnn" in name}
+    assert not asked
+
+
+def test_a_strategy_without_devices_asks_for_the_program() -> None:
+    with answering_gpus(2) as asked:
+        tf.distribute.MirroredStrategy(["/gpu:0", "/gpu:1"])
+        assert not asked
+        assert tf.distribute.MirroredStrategy().num_replicas_in_sync == 2
+        assert asked
+    with answering_gpus(3) as asked:
+        strategy = tf.distribute.experimental.CentralStorageStrategy()
+        assert strategy.num_replicas_in_sync == 3
+    assert asked
+
+
+def test_the_context_itself_meets_the_devices_of_the_machine() -> None:
+    start = within(context.__name__)
+    with answering_gpus(2) as asked:
+        assert start(context.context().list_physical_devices, "GPU") == []
+        assert len(context.context().list_physical_devices("GPU")) == 2
+    assert asked
+
+
+def test_a_function_taken_before_answers_as_well() -> None:
+    taken = tf.config.list_physical_devices
+    with answering_gpus(5):
+        assert len(taken("GPU")) == 5
+
+
+def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    path, loading = os.environ["PATH"], ctypes.CDLL.__init__
+    with answering_gpus(2):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        folder = os.environ["PATH"].partition(os.pathsep)[0]
+        os.environ["PATH"] += ":/of/the/program"
+        assert os.listdir(folder) == ["nvidia-smi"]
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert os.environ["PATH"] == f"{path}:/of/the/program"
+    assert ctypes.CDLL.__init__ is loading
+    assert not os.path.exists(folder)  # noqa: PTH110
+    assert tf.config.list_physical_devices("GPU") == []
+
+
+def test_a_variable_that_was_not_set_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with answering_gpus(2):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_a_block_within_another() -> None:
+    with answering_gpus(2), answering_gpus(3) as inner:
+        assert [WAYS[way]() for way in WAYS] == [3] * len(WAYS)
+        assert tf.config.list_physical_devices("GPU")[2:]
+    assert isinstance(inner, Asked)

@@ -1,0 +1,56 @@
+"""What TensorFlow logs is held back until it is known whether it matters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.capture.in_process.builder import logs_held
+
+LOGGER = tf.get_logger()
+
+
+@pytest.fixture
+def logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
+    """What was logged so far."""
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    return lambda: caplog.messages
+
+
+@pytest.mark.parametrize("error", [None, KeyError, SystemExit])
+def test_it_is_logged_at_the_end(
+    logged: Callable[[], list[str]],
+    error: type[BaseException] | None,
+) -> None:
+    with contextlib.suppress(KeyError, SystemExit), logs_held(unless=ValueError):
+        LOGGER.warning("one")
+        LOGGER.warning("two")
+        assert logged() == []
+        if error is not None:
+            raise error
+
+    LOGGER.warning("three")
+    assert logged() == ["one", "two", "three"]
+
+
+def test_it_is_not_logged_where_it_does_not_matter(logged: Callable[[], list[str]]) -> None:
+    with contextlib.suppress(ValueError), logs_held(unless=ValueError):
+        LOGGER.warning("one")
+        raise ValueError
+
+    LOGGER.warning("two")
+    assert logged() == ["two"]
+
+
+def test_it_can_be_logged_before_the_end(logged: Callable[[], list[str]]) -> None:
+    with logs_held(unless=ValueError) as log:
+        LOGGER.warning("one")
+        log()
+        LOGGER.warning("two")
+        assert logged() == ["one", "two"]
+    assert logged() == ["one", "two"]

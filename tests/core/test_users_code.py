@@ -1,0 +1,115 @@
+"""What a user's code raises is told with the line that says what is wrong, and where it was."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.user_code import users_code
+
+
+def told(code: Callable[[], object], fix: str = "") -> InputError:
+    with pytest.raises(InputError) as raised, users_code("train.py:build", "it", None, fix):
+        code()
+    return raised.value
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def code() -> None:
+        raise error
+
+    return code
+
+
+def traced() -> None:
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        raise ValueError("the real reason\nand more of it")
+
+    @tf.function
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        return inner(x)
+
+    with tf.Graph().as_default():
+        outer(tf.constant(1.0))
+
+
+def a_layer_that_does_not_fit() -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+    with tf.Graph().as_default():
+        model.build((None, 4))
+        model(tf.zeros([2, 5]))
+
+
+KERAS = "Exception encountered when calling layer 'dense' (type Dense).\n\n"
+SUMMARIES = {
+    "one line": "one line",
+    "the reason\n\nand what it was called with:\n  x=1": "the reason",
+    "\n  indented\n": "indented",
+    "these are missing:\n  fc1/weights\n  fc2/weights": "these are missing: fc1/weights",
+    f"{KERAS}\x1b[1mInput 0 does not fit\x1b[0m\n\nArguments received:\n  • x=1": (
+        "Input 0 does not fit"
+    ),
+    'in user code:\n\n    File "a.py", line 1, in f  *\n        g(x)\n\n    '
+    + "ValueError: "
+    + KERAS.replace("\n", "\n    ")
+    + "Input 0 does not fit\n    \n    Arguments received:\n      • x=1\n": "Input 0 does not fit",
+    "in user code:\n\n    nothing that is known": "",
+}
+
+
+@pytest.mark.parametrize("message", SUMMARIES)
+def test_the_line_of_a_message_that_says_what_is_wrong(message: str) -> None:
+    expected = f"it raised ValueError: {SUMMARIES[message]}".removesuffix(": ")
+
+    assert told(raising(ValueError(message))).message == expected
+
+
+def test_what_tensorflow_and_keras_raise() -> None:
+    assert told(traced).message == "it raised ValueError: the real reason"
+    summary = told(a_layer_that_does_not_fit).message
+    assert summary.startswith("it raised ValueError: Input 0 ")
+    assert "\x1b" not in summary
+
+
+@pytest.mark.parametrize(
+    ("exits", "deed"),
+    [
+        (lambda: sys.exit(0), "called sys.exit(0)"),
+        (lambda: sys.exit(), "called sys.exit()"),
+        (lambda: sys.exit("no data"), "called sys.exit('no data')"),
+    ],
+)
+def test_code_that_would_end_the_process(exits: Callable[[], None], deed: str) -> None:
+    line = inspect.getsourcelines(exits)[1]
+    error = told(exits)
+
+    assert error.message == f"it {deed}"
+    fix = error.fix.rpartition("/")[2]
+    assert fix.startswith("test_users_code.py:")
+    assert abs(int(fix.rpartition(":")[2]) - line) <= 1
+    assert error.details.splitlines()[-1].startswith("SystemExit")
+
+
+def test_where_no_line_is_the_users_the_fix_is_another() -> None:
+    elsewhere = Path("/nowhere")
+    with pytest.raises(InputError) as raised, users_code("o", "it", elsewhere, "give it an x"):
+        raise AssertionError
+    assert str(raised.value) == "o: it raised AssertionError; give it an x"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("", "no"), GeneratorExit()])
+def test_what_is_not_an_error_of_the_code_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)) as raised, users_code("train.py:build", "it", None):
+        raise error
+    assert raised.value is error
+
+
+def test_a_skip_in_a_builder_skips_the_test() -> None:
+    with pytest.raises(pytest.skip.Exception), users_code("train.py:build", "it", None):
+        pytest.skip("no data here")

@@ -1,0 +1,89 @@
+"""What is looked up of single ops, in live graphs and in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import place
+from placement_checks.core.placement import Body, Details, Tensor
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture(scope="module", params=["live", "file"])
+def details(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Details:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None, 8, 8, 3], name="x")
+        kernel = tf.constant(0.5, shape=[3, 3, 3, 2], name="kernel")
+        tf.nn.conv2d(x, kernel, strides=2, padding="SAME", name="conv")
+        tf.constant([0, 1, 2], name="small")
+        tf.constant(1.0, shape=[4096], name="ones")
+        tf.constant([float(number) for number in range(4096)], name="many")
+        tf.split(x, 2, axis=3 - 2, name="parts")
+
+        @tf.function
+        def inner(value: Any) -> Any:
+            return tf.tanh(value)
+
+        inner(x)
+    if request.param == "live":
+        return place(graph, gpus=1).placement.details
+    folder = tmp_path_factory.mktemp("graphs")
+    tf.io.write_graph(graph, str(folder), "graph.pb", as_text=False)
+    return place(folder / "graph.pb", gpus=1).placement.details
+
+
+def test_outputs_have_dtype_and_shape(details: Details) -> None:
+    assert details.outputs("conv") == [Tensor("float32", (None, 4, 4, 2))]
+    assert details.outputs("parts") == [Tensor("float32", (None, 4, 8, 3))] * 2
+    assert list(details.outputs("nowhere")) == []
+
+
+def test_constants_have_values_unless_they_are_large(details: Details) -> None:
+    assert details.value("small") == ("int32", (3,), 0, 1, 2)
+    assert details.value("kernel") == ("float32", (3, 3, 3, 2), *[0.5] * 54)
+    assert details.value("ones") == ("float32", (4096,), *[1.0] * 4096)
+    assert details.value("many") is None
+    assert details.value("conv") is None
+    assert details.value("nowhere") is None
+
+
+def test_attributes_are_plain(details: Details) -> None:
+    known = details.attributes("conv")
+
+    assert known["strides"] == (1, 2, 2, 1)
+    assert known["padding"] == b"SAME"
+    assert details.attributes("small").keys() == {"dtype"}
+    assert not [key for key in known if key.startswith("_")]
+
+
+def dataset_op(limit: int, scope: str) -> Body:
+    """The bodies of the function that a dataset maps."""
+    with tf.Graph().as_default() as graph, tf.name_scope(scope):
+        dataset = tf.data.Dataset.range(3).map(lambda value: value + limit)
+        tf1.data.make_one_shot_iterator(dataset).get_next()
+    evidence = place(graph, gpus=1)
+    (iterator,) = (op for op in evidence.ops.values() if op.type == "OneShotIterator")
+    body: Body = evidence.placement.details.attributes(iterator.name)["dataset_factory"]
+    return body
+
+
+def test_functions_are_equal_if_their_bodies_are_whatever_the_names() -> None:
+    assert isinstance(dataset_op(1, "a"), Body)
+    assert dataset_op(1, "a") == dataset_op(1, "b")
+    assert dataset_op(1, "a") != dataset_op(2, "a")
+
+
+def test_a_file_of_very_many_ops_is_not_imported_for_its_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0, name="x")
+    tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
+    monkeypatch.setattr("placement_checks.graph.op_origins._MAX_IMPORTED_OPS", 0)
+
+    assert place(tmp_path / "graph.pb", gpus=1).placement.details.outputs("x") == ()

@@ -1,0 +1,140 @@
+"""Which `with tf.device(…)`, or which device function, decided what an op asks for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.graph.op_origins import deciding_line
+
+tf1 = tf.compat.v1
+FOLDER = Path(__file__).parent
+
+
+def on_host(op: Any) -> str:
+    return "/cpu:0"
+
+
+def as_it_is(op: Any) -> str:
+    return str(op.device)
+
+
+def with_task(task: int, op: Any) -> str:
+    return f"/task:{task}/cpu:0"
+
+
+def decided(op: tf.Operation) -> str | None:
+    """The text of the line that decided."""
+    line = deciding_line(op, FOLDER)
+    return (
+        None if line is None else Path(line.file).read_text().splitlines()[line.line - 1].strip()
+    )
+
+
+@pytest.fixture(autouse=True)
+def graph(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(FOLDER)
+    with tf.Graph().as_default():
+        yield
+
+
+def test_the_innermost_scope_that_names_a_device() -> None:
+    with tf.device("/gpu:0"), tf.name_scope("outer"):
+        with tf.device("/job:worker"):
+            with tf.device("/gpu:1"):
+                inner = tf.constant(1.0).op
+            outer = tf.constant(1.0).op
+
+    assert decided(inner) == 'with tf.device("/gpu:1"):'
+    assert decided(outer) == 'with tf.device("/gpu:0"), tf.name_scope("outer"):'
+
+
+def test_a_spec_names_one_too() -> None:
+    with tf.device("/cpu:0"):
+        with tf.device(tf.DeviceSpec(job="ps", device_type="GPU", device_index=1)):
+            placed = tf.constant(1.0).op
+
+    assert placed.device == "/job:ps/device:GPU:1"
+    assert decided(placed) == (
+        'with tf.device(tf.DeviceSpec(job="ps", device_type="GPU", device_index=1)):'
+    )
+
+
+def test_where_a_job_alone_is_asked_for_the_scope_that_names_it() -> None:
+    with tf.device("/job:ps"):
+        with tf.device(tf.DeviceSpec()):
+            placed = tf.constant(1.0).op
+
+    assert decided(placed) == 'with tf.device("/job:ps"):'
+
+
+def test_a_device_function_that_chooses_another() -> None:
+    with tf.device("/gpu:0"):
+        with tf1.device(as_it_is), tf1.device(on_host):
+            placed = tf.constant(1.0).op
+
+    assert decided(placed) == "def on_host(op: Any) -> str:"
+
+
+def test_a_device_function_that_leaves_it_did_not_decide() -> None:
+    with tf.device("/gpu:0"):
+        with tf1.device(as_it_is):
+            placed = tf.constant(1.0).op
+
+    assert decided(placed) == 'with tf.device("/gpu:0"):'
+
+
+def test_a_device_function_alone() -> None:
+    with tf1.device(lambda _op: "/gpu:1"):
+        placed = tf.constant(1.0).op
+
+    assert decided(placed) == 'with tf1.device(lambda _op: "/gpu:1"):'
+
+
+@pytest.mark.parametrize(
+    "function", [functools.partial(with_task, 1), tf1.train.replica_device_setter(ps_tasks=1)]
+)
+def test_of_a_function_whose_line_is_not_known_or_a_librarys_the_scope(
+    function: Callable[[Any], str],
+) -> None:
+    with tf1.device(function):
+        placed = tf1.get_variable("w", [1]).op
+
+    assert placed.device
+    assert decided(placed) == "with tf1.device(function):"
+
+
+def test_what_is_cleared_did_not_decide() -> None:
+    with tf.device("/gpu:0"):
+        with tf.device(None), tf1.device(on_host):
+            inside = tf.constant(1.0).op
+
+    assert decided(inside) == "def on_host(op: Any) -> str:"
+
+
+def test_what_is_cleared_did_not_decide_even_if_the_same_is_asked_for_again() -> None:
+    with tf.device("/cpu:0"):
+        with tf.device(None), tf1.device(on_host):
+            inside = tf.constant(1.0).op
+
+    assert decided(inside) == "def on_host(op: Any) -> str:"
+
+
+def test_an_op_that_asks_for_nothing_has_none() -> None:
+    with tf.device("/gpu:0"):
+        with tf.device(None):
+            cleared = tf.constant(1.0).op
+
+    assert (decided(cleared), decided(tf.constant(1.0).op)) == (None, None)
+
+
+def test_a_line_outside_of_the_users_folder_is_not_told(tmp_path: Path) -> None:
+    with tf.device("/gpu:0"):
+        placed = tf.constant(1.0).op
+
+    assert deciding_line(placed, tmp_path) is None

@@ -1,0 +1,169 @@
+"""What programs take gradients of, noted while they build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import Program, place
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.core.placement import StepOps
+from placement_checks.rules.registry import RULES
+
+tf1 = tf.compat.v1
+
+
+def trained(take: Callable[..., Any]) -> StepOps:
+    """A builder of one linear layer, whose gradient `take(loss, w)` yields."""
+
+    def build() -> None:
+        with tf.device("/gpu:0"):
+            x = tf1.placeholder(tf.float32, [None, 4], name="x")
+            w = tf1.get_variable("w", [4, 1])
+            loss = tf.reduce_mean(tf.tanh(x @ w), name="loss")
+            take(loss, w)
+
+    return place(Program("train.py:build", build), gpus=1).placement.step
+
+
+def by_tape(_loss: Any, w: Any) -> None:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(w * w, name="squares")
+    tape.gradient(loss, w)
+
+
+def test_objectives_and_backward_ops_are_those_of_the_calls() -> None:
+    for take in (
+        lambda loss, w: tf1.gradients(loss, w),
+        lambda loss, w: tf1.gradients([loss], [w]),
+        lambda loss, w: tf1.train.AdamOptimizer().compute_gradients(loss, [w]),
+    ):
+        training = trained(take)
+
+        assert training.objectives == ["loss:0"]
+        assert training.backward is not None
+        assert "gradients/Tanh_grad/TanhGrad" in training.backward
+        assert {"x", "w", "Tanh", "loss"}.isdisjoint(training.backward)
+
+
+def test_a_tape_counts_too() -> None:
+    training = trained(by_tape)
+
+    assert training.objectives == ["squares:0"]
+    assert training.backward
+    assert "squares" not in training.backward
+
+
+def test_gradients_within_gradients_are_not_objectives() -> None:
+    @tf.custom_gradient
+    def recomputed(x: Any) -> tuple[Any, Callable[..., Any]]:
+        y = tf.tanh(x)
+
+        def grad(upstream: Any) -> list[Any]:
+            slopes: list[Any] = tf1.gradients(y, x, grad_ys=upstream)
+            return slopes
+
+        return y, grad
+
+    def build() -> None:
+        x = tf1.get_variable("x", [3])
+        tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
+
+    assert place(Program("train.py:build", build), gpus=1).placement.step.objectives == ["total:0"]
+
+
+def test_nothing_is_left_patched() -> None:
+    before = tf.GradientTape.gradient
+
+    trained(by_tape)
+
+    assert tf.GradientTape.gradient is before
+
+
+def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -> None:
+    placement = place(f"{fixtures}/mnist.py:build_towers").placement
+    known = analyse(placement)
+    names = known.flow.names
+
+    forward = {names[one]: names[other] for one, (other, _) in known.backward.forward.items()}
+
+    assert len(forward) > 300
+    assert forward["tower_1/gradients/tower_1/Relu_grad/ReluGrad"] == "tower_1/Relu"
+    for name, of in forward.items():
+        assert f"{of}_grad/" in name
+    assert {by for _, by in known.backward.forward.values()} == {"graph"}
+
+
+def test_backward_ops_of_a_saved_graph_are_known_by_name_and_the_finding_says_so(
+    tmp_path: Path,
+) -> None:
+    with tf.Graph().as_default() as graph:
+        losses = []
+        w = tf1.get_variable("w", [4, 1])
+        for i in range(2):
+            with tf.device(f"/gpu:{i}"):
+                x = tf1.placeholder(tf.float32, [None, 4])
+                losses.append(tf.reduce_sum(tf.tanh(x @ w)))
+        tf1.gradients(tf.add_n(losses), [w])
+    tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
+
+    verdict = RULES["gradients-colocated"]().judge(place(tmp_path / "graph.pb"))
+
+    assert verdict.state == "broken"
+    tanh = next(f for f in verdict.findings if f.object == "gradients/Tanh_1_grad/TanhGrad")
+    assert tanh.message.startswith(
+        "gradients/Tanh_1_grad/TanhGrad sits on /device:GPU:0, and its forward op, as its name "
+        "says, on /device:GPU:1"
+    )
+
+
+def test_a_tape_within_gradients_is_not_an_objective() -> None:
+    """As tf.recompute_grad has it."""
+
+    @tf.custom_gradient
+    def recomputed(x: Any) -> tuple[Any, Callable[..., Any]]:
+        def grad(upstream: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                again = tf.tanh(x)
+            return tape.gradient(again, x, output_gradients=upstream)
+
+        return tf.tanh(x), grad
+
+    def build() -> None:
+        x = tf1.get_variable("x", [3])
+        tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
+
+    assert place(Program("train.py:build", build), gpus=1).placement.step.objectives == ["total:0"]
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_the_gradients_that_are_taken_are_noted_by_variable(use_resource: bool) -> None:
+    """Of rows of a table the op that yields their values; of what has no gradient none."""
+
+    def build() -> None:
+        table = tf1.get_variable("table", [8, 4], use_resource=use_resource)
+        w = tf1.get_variable("w", [4, 1], use_resource=use_resource)
+        tf1.get_variable("beside", [], use_resource=use_resource)
+        rows = tf1.nn.embedding_lookup(table, tf1.placeholder(tf.int32, [None]))
+        loss = tf.reduce_mean(tf.tanh(rows @ w))
+        pairs = tf1.train.GradientDescentOptimizer(0.1).compute_gradients(loss)
+        known.update(
+            {
+                variable.op.name: getattr(gradient, "values", gradient)
+                for gradient, variable in pairs
+            }
+        )
+
+    known: dict[str, Any] = {}
+    taken = place(Program("train.py:build", build), gpus=1).placement.step.taken
+
+    assert taken == {name: [known[name].op.name] for name in ("table", "w")}
+
+
+def test_a_tape_notes_them_too() -> None:
+    assert list(trained(by_tape).taken) == ["w"]

@@ -1,0 +1,77 @@
+"""The shapes of a saved graph, told by a process of its own that may fail."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.core.errors import PlacerError
+from placement_checks.graph import shape_inference
+from placement_checks.graph.op_origins import GraphFile
+from placement_checks.util import child
+
+
+def saved_graph() -> Any:
+    with tf.Graph().as_default() as graph:
+        tf.ones([2, 3], name="x")
+    return graph.as_graph_def()
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What each process that is started runs in place of its module, one after the other."""
+    codes: list[str] = []
+
+    def command(_module: str) -> list[str]:
+        code = f"import os, sys, time; sys.stdin.buffer.read(); {codes.pop(0)}"
+        return [sys.executable, "-Sc", code]
+
+    monkeypatch.setattr(child, "_command", command)
+    return codes
+
+
+def test_shapes_are_inferred() -> None:
+    (output,) = shape_inference.outputs_of(saved_graph())["x"]
+
+    assert (output.dtype, output.shape) == ("float32", (2, 3))
+
+
+@pytest.mark.parametrize("end", [signal.SIGABRT, signal.SIGSEGV])
+def test_a_graph_that_contradicts_itself_has_no_shapes(
+    code: list[str], end: signal.Signals
+) -> None:
+    code.append(f"os.kill(os.getpid(), {end.value})")
+
+    assert shape_inference.outputs_of(saved_graph()) == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            "os.kill(os.getpid(), 9)",
+            "was ended by SIGKILL, as the kernel does where memory runs out",
+        ),
+        ("sys.exit(3)", "ended with status 3"),
+        ("time.sleep(100)", "gave no answer within 1 s and was ended"),
+    ],
+)
+def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
+    code: list[str], monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    if "sleep" in fault:
+        monkeypatch.setattr(shape_inference, "_LIMIT", 1.0)
+    code.append(fault)
+    file = GraphFile(saved_graph())
+
+    for _ in range(2):
+        with pytest.raises(PlacerError) as caught:
+            file.outputs("x", None)
+
+        assert str(caught.value) == (
+            f"the process that infers shapes {said}; run it again, or leave out the rule"
+        )

@@ -1,0 +1,648 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.measurements import measurement, trajectory
+
+from placement_checks.core.measurement import NO_STEPS, Array, Measurement, Trajectory, Trial
+from placement_checks.core.missing import Missing
+from placement_checks.numerics.training_divergence import (
+    Divergence,
+    compared,
+    compensated_factor,
+    is_proportional,
+    trained_variable_of,
+    variables_with_stale_copies,
+)
+
+SGD = "ResourceApplyGradientDescent"
+ADAM = "ResourceApplyAdam"
+ONE = 2.0**-23  # eps of float32
+
+
+def after(
+    steps: Trajectory,
+    *,
+    optimizer: str = SGD,
+    dtypes: Mapping[str, str] | None = None,
+    **more: Any,
+) -> tuple[dict[str, str], dict[str, Divergence]]:
+    """The states of the variables that stay equal, and those that part ways."""
+    numbers = measurement(
+        optimizers=frozenset([optimizer]),
+        dtypes={**dict.fromkeys(steps.steps[0], "float32"), **(dtypes or {})},
+        trajectory=steps,
+    )
+    equal, apart = compared(numbers, steps, **more)
+    assert len(equal) + len(apart) == len(steps.steps[0])
+    return (
+        {same.variable: same.state for same in equal},
+        {divergence.difference.variable: divergence for divergence in apart},
+    )
+
+
+@pytest.mark.parametrize(("rows", "off", "states"), [(3, 100, {}), (2, 100, {"w": "equal"})])
+def test_two_rows_tell_too_little_of_the_noise(
+    rows: int, off: float, states: dict[str, str]
+) -> None:
+    steps = trained([[2.0, 3.0]], [[2.0, 3.0 * (1 + off * ONE)]])
+    batch = Trial(rows, (), {}, {}, {})
+    numbers = measurement(batch, dtypes={"w": "float32"}, trajectory=steps)
+
+    equal, _ = compared(numbers, steps)
+
+    assert {same.variable: same.state for same in equal} == states
+
+
+def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.0)) -> Trajectory:
+    """One variable w."""
+    return trajectory(
+        {"w": start}, {"w": expected}, {"w": found}, uncertain={"w": np.zeros_like(start)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "is_so"),
+    [
+        ([SGD], True),
+        (["ApplyMomentum"], True),
+        (["SGD"], True),
+        (["ResourceApplyKerasMomentum", SGD], True),
+        (["ResourceSparseApplyMomentum"], True),
+        ([ADAM], False),
+        ([SGD, ADAM], False),
+        (["ResourceApplyRMSProp"], False),
+        (["ResourceApplyAdagradV2"], False),
+        (["ResourceApplyFtrl"], False),
+        ([], False),
+    ],
+)
+def test_optimisers_whose_step_is_as_large_as_the_gradient(
+    optimizers: list[str], is_so: bool
+) -> None:
+    assert is_proportional(frozenset(optimizers)) == is_so
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("fc/w", "fc/w"),
+        ("fc/w/Momentum", "fc/w"),
+        ("fc/w/train/Adam_1", "fc/w"),
+        ("fc/w_1", None),
+        ("fc", None),
+        ("global_step", None),
+        ("w", None),
+    ],
+)
+def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
+    assert trained_variable_of(name, {"fc/w"}) == of
+
+
+def test_equal_steps_do_not_differ() -> None:
+    steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7]])
+
+    assert after(steps) == ({"w": "equal"}, {})
+
+
+def test_the_state_is_that_after_the_last_step() -> None:
+    steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7 + 20 * ONE]])
+    numbers = measurement(dtypes={"w": "float32"}, trajectory=steps)
+
+    ((same,), apart) = compared(numbers, steps)
+
+    assert not apart
+    assert same.error == pytest.approx(20 / 7, rel=1e-3)
+    assert same.limit == pytest.approx(32)
+
+
+def test_tolerance_and_noise_allow_more() -> None:
+    steps = trajectory({"w": [1]}, {"w": [[1]]}, {"w": [[1 + 40 * ONE]]}, noise=2 * ONE)
+
+    assert after(steps)[1]
+    assert not after(steps, tolerance=41)[1]
+    assert not after(steps, times_noise=20)[1]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_a_counter_is_equal_or_not(dtype: str) -> None:
+    steps = trajectory({"step": 0}, {"step": [1, 2, 10**7]}, {"step": [1, 2, 10**7 + 1]})
+
+    equal, apart = after(steps, optimizer=ADAM, dtypes={"step": dtype})
+
+    assert equal == {}
+    assert (apart["step"].step, apart["step"].difference.error) == (3, math.inf)
+    assert after(steps)[0] == {"step": "equal"}
+
+
+def test_the_first_step_that_differs() -> None:
+    steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 6], [6, 7]])
+
+    _, apart = after(steps)
+
+    assert apart["w"].step == 2
+    assert apart["w"].difference.error == pytest.approx(1 / 5 / ONE)
+    assert apart["w"].error == 0
+
+
+def test_how_far_off_it_is_at_last() -> None:
+    """A part of the longest way, 5."""
+    steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 4], [4, 8], [6, 17]])
+
+    assert after(steps)[1]["w"].error == pytest.approx(10 / 5)
+
+
+def test_what_the_reference_does_not_move() -> None:
+    steps = trained([[1, 2], [1, 2]], [[1, 3], [1, 3]])
+
+    divergence = after(steps)[1]["w"]
+
+    assert (divergence.moved, divergence.error) == (None, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("found", "moved"),
+    [
+        ([[3, 6], [0, 0]], 2),  # from 1 and 2 by 1 and 2
+        ([[1.5, 3], [0, 0]], 0.5),
+        ([[1, 2], [0, 0]], 0),
+        ([[0, 0], [0, 0]], -1),
+        ([[3, 5], [0, 0]], None),
+        ([[2, 4], [5, 9]], 1.5),  # by 2 and 3.3
+        ([[2, 4], [2, 4]], 0),
+        ([[2, 4], [4, 8]], None),
+    ],
+)
+def test_how_far_the_first_step_that_differs_moves_it(
+    found: Sequence[Any], moved: float | None
+) -> None:
+    steps = trained([[2, 4], [4, 4 + 10 / 3]], found)
+
+    divergence = after(steps)[1]["w"]
+
+    assert divergence.moved == (None if moved is None else pytest.approx(moved))
+
+
+ways = st.lists(st.integers(-1000, 1000).filter(bool), min_size=2, max_size=6)
+
+
+@given(ways, ways, st.floats(-100, 100).filter(lambda x: abs(x - 1) > 1e-2))
+def test_each_step_is_told_by_its_own_way(
+    first: list[int], second: list[int], ratio: float
+) -> None:
+    """It is equal after the first step, and moves so many times as far in the second."""
+    size = min(len(first), len(second))
+    start = np.ones(size)
+    one = start + first[:size]
+    way = np.array(second[:size])
+
+    divergence = after(trained([one, one + way], [one, one + ratio * way], start))[1]["w"]
+
+    assert divergence.step == 2
+    assert divergence.moved == pytest.approx(ratio, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("found", "moved"),
+    [([3, 3], 2), ([1, 1], 0), ([2, 5], None), ([2, 2], 0)],
+)
+def test_any_way_of_one_number_is_a_multiple(found: list[float], moved: float | None) -> None:
+    """In the first step it tells something, for the gradient is known."""
+    steps = trained([2, 4], found, start=1)
+
+    assert after(steps)[1]["w"].moved == (None if moved is None else pytest.approx(moved))
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_differs(optimizer: str, value: float) -> None:
+    steps = trained([[2, 3], [4, 5]], [[2, 3], [4, value]])
+
+    with np.errstate(invalid="ignore"):
+        equal, apart = after(steps, optimizer=optimizer)
+
+    assert equal == {}
+    assert apart["w"].step == 2
+    assert apart["w"].moved is None
+    assert apart["w"].difference.ratio is None
+
+
+# Slots, and what is declared.
+
+
+def slots(*factors: float, of: str = "w") -> Trajectory:
+    """w, and slots of it that are multiplied by so much."""
+    expected = {"w": [[2.0, 3.0]] * 3, **{f"w/{n}": [[1.0, 5.0]] * 3 for n in range(len(factors))}}
+    found = {f"w/{n}": [np.array([1.0, 5.0]) * factor] * 3 for n, factor in enumerate(factors)}
+    start = {name: [0.0, 0.0] for name in expected}
+    return trajectory(start, expected, found, uncertain={of: [False, False]})
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+@pytest.mark.parametrize("scale", [128.0, 0.5, -2.0])
+def test_the_scale_that_is_declared_is_found_in_slots(optimizer: str, scale: float) -> None:
+    """Once in the first moment, twice in the second, and not in what Adam has left it out of."""
+    steps = slots(scale, scale**2, 1.0)
+
+    assert after(steps, optimizer=optimizer, scale=scale)[1] == {}
+    assert after(steps, optimizer=optimizer)[1].keys() == {"w/0", "w/1"}
+
+
+@pytest.mark.parametrize("factor", [3.0, 8.0, 0.5])
+def test_other_factors_on_slots_differ(factor: float) -> None:
+    assert after(slots(factor), scale=2.0)[1].keys() == {"w/0"}
+
+
+def test_the_nearest_scale_is_shown() -> None:
+    divergence = after(slots(4.4), scale=2.0)[1]["w/0"]
+
+    assert divergence.difference.ratio == pytest.approx(1.1)
+    assert divergence.difference.error == pytest.approx(0.1 / ONE, rel=1e-5)
+
+
+def test_the_noise_of_slots_is_scaled_as_they_are() -> None:
+    """Eight times a noise of 1e-5, 128 times as large."""
+    for off, is_equal in ((0.01, True), (0.011, False)):
+        steps = trajectory(
+            {"w": [0, 0], "w/m": [0, 0]},
+            {"w": [[1, 1]], "w/m": [[1, 1]]},
+            {"w/m": [[128, 128 + off]]},
+            noise=1e-5,
+            uncertain={"w": [False, False]},
+        )
+        assert (after(steps, scale=128.0)[1] == {}) == is_equal
+
+
+def test_the_scale_is_not_found_in_the_variable_itself() -> None:
+    steps = trained([[2, 3]], [[4, 6]])
+
+    assert after(steps, scale=2.0)[1].keys() == {"w"}
+
+
+def test_the_scale_is_found_in_slots_alone() -> None:
+    """What belongs to no trained variable, such as a statistic, is as in the reference."""
+    assert after(slots(2.0, of="v"), scale=2.0)[1].keys() == {"w/0"}
+
+
+# Optimisers that divide the gradient by its size.
+
+
+def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Trajectory:
+    return trajectory(
+        {"w": [0, 0, 0], "w/m": [0, 0, 0]},
+        {"w": [[1, 1, 1]] * 3, "w/m": [[1, 1, 1]] * 3},
+        {"w": [found] * 3, "w/m": [slot] * 3},
+        uncertain={"w": [False, True, False]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "adam", "descent"),
+    [
+        (doubtful([1, -1, 1]), set(), {"w"}),
+        (doubtful([1, 1, 1], [1, -1, 1]), set(), {"w/m"}),
+        (doubtful([-1, 1, 1]), {"w"}, {"w"}),
+        (doubtful([-1, -1, 1], [1, 1, -1]), {"w", "w/m"}, {"w", "w/m"}),
+        (doubtful([1, 1, 1]), set(), set()),
+    ],
+)
+def test_elements_whose_way_is_rounding(
+    steps: Trajectory, adam: set[str], descent: set[str]
+) -> None:
+    assert after(steps, optimizer=ADAM)[1].keys() == adam
+    assert after(steps, optimizer=SGD)[1].keys() == descent
+
+
+def test_a_slot_of_another_shape_is_compared_whole() -> None:
+    steps = trajectory(
+        {"w": [0, 0], "w/power": [1.0]},
+        {"w": [[1, 1]], "w/power": [[0.9]]},
+        {"w/power": [[0.5]]},
+        uncertain={"w": [True, True]},
+    )
+
+    assert after(steps, optimizer=ADAM)[1].keys() == {"w/power"}
+
+
+def test_where_all_elements_are_uncertain_adam_may_differ() -> None:
+    steps = trajectory(
+        {"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, uncertain={"w": [True, True]}
+    )
+
+    assert after(steps, optimizer=ADAM) == ({"w": "equal"}, {})
+    assert after(steps)[1].keys() == {"w"}
+
+
+@pytest.mark.parametrize(
+    ("off", "adam", "descent"), [(0, [], []), (0.019, [], ["w"]), (0.021, ["w"], ["w"])]
+)
+def test_a_fiftieth_of_the_way_is_no_difference_under_adam(
+    off: float, adam: list[str], descent: list[str]
+) -> None:
+    """Of the longest way of its elements, from the start; whatever the size of the values."""
+    steps = trained([[100.5, 101], [101, 102]], [[100.5, 101], [101 + 2 * off, 102]], [100, 100])
+
+    assert list(after(steps, optimizer=ADAM)[1]) == adam
+    assert list(after(steps, optimizer=SGD)[1]) == descent
+
+
+def test_the_drift_grows_with_the_way_so_far() -> None:
+    """0.03 is more than a fiftieth after the first step, and less after the second."""
+    early = trained([[1, 1], [2, 2]], [[1.03, 1], [2.03, 2]], [0, 0])
+    late = trained([[1, 1], [2, 2]], [[1, 1], [2.03, 2]], [0, 0])
+
+    assert after(early, optimizer=ADAM)[1]["w"].step == 1
+    assert after(late, optimizer=ADAM)[1] == {}
+
+
+def test_integers_have_no_drift() -> None:
+    steps = trajectory({"step": 0}, {"step": [100, 200]}, {"step": [100, 201]})
+
+    assert list(after(steps, optimizer=ADAM, dtypes={"step": "int64"})[1]) == ["step"]
+    assert list(after(steps, optimizer=ADAM, dtypes={"step": "float32"})[1]) == []
+
+
+def test_a_slot_that_is_scaled_drifts_as_it_is_scaled() -> None:
+    for off, is_equal in ((2.5, True), (2.6, False)):
+        steps = trajectory(
+            {"w": [0, 0], "w/m": [0, 0]},
+            {"w": [[1, 1]], "w/m": [[1, 1]]},
+            {"w/m": [[128, 128 + off]]},
+            uncertain={"w": [False, False]},
+        )
+        assert (after(steps, optimizer=ADAM, scale=128.0)[1] == {}) == is_equal
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.floats(0.01, 1))
+def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
+    """Least squares: the mean over towers is that over rows; their sum, or half the rate, not."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(0, 1, (4 * towers, 3)).astype(np.float32)
+    y = rng.normal(0, 1, 4 * towers).astype(np.float32)
+    start = rng.normal(0, 1, 3).astype(np.float32)
+
+    def slope(w: Any, rows: slice) -> Any:
+        return x[rows].T @ (x[rows] @ w - y[rows]) / np.float32(len(y[rows]))
+
+    def steps(parts: Sequence[slice], by: float) -> list[Any]:
+        w, all_steps = start, []
+        for _ in range(3):
+            mean = sum(slope(w, rows) for rows in parts) / np.float32(len(parts))
+            w = (w - np.float32(by) * mean).astype(np.float32)
+            all_steps.append(w)
+        return all_steps
+
+    parts = [slice(4 * k, 4 * k + 4) for k in range(towers)]
+    expected = steps([slice(None)], rate / 10)
+    turned = steps([slice(None, None, -1)], rate / 10)
+    noise = max(float(np.max(np.abs(a - b))) for a, b in zip(expected, turned, strict=True))
+
+    def apart(found: Sequence[Array]) -> dict[str, Divergence]:
+        given = {"w": np.zeros(3)}
+        return after(
+            trajectory({"w": start}, {"w": expected}, {"w": found}, noise=noise, uncertain=given)
+        )[1]
+
+    assert apart(steps(parts, rate / 10)) == {}
+    divergence = apart(steps(parts, rate / 20))["w"]
+    assert divergence.step == 1
+    assert divergence.moved == pytest.approx(0.5, rel=1e-3)
+    divergence = apart(steps(parts[:1], rate / 10))["w"]
+    assert divergence.step == 1
+    assert divergence.moved is None
+
+
+def test_a_type_that_is_too_coarse_says_so() -> None:
+    steps = trained([[1, 2], [1, 2]], [[1, 2], [1, 2]])
+
+    assert after(steps, dtypes={"w": "bfloat16"})[0] == {"w": "too-coarse"}
+
+
+# What the gradients tell of the steps.
+
+
+def batch(found: Mapping[str, float], noisy: Sequence[str] = ()) -> Trial:
+    """Of each variable, so many times the reference's gradient."""
+    return Trial(
+        4,
+        (),
+        dict.fromkeys(found, np.array([1.0, -2.0])),
+        {name: ratio * np.array([1.0, -2.0]) for name, ratio in found.items()},
+        {name: float(name in noisy) for name in found},
+    )
+
+
+def walked(*trials: Trial, trajectory: Trajectory | Missing, **more: Any) -> Measurement:
+    names = [*trajectory.steps[0]] if trajectory else ["w", "v"]
+    return measurement(
+        *trials, **{"trajectory": trajectory, "dtypes": dict.fromkeys(names, "float32"), **more}
+    )
+
+
+def both(found: Mapping[str, Sequence[Any]], after: Trial | None = None) -> Trajectory:
+    """w and v are trained, w has a slot; what is not in `found` is equal."""
+    names = ("w", "v", "w/Momentum")
+    return trajectory(
+        {name: [0, 0] for name in names},
+        {name: [[1, 2], [2, 4], [3, 6]] for name in names},
+        found,
+        uncertain={"w": [False, False], "v": [False, False]},
+        after=after,
+    )
+
+
+@pytest.mark.parametrize(
+    ("noisy", "left", "apart"),
+    [
+        ("", ["v"], {"w", "w/Momentum"}),
+        ("w", ["v"], set()),
+        ("v", [], {"w", "w/Momentum"}),
+        ("wv", [], set()),
+    ],
+)
+def test_variables_that_go_where_rounding_takes_them(
+    noisy: str, left: list[str], apart: set[str]
+) -> None:
+    steps = both({"w": [[5, 5]] * 3, "w/Momentum": [[7, 7]] * 3})
+    sound = batch({"w": 1, "v": 1})
+
+    for trials in (
+        [batch({"w": 1, "v": 1}, noisy)],
+        [sound, batch({"w": 1, "v": 1}, noisy)],
+    ):
+        equal, departed = compared(walked(*trials, trajectory=steps), steps)
+        assert [same.variable for same in equal] == left
+        assert {divergence.difference.variable for divergence in departed} == apart
+
+
+@pytest.mark.parametrize(
+    ("precision", "off", "state"),
+    [
+        ("float32", 31, "equal"),
+        ("float32", 33, "differs"),
+        ("float64", 1, "differs"),
+        ("bfloat16", 33, "too-coarse"),
+    ],
+)
+def test_gradients_may_be_coarser_than_the_variables(
+    precision: str, off: float, state: str
+) -> None:
+    """A part of the way of 6, not of the value: float64 variables of 600."""
+    steps = trained(
+        [[600 + 1, 2], [600 + 6, 2]], [[600 + 1, 2], [600 + 6 * (1 + off * ONE), 2]], (600, 2)
+    )
+    numbers = walked(trajectory=steps, dtypes={"w": "float64"}, precisions={"w": precision})
+
+    equal, apart = compared(numbers, steps)
+
+    assert [
+        difference.state for difference in (*equal, *(other.difference for other in apart))
+    ] == [state]
+
+
+def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
+    """Of two variables that are trained, one is computed in bfloat16."""
+    steps = trajectory(
+        {"w": [1.0], "v": [1.0]},
+        {"w": [[2.0]], "v": [[2.0]]},
+        {"w": [[2.001]]},
+        uncertain={"w": [False], "v": [False]},
+    )
+    numbers = measurement(trajectory=steps, dtypes=dict.fromkeys("wv", "float32"))
+
+    def apart(**precisions: str) -> list[str]:
+        _, found = compared(replace(numbers, precisions=precisions), steps, tolerance=0.5)
+        return [divergence.difference.variable for divergence in found]
+
+    assert apart(w="float32", v="float32") == ["w"]
+    assert apart(w="float32", v="bfloat16") == []
+    assert apart() == ["w"]
+
+
+def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
+    steps = trajectory(
+        {"w": [0, 0], "mean": 0, "step": 0},
+        {"w": [[1, 1]], "mean": [1], "step": [1]},
+        {},
+        uncertain={"w": [False, False]},
+    )
+    dtypes = {"w": "float32", "mean": "float32", "step": "int64"}
+    numbers = walked(trajectory=steps, dtypes=dtypes, precisions={"w": "float16"})
+
+    equal, _ = compared(numbers, steps)
+
+    assert {same.variable: same.state for same in equal} == {
+        "w": "too-coarse",
+        "mean": "too-coarse",
+        "step": "equal",
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "late", "said"),
+    [
+        ({"w": 1, "v": 1}, {"w": 1, "v": 1}, set()),
+        ({"w": 1, "v": 1}, {"w": 1, "v": 1.01}, {"v"}),
+        ({"w": 1, "v": 1}, {"w": 3, "v": 0}, {"w", "v"}),
+        ({"w": 2, "v": 1}, {"w": 2, "v": 2}, {"v"}),
+        ({"w": 2, "v": 2}, {"w": 3, "v": 3}, set()),
+        ({"w": 2, "v": 1}, {"w": 1, "v": 1}, set()),
+        ({"w": 1, "v": 1}, None, set()),
+    ],
+)
+def test_gradients_that_differ_after_the_steps_alone(
+    first: Mapping[str, float], late: Mapping[str, float] | None, said: set[str]
+) -> None:
+    steps = both({}, after=batch(late) if late else None)
+
+    assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == said
+
+
+def test_without_steps_nothing_is_stale_or_made_up_for() -> None:
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=NO_STEPS)
+
+    assert variables_with_stale_copies(numbers) == set()
+    assert compensated_factor(numbers) == 1
+
+
+def test_noise_after_the_steps_is_not_stale() -> None:
+    late = batch({"w": 3, "v": 1}, noisy="w")
+
+    assert (
+        variables_with_stale_copies(walked(batch({"w": 1, "v": 1}), trajectory=both({}, late)))
+        == set()
+    )
+
+
+EQUAL_SLOT = {"w/Momentum": [[2, 4], [4, 8], [6, 12]]}
+DEPARTED = {"v": [[1, 2], [2, 4], [3, 7]]}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "noisy", "found", "factor"),
+    [
+        pytest.param({"w": 2, "v": 2}, "", {}, 2, id="all"),
+        pytest.param({"w": 0.25, "v": 0.25}, "", {}, 0.25, id="a part"),
+        pytest.param({"w": -2, "v": -2}, "", {}, -2, id="below 0"),
+        pytest.param({"w": 2, "v": 2}, "", EQUAL_SLOT, 2, id="in a slot"),
+        pytest.param({"w": 2, "v": -1}, "v", {}, 2, id="one is noise"),
+        pytest.param({"w": 2, "v": -1}, "v", DEPARTED, 2, id="its weights are, too"),
+        pytest.param({"w": 2, "v": 2}, "wv", {}, 1, id="all is noise"),
+        pytest.param({"w": 2, "v": 2}, "", DEPARTED, 1, id="weights depart"),
+        pytest.param({"w": 2, "v": 1}, "", {}, 1, id="one is equal"),
+        pytest.param({"w": 2, "v": 3}, "", {}, 1, id="two factors"),
+        pytest.param({"w": 1, "v": 1}, "", {}, 1, id="equal"),
+    ],
+)
+def test_a_factor_that_the_rate_makes_up_for(
+    ratios: Mapping[str, float], noisy: str, found: Mapping[str, Any], factor: float
+) -> None:
+    numbers = walked(batch(ratios, noisy), trajectory=both(found))
+
+    assert compensated_factor(numbers) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize("moved", [0.0, 1e-8])
+def test_weights_that_do_not_move_show_no_factor(moved: float) -> None:
+    """A rate of 0 makes up for nothing: it hides what the next steps will show."""
+    steps = trajectory(
+        {name: [1.0, 1.0] for name in ("w", "v")},
+        {name: [[1 + moved * step] * 2 for step in (1, 2, 3)] for name in ("w", "v")},
+        {},
+        uncertain={"w": [False, False], "v": [False, False]},
+    )
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps)
+
+    assert compensated_factor(numbers) == 1
+
+
+def test_rounding_is_no_factor() -> None:
+    assert (
+        compensated_factor(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1
+    )
+
+
+@pytest.mark.parametrize("optimizers", [[ADAM], [SGD, ADAM], []])
+def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
+    numbers = walked(
+        batch({"w": 2, "v": 2}), trajectory=both({}), optimizers=frozenset(optimizers)
+    )
+
+    assert compensated_factor(numbers) == 1
+
+
+def test_the_slots_show_the_factor_beside_what_is_declared() -> None:
+    """Declared is 4, which the gradients were divided by; the slots have 8."""
+    steps = both({"w/Momentum": [[8, 16], [16, 32], [24, 48]]})
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps, scale=4.0)
+
+    assert compensated_factor(numbers) == 2
+    assert compensated_factor(walked(batch({"w": 2, "v": 2}), trajectory=steps)) == 1

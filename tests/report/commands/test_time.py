@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from support.documents import ROOT, blocks
+from support.timings import loop, timing
+
+from placement_checks.core.timing import Simulated, Timing
+from placement_checks.report.commands.time import checked, render, write, write_against
+
+QUIET = timing(
+    loop(1.02, 1.03, 1.04),
+    single=loop(1.0, 1.0, 1.0),
+    towers=loop(0.5, 0.6, 0.7),
+    contention=loop(1.1, 1.1, 1.1),
+    simulated=Simulated(0.9, 0.45),
+    overlap=0.97,
+)
+BUSY = replace(QUIET, rows=512, baseline=loop(1.5, 1.5, 1.5, cpu=[1.0]))
+
+
+def written(*timings: Timing, width: int = 100) -> list[str]:
+    stream = io.StringIO()
+    write(timings, Console(file=stream, width=width))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_the_table_has_a_column_for_each_batch() -> None:
+    lines = written(QUIET, BUSY)
+
+    assert lines[:12] == [
+        "towers, 2 towers, beside single",
+        "on CPU devices of one core each, 2 cores, oneDNN 1, TensorFlow 2.21.0",
+        "",
+        "             128 rows                     512 rows",
+        "one GPU      1,000.0 ms, 128 examples/s   1,000.0 ms, 512 examples/s",
+        "towers       600.0 ms, 213 examples/s     600.0 ms, 853 examples/s",
+        "baseline     1.03                         1.50",
+        "contention   1.10                         1.10",
+        "measured     0.600 (0.550 to 0.650)       not measured",
+        "efficiency   83%                          -",
+        "simulated    0.500                        0.500",
+        "overlap      97%                          97%",
+    ]
+
+
+def test_why_nothing_is_measured_stands_below_the_table() -> None:
+    lines = written(QUIET, BUSY)
+
+    assert lines[13] == (
+        "512 rows: no ratio is measured, the baseline is 1.500, not within 1 ± 0.1: the machine "
+        "was busy; time it again when it is quiet"
+    )
+    assert not any("no ratio is measured" in line for line in written(QUIET))
+
+
+def test_every_line_of_the_table_that_needs_it_is_explained() -> None:
+    legend = written(QUIET)[13:]
+
+    names = [line[:12].strip() for line in legend]
+    assert names == ["baseline", "contention", "measured", "efficiency", "simulated", "overlap"]
+    assert "the median of 3 rounds taken in turn" in legend[2]
+
+
+def test_on_gpus_the_single_program_is_its_own_baseline() -> None:
+    at = replace(QUIET.at, devices="real", kind="2 x Tesla K40c")
+    legend = written(replace(QUIET, at=at, contention=None))[13:]
+
+    assert legend[0] == (
+        "baseline    one GPU's program over itself; no ratio is given outside 1 ± 0.1"
+    )
+    assert legend[1].startswith("measured")
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
+    assert written(QUIET, BUSY, width=width) == written(QUIET, BUSY)
+
+
+def test_a_saved_run_is_compared_batch_by_batch() -> None:
+    before = [checked(saved) for saved in json.loads(render([QUIET]))["timings"]]
+    now = replace(QUIET, towers=loop(0.9, 0.9, 0.9))
+    stream = io.StringIO()
+
+    write_against([now, BUSY], before, "base.json", Console(file=stream))
+
+    assert stream.getvalue().splitlines() == [
+        "128 rows against base.json: measured 0.900, was 0.600; simulated 0.500, was 0.500",
+        "512 rows against base.json: it has no run of them with 2 towers on CPU devices of one "
+        "core each",
+    ]
+
+
+def test_what_else_changed_since_is_told() -> None:
+    before = [{**checked(QUIET.document()), "tensorflow": "2.15.1", "measured_ratio": None}]
+    stream = io.StringIO()
+
+    write_against([QUIET], before, "base.json", Console(file=stream))
+
+    assert stream.getvalue() == (
+        "128 rows against base.json: measured 0.600, was not measured; simulated 0.500, was "
+        "0.500; TensorFlow 2.21.0 instead of 2.15.1\n"
+    )
+
+
+def test_the_json_has_all_figures() -> None:
+    document = json.loads(render([QUIET, BUSY]))
+
+    quiet, busy = document["timings"]
+    assert document["schema"] == 2
+    assert quiet["measured_ratio"] == 0.6
+    assert quiet["towers"]["wall"] == [0.5, 0.6, 0.7]
+    assert quiet["not_measured"] is None
+    assert busy["measured_ratio"] is None
+    assert busy["not_measured"].startswith("the baseline is 1.500")
+    assert busy["simulated_ratio"] == 0.5
+
+
+def test_the_documentation_shows_the_lines_of_the_table() -> None:
+    page = ROOT / "docs" / "timing.md"
+    shown = next(block for block in blocks(page) if block.language == "console").printed
+
+    lines = shown.splitlines()[4:-1]
+    assert [line[:13] for line in lines] == [line[:13] for line in written(QUIET)[4:12]]

@@ -1,0 +1,108 @@
+"""Root causes, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.reports import broken, finding
+
+from placement_checks import Verdict
+from placement_checks.report.common.findings import Sections
+
+SHARED = broken("variables-shared", finding("w"), finding("v"))
+
+
+def titles(*verdicts: Verdict) -> tuple[list[str], list[str]]:
+    sections = Sections(verdicts)
+    return (
+        [section.title for section in sections.causes],
+        [section.title for section in sections.consequences],
+    )
+
+
+def test_what_follows_is_apart() -> None:
+    follows = broken("names-portable", *[finding("w", follows="variables-shared")] * 2)
+
+    assert titles(SHARED, follows) == (
+        ["variables-shared: 2 findings"],
+        ["names-portable: 2 findings follow from variables-shared"],
+    )
+    sections = Sections([SHARED, follows])
+    assert sections.said_of == {"names-portable": "follows from variables-shared"}
+    assert sections.cause_of("names-portable") == "variables-shared"
+    assert sections.cause_of("variables-shared") is None
+
+
+def test_a_rule_with_findings_of_its_own_too() -> None:
+    both = broken("names-portable", finding("u"), finding("w", follows="variables-shared"))
+
+    assert titles(SHARED, both) == (
+        ["variables-shared: 2 findings", "names-portable: 1 finding"],
+        ["names-portable: 1 finding follows from variables-shared"],
+    )
+    sections = Sections([SHARED, both])
+    assert sections.said_of == {"names-portable": "1 of 2 findings follow from variables-shared"}
+    assert sections.cause_of("names-portable") is None
+
+
+def test_two_causes_are_two_lines() -> None:
+    other = broken("one-update", finding("x"))
+    both = broken(
+        "weights-equal",
+        finding("w", follows="variables-shared"),
+        finding("x", follows="one-update"),
+    )
+
+    causes, consequences = titles(SHARED, other, both)
+    assert len(causes) == 2
+    assert consequences == [
+        "weights-equal: 1 finding follows from variables-shared",
+        "weights-equal: 1 finding follows from one-update",
+    ]
+    assert Sections([SHARED, other, both]).cause_of("weights-equal") is None
+
+
+def test_a_cause_that_is_not_told_explains_nothing() -> None:
+    """Not selected, or itself without a finding of its own."""
+    follows = broken("names-portable", finding("w", follows="variables-shared"))
+    circle = broken("variables-shared", finding("w", follows="names-portable"))
+
+    assert titles(follows) == (["names-portable: 1 finding"], [])
+    assert titles(follows, circle)[1] == []
+
+
+def figures(*ratios: float) -> list[dict[str, Any]]:
+    return [{"error": 1.0, "state": "differs", "ratio": ratio} for ratio in ratios]
+
+
+def test_the_picture_of_what_follows_goes_with_it() -> None:
+    follows = broken(
+        "weights-equal", finding("w", follows="variables-shared"), figures=figures(1, 2)
+    )
+    partly = broken(
+        "weights-equal",
+        *(finding("w", follows=cause) for cause in ("variables-shared", None)),
+        figures=figures(1, 2),
+    )
+
+    sections = Sections([SHARED, follows])
+    assert [bool(section.figures) for section in sections.causes] == [False]
+    assert [bool(section.figures) for section in sections.consequences] == [True]
+    sections = Sections([SHARED, partly])
+    assert [bool(section.figures) for section in sections.causes] == [False, True]
+    assert [bool(section.figures) for section in sections.consequences] == [False]
+
+
+def test_a_picture_without_a_finding_has_a_section() -> None:
+    drawn = Verdict("weights-equal", "kept", "executed", figures=figures(1, 2))
+    counted = Verdict("transfer-budget", "kept", "assigned", figures=[{"bytes": 1}])
+
+    (section,) = Sections([drawn, counted]).causes
+    assert (section.rule, section.findings) == ("weights-equal", [])
+
+
+def test_where_all_differ_by_one_ratio_the_message_has_it_and_nothing_is_drawn() -> None:
+    alike = broken("weights-equal", finding("w"), figures=figures(2, 2.0001))
+
+    (section,) = Sections([alike]).causes
+    assert not section.figures

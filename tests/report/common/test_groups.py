@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.reports import finding
+
+from placement_checks import Finding
+from placement_checks.report.common.findings import Group, grouped
+
+
+def objects(*findings: Finding) -> Sequence[Sequence[str]]:
+    return [[each.object for each in group.findings] for group in grouped(findings)]
+
+
+def test_findings_that_differ_in_their_object_are_one_group() -> None:
+    assert objects(finding("w"), finding("v"), finding("u")) == [["w", "v", "u"]]
+
+
+def test_they_need_not_follow_each_other_and_keep_the_order_of_the_first() -> None:
+    other = finding("x", message="x is elsewhere")
+    assert objects(finding("w"), other, finding("v")) == [["w", "v"], ["x"]]
+
+
+@pytest.mark.parametrize(
+    "more", [{"fix": "drop it"}, {"device_line": "a.py:3"}, {"message": "v is [on a TPU]"}]
+)
+def test_what_else_they_differ_in_parts_them(more: dict[str, Any]) -> None:
+    assert objects(finding("w"), finding("v", **more)) == [["w"], ["v"]]
+
+
+def test_a_rule_can_say_what_is_alike_whatever_the_messages() -> None:
+    told = [finding(name, message=f"{name}: {name}s", alike="pairs") for name in ("a", "bb")]
+    assert objects(*told, finding("c", message="c: cs", alike="others")) == [["a", "bb"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    ("of_w", "of_v", "alike"),
+    [
+        ("new: w is read", "new: v is read", True),
+        ("w, w and (w)", "v, v and (v)", True),
+        ("w_1 is read", "w_1 is read", True),
+        ("now it is read", "nov it is read", False),
+        ("w/Adam is read", "v/Adam is read", False),
+        ("a/w is read", "a/v is read", False),
+        ("w w", "v", False),
+    ],
+)
+def test_the_name_is_left_out_where_it_is_a_whole_one(of_w: str, of_v: str, alike: bool) -> None:
+    told = objects(finding("w", message=of_w), finding("v", message=of_v))
+    assert told == ([["w", "v"]] if alike else [["w"], ["v"]])
+
+
+def test_a_finding_about_no_object() -> None:
+    assert objects(finding("", message="a"), finding("", message="b")) == [[""], [""]]
+
+
+def group(*frames: str) -> Group:
+    return Group(
+        [finding(f"v{number}", frames=tuple(each.split())) for number, each in enumerate(frames)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "where", "callers"),
+    [
+        (["a.py:9 b.py:2"], "b.py:2", ["a.py:9"]),
+        # Each finding has a line of its own: a caller of all of them leads to none.
+        (["a.py:9 b.py:2", "a.py:9 b.py:3"], "b.py:2", ["a.py:9"]),
+        (["a.py:7 a.py:9 b.py:2", "a.py:7 a.py:9 b.py:3"], "b.py:2", ["a.py:9", "a.py:7"]),
+        # A helper that several lines call: the line to edit is the helper's.
+        (["a.py:7 a.py:8 b.py:2", "a.py:7 a.py:9 b.py:2"], "b.py:2", ["a.py:7"]),
+        (["a.py:7", "b.py:2"], "a.py:7", []),
+        (["a.py:7", ""], "a.py:7", []),
+        (["", "a.py:9 a.py:7"], "a.py:7", []),
+        (["", ""], None, []),
+    ],
+)
+def test_the_line_of_a_group(
+    frames: Sequence[str], where: str | None, callers: Sequence[str]
+) -> None:
+    told = group(*frames)
+    assert (told.where, told.callers) == (where, callers)
+
+
+@pytest.mark.parametrize(
+    ("at", "where", "callers"),
+    [
+        (["b.py:2"], "b.py:2", ["a.py:1"]),
+        (["b.py:2", "b.py:2"], "b.py:2", ["a.py:1"]),
+        (["b.py:2", None], "b.py:2", ["a.py:1"]),
+        (["b.py:2", "a.py:1"], "b.py:2", ["a.py:1"]),
+        (["d.py:4"], "d.py:4", []),
+        (["d.py:4", "b.py:2"], "d.py:4", []),
+    ],
+)
+def test_a_line_to_look_at_that_is_not_the_innermost(
+    at: Sequence[str | None], where: str, callers: Sequence[str]
+) -> None:
+    frames = ("a.py:1", "b.py:2", "c.py:3")
+    told = Group([finding(f"v{n}", frames=frames, at=line) for n, line in enumerate(at)])
+    assert (told.where, told.callers) == (where, callers)
+
+
+def test_the_others_are_named_once_with_a_line_of_their_own() -> None:
+    assert group("a.py:1", "a.py:1", "a.py:1").others == [("v1", None), ("v2", None)]
+    assert group("a.py:1 b.py:2", "a.py:1 b.py:3").others == [("v1", "b.py:3")]
+    twice = Group([finding("w"), finding("w"), finding("v"), finding("v")])
+    assert twice.others == [("v", None)]

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks import PlacementError, verify
+from placement_checks.core.errors import ConfigError, InputError, PlacerError, UsageError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.results import Report
+from placement_checks.core.versions import versions
+from placement_checks.report.common.json import render
+
+PROGRAM = {"program", "machine", "placer", "devices", "notes", "rules"}
+RULE = {"rule", "state", "evidence", "reason", "note", "findings"}
+FINDING = {
+    "object",
+    "op",
+    "evidence",
+    "expected",
+    "found",
+    "where",
+    "path",
+    "message",
+    "consequence",
+    "fix",
+    "frames",
+    "device_line",
+    "follows",
+    "known",
+    "others",
+}
+
+
+@pytest.fixture
+def report() -> Report:
+    """One broken rule, three that are kept and one that is not checked."""
+    graph = placement(
+        op("größe", "VariableV2", "/gpu:0", "GPU:0"),
+        op("a", "MatMul", "/gpu:0", "GPU:0", "größe"),
+        lines={"größe": "main.py:9"},
+        machine="gpu*1",
+    )
+    return verify(Evidence(graph, single_gpu=Missing("it was built for one GPU")))
+
+
+def test_keys_are_those_of_the_schema(report: Report) -> None:
+    document = json.loads(render([report], []))
+    assert document.keys() == {"schema", "versions", "programs"}
+    assert document["schema"] == 2
+    for program in document["programs"]:
+        assert program.keys() == PROGRAM
+        for rule in program["rules"]:
+            assert rule.keys() == RULE
+            assert all(finding.keys() == FINDING for finding in rule["findings"])
+
+
+def test_a_program_has_its_verdicts(report: Report) -> None:
+    (program,) = json.loads(render([report], []))["programs"]
+    rules = {rule.pop("rule"): rule for rule in program.pop("rules")}
+    assert program == {
+        "program": "train.py:build",
+        "machine": "gpu*1",
+        "placer": "phantom",
+        "devices": None,
+        "notes": [],
+    }
+    assert rules["placeable"] == {
+        "state": "kept",
+        "evidence": "assigned",
+        "reason": None,
+        "note": None,
+        "findings": [],
+    }
+    assert rules["variables-shared"] == {
+        "state": "not-checked",
+        "evidence": None,
+        "reason": "variables are read on /device:GPU:0 only, and it was built for one GPU",
+        "note": None,
+        "findings": [],
+    }
+    assert rules["variables-on-host"] == {
+        "state": "broken",
+        "evidence": "assigned",
+        "reason": None,
+        "note": "1 variable",
+        "findings": [
+            {
+                "object": "größe",
+                "op": "VariableV2",
+                "evidence": "assigned",
+                "expected": "/device:CPU:0",
+                "found": "/device:GPU:0",
+                "where": "main.py:9",
+                "path": [],
+                "frames": ["main.py:9"],
+                "device_line": None,
+                "consequence": "",
+                "follows": None,
+                "known": None,
+                "others": [],
+                "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
+                "it asks for /device:GPU:0",
+                "fix": "make it under `with tf.device('/cpu:0'):`",
+            }
+        ],
+    }
+
+
+def test_path_is_a_list() -> None:
+    graph = placement(
+        op("step", "VariableV2", "/gpu:0", "CPU:0", fallback_reason="no int32"),
+        op("read", "Identity", "/gpu:0", "CPU:0", "step", fell_with_another=True),
+    )
+    (program,) = json.loads(render([verify(graph, only=["no-fallback"])], []))["programs"]
+    assert program["rules"][0]["findings"][0]["path"] == ["read"]
+
+
+def test_names_are_written_as_they_are(report: Report) -> None:
+    assert '"größe"' in render([report], [])
+
+
+def test_placement_that_was_only_requested() -> None:
+    bare = verify(placement(op("a", "NoOp"), machine=None, placer=None))
+    (program,) = json.loads(render([bare], []))["programs"]
+    assert (program["machine"], program["placer"]) == (None, None)
+
+
+def test_no_programs() -> None:
+    document = json.loads(render([], []))
+
+    assert document == {"schema": 2, "versions": versions(), "programs": []}
+
+
+def test_what_it_was_made_with_is_said_without_loading_it() -> None:
+    program = (
+        "import sys; from placement_checks.report.common.json import versions; v = versions(); "
+        "print(v['placement_checks'], v['tensorflow'], 'tensorflow' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    expected = (metadata.version("placement_checks"), metadata.version("tensorflow"), "False")
+    assert ran.stdout.split() == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("installed", "version"),
+    [({}, None), ({"tensorflow-cpu": "2.16.1"}, "2.16.1"), ({"tf-nightly": "2.22.0"}, "2.22.0")],
+)
+def test_tensorflow_comes_under_several_names(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], version: str | None
+) -> None:
+    def of(distribution: str) -> str:
+        try:
+            return installed[distribution]
+        except KeyError:
+            raise metadata.PackageNotFoundError(distribution) from None
+
+    monkeypatch.setattr(metadata, "version", of)
+
+    assert versions() == {"placement_checks": None, "tensorflow": version}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UsageError, "usage"),
+        (ConfigError, "config"),
+        (InputError, "input"),
+        (PlacerError, "internal"),
+    ],
+)
+def test_an_error_has_its_kind_and_fix(error: type[PlacementError], kind: str) -> None:
+    raised = error("train.py", "is not there", "name another", details="not for programs")
+    assert json.loads(render([], [raised])) == {
+        "schema": 2,
+        "error": {
+            "kind": kind,
+            "object": "train.py",
+            "message": "is not there",
+            "fix": "name another",
+        },
+    }
+
+
+def test_programs_before_an_error_are_kept_and_the_first_error_is_told(report: Report) -> None:
+    errors = [InputError("a.py", "is not there"), InputError("b.py", "is not there")]
+    document = json.loads(render([report], errors))
+    assert len(document["programs"]) == 1
+    assert document["error"]["object"] == "a.py"
+    assert document["error"]["fix"] == ""

@@ -1,0 +1,187 @@
+"""The lines of plain Python that give a line its values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks.report.common.source import lines_of_values
+
+PROGRAM = """
+import tensorflow as tf
+
+def build(num_gpus):
+    optimizer = tf.train.AdamOptimizer(0.1)
+    grads, losses = [], []
+    weights = [1.0, *[0.0] * (num_gpus - 1)]
+    other = [2.0] * num_gpus
+    parts = tf.split(x, num_gpus)
+    order = order[1:]
+    for part, row in zip(parts, order):
+        grads.append(part[row])
+        losses.append(loss_of(part))
+    updates = tf.get_collection("updates", scope)
+    with tf.control_dependencies(updates):
+        step = optimizer.apply_gradients(
+            weighted(grads, weights)
+        )
+    def later():
+        weights = other
+    return step
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "train.py", PROGRAM)
+    return tmp_path
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    """A file that was there before this process."""
+    (folder / name).write_text(text)
+    os.utime(folder / name, (1, 1))
+
+
+def texts(line: int, program: str = PROGRAM, built: Sequence[int] = (13,)) -> list[str]:
+    """The statements that give a line its values, if ops were built on some lines."""
+    ops = {f"op_{number}": f"main.py:1 train.py:{number}" for number in (line, *built)}
+    graph = placement(*(op(name, "MatMul") for name in ops), lines=ops)
+    told = (each.rpartition(":") for each in lines_of_values(f"train.py:{line}", graph))
+    lines = program.split("\n")
+    return [lines[int(number) - 1].strip() for _, _, number in told]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_the_names_of_a_statement_and_of_the_blocks_around_it_are_given() -> None:
+    """Not what may build ops, which is told there, nor what is empty, nor what is not used."""
+    assert texts(17) == [
+        'updates = tf.get_collection("updates", scope)',
+        "grads.append(part[row])",
+        "weights = [1.0, *[0.0] * (num_gpus - 1)]",
+    ]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_loop_goes_over() -> None:
+    assert texts(12) == ["order = order[1:]"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_loop_in_which_no_op_was_built_may_not_have_run() -> None:
+    assert "grads.append(part[row])" in texts(17)
+    assert "grads.append(part[row])" not in texts(17, built=())
+
+
+BRANCHES = """
+def build(num_gpus, deep):
+    size = small
+    if deep:
+        size = large
+        x = tf.zeros([size])
+    else:
+        size = num_gpus
+        x = tf.ones([size])
+    rows = num_gpus
+    if deep:
+        rows = large
+    try:
+        cut = num_gpus
+        read()
+    except OSError:
+        cut = small
+    shape = [small]
+    if deep:
+        shape.append(large)
+    first = small
+    first = num_gpus
+    for last in rows_of(x):
+        tf.stack([size, rows, cut, last], shape, first)
+        late = num_gpus
+    with tf.device(late):
+        name = late
+    tf.identity(late, name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("built", "told"),
+    [
+        ((), ["first = num_gpus", "shape = [small]"]),
+        ((6,), ["first = num_gpus", "shape = [small]", "size = large"]),
+        ((9,), ["first = num_gpus", "shape = [small]", "size = num_gpus"]),
+    ],
+    ids=["no branch is known to have run", "the first branch ran", "the second branch ran"],
+)
+def test_only_a_value_that_the_program_took_is_named(
+    folder: Path, built: Sequence[int], told: Sequence[str]
+) -> None:
+    """Not one of a skipped branch, nor one that a branch may have replaced."""
+    write(folder, "train.py", BRANCHES)
+
+    assert texts(24, BRANCHES, built) == told
+
+
+def test_a_value_of_a_context_is_taken_and_one_of_a_loop_without_ops_is_not(folder: Path) -> None:
+    write(folder, "train.py", BRANCHES)
+
+    assert texts(28, BRANCHES, ()) == ["name = late"]
+    assert texts(28, BRANCHES, (24,)) == ["name = late", "late = num_gpus"]
+
+
+@pytest.mark.parametrize(("leaves", "told"), [("continue", []), ("pass", ["scale = weight"])])
+def test_a_branch_that_may_have_been_left_before_the_assignment(
+    leaves: str, told: Sequence[str], folder: Path
+) -> None:
+    program = f"""
+for part in parts:
+    tf.identity(part)
+    if skipped(part):
+        {leaves}
+    scale = weight
+tf.add_n(parts, scale)
+"""
+    write(folder, "train.py", program)
+
+    assert texts(7, program, built=(3,)) == told
+
+
+def test_a_branch_of_one_line_says_nothing_of_itself(folder: Path) -> None:
+    program = """
+if tf.constant(deep): scale = weight
+tf.add_n(parts, scale)
+"""
+    write(folder, "train.py", program)
+
+    assert texts(3, program, built=(2,)) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_within_has_names_of_its_own() -> None:
+    assert texts(20) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("broken.py", "def ("), ("short.py", "x = 1"), ("null.py", "x = 1\0"), ("empty.py", "")],
+)
+def test_what_is_no_program_gives_none(folder: Path, name: str, text: str) -> None:
+    write(folder, name, text)
+
+    assert list(lines_of_values(f"{name}:3")) == []
+
+
+@pytest.mark.parametrize("line", ["gone.py:3", "<string>:3", "train.py", "train.py:x", "", ":"])
+def test_what_is_no_line_of_a_file_gives_none(folder: Path, line: str) -> None:
+    assert list(lines_of_values(line)) == []
+
+
+def test_a_file_that_was_changed_since_gives_none(folder: Path) -> None:
+    (folder / "train.py").touch()
+
+    assert list(lines_of_values("train.py:17")) == []

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from support.pictures import data_of, names
+from support.reports import broken, finding
+from support.towers import program
+
+from placement_checks import Verdict
+
+
+def test_rules_are_told_with_their_reasons_and_findings() -> None:
+    verdicts = [
+        Verdict("a", "kept", "assigned", note="3 ops"),
+        broken("b", finding("w"), finding("v")),
+        Verdict("c", "not-checked", None, "no trace"),
+    ]
+
+    assert data_of(program(), *verdicts)["rules"] == [
+        {"rule": "a", "state": "kept", "note": "3 ops", "findings": 0},
+        {"rule": "b", "state": "broken", "note": "", "findings": 2},
+        {"rule": "c", "state": "not-checked", "note": "no trace", "findings": 0},
+    ]
+
+
+def test_findings_that_say_the_same_are_one_with_the_others_named() -> None:
+    data = data_of(program(), broken("b", *(finding(name, alike="all") for name in ("w", "step"))))
+
+    (told,) = data["findings"]
+    op_names = names(data["ops"]["names"])
+    assert (told["message"], told["others"]) == ("w is [on a GPU]", ["step"])
+    assert [op_names[op] for op in told["objects"]] == ["w", "step"]
+
+
+def test_a_finding_lights_its_object_its_ops_and_its_path() -> None:
+    found = finding(
+        "w",
+        ops=("update/w",),
+        path=(
+            "sum/w (AddN): /device:CPU:0",
+            "the tower on /device:GPU:0 reads it: tower_0/w/read",
+        ),
+    )
+
+    data = data_of(program(), broken("b", found))
+
+    (told,) = data["findings"]
+    lit = {names(data["ops"]["names"])[op] for op in told["ops"]}
+    assert lit == {"w", "update/w", "sum/w", "tower_0/w/read"}
+
+
+def test_devices_at_fault_are_those_that_the_message_is_about() -> None:
+    message = "takes no gradients of /device:GPU:1, which reads it, but those of /device:GPU:0"
+    data = data_of(program(), broken("every-tower-counts", finding("w", message=message)))
+
+    assert [data["devices"][n]["label"] for n in data["findings"][0]["devices"]] == ["GPU:1"]
+    assert data["uncounted"] == data["findings"][0]["devices"]
+
+
+def test_a_device_is_not_taken_for_one_with_a_longer_number() -> None:
+    graph = program(gpus=range(12))
+
+    data = data_of(graph, broken("no-idle-device", finding("/device:GPU:11", message="x")))
+
+    assert [data["devices"][n]["label"] for n in data["findings"][0]["devices"]] == ["GPU:11"]
+
+
+def test_root_causes_come_first_and_what_follows_says_from_what() -> None:
+    data = data_of(
+        program(), broken("later", finding("w", follows="first")), broken("first", finding("w"))
+    )
+
+    assert [(each["rule"], each["follows"]) for each in data["findings"]] == [
+        ("first", ""),
+        ("later", "first"),
+    ]
+
+
+def test_what_was_measured_is_drawn_with_its_rule() -> None:
+    figures = [
+        {"variable": "w", "ratio": ratio, "error": ratio, "limit": 1.0, "state": "differs"}
+        for ratio in (2.0, 3.0)
+    ]
+
+    data = data_of(program(), broken("gradients-equal", finding("w"), figures=figures))
+
+    assert "variable" in data["findings"][0]["figure"][0]

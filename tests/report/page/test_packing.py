@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import pictures
+
+from placement_checks.report.page.write import front_coded, runs, table
+
+
+@given(st.lists(st.integers(-1, 3)))
+def test_runs_are_read_as_what_they_were(values: list[int]) -> None:
+    assert pictures.numbers(runs(values)) == values
+
+
+def test_equal_values_in_a_row_are_written_once() -> None:
+    assert runs([3] * 5 + [4, -1, -1]) == "3*5,4,-1*2"
+    assert runs([]) == ""
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r")), min_size=1))
+def test_names_are_read_as_what_they_were(names: list[str]) -> None:
+    assert pictures.names(front_coded(names)) == names
+
+
+@pytest.mark.parametrize("shared", [0, 1, 35, 36, 1294, 1295, 1296, 3000])
+def test_a_name_shares_what_two_digits_can_say(shared: int) -> None:
+    one, other = "a" * shared + "/x", "a" * shared + "/y"
+
+    coded = front_coded([one, other])
+
+    assert pictures.names(coded) == [one, other]
+    assert len(coded.split("\n")[1]) == 2 + len(other) - min(shared + 1, 1295)
+
+
+def test_a_text_of_a_table_is_there_once() -> None:
+    assert table(["b", "a", "b", ""]) == (["b", "a", ""], [0, 1, 0, 2])

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from placement_checks.report.page.layout import Numbered, Rows
+
+
+def inside(tree: Numbered) -> Mapping[str, list[str]]:
+    """The names of the rows right inside each."""
+    found: dict[str, list[str]] = {name: [] for name in tree.names}
+    for name, parent in zip(tree.names, tree.parents, strict=True):
+        if parent >= 0:
+            found[tree.names[parent]].append(name)
+    return found
+
+
+def test_rows_are_numbered_from_the_top_down_with_what_is_inside() -> None:
+    rows = Rows()
+    last = rows.section("update")
+    deep = rows.of(["block", "conv", "MatMul"])
+    beside = rows.of(["block", "Add"])
+
+    tree = rows.numbered()
+
+    assert tree.names == ["", "update", "block", "conv", "MatMul", "Add"]
+    assert tree.parents == [-1, 0, 0, 2, 3, 2]
+    assert [tree.number[row] for row in (last, deep, beside)] == [1, 4, 5]
+
+
+def test_a_path_is_one_row_however_often_it_is_asked_for() -> None:
+    rows = Rows()
+
+    assert rows.of(["a", "b"]) == rows.of(["a", "b"]) != rows.of(["a"])
+
+
+def test_a_layer_that_is_called_as_a_section_is_another_row() -> None:
+    rows = Rows()
+    section = rows.section("inputs")
+
+    assert rows.of(["inputs"]) != section
+    assert rows.numbered().names == ["", "inputs", "inputs"]
+
+
+@pytest.mark.parametrize("layers", [14, 15, 100, 1000])
+def test_no_level_is_wider_than_can_be_seen(layers: int) -> None:
+    rows = Rows()
+    rows.section("inputs")
+    for number in range(layers):
+        rows.of([f"w{number}"])
+
+    tree = rows.numbered()
+
+    assert max(len([p for p in tree.parents if p == row]) for row in range(len(tree.names))) <= 15
+    assert inside(tree)[""][0] == "inputs"
+    leaves = [name for name in tree.names if name.startswith("w") and "…" not in name]
+    assert leaves == [f"w{number}" for number in range(layers)]
+
+
+def test_a_range_is_called_by_its_first_and_last() -> None:
+    rows = Rows()
+    for number in range(20):
+        rows.of([f"w{number}"])
+
+    tree = inside(rows.numbered())
+
+    assert tree[""] == [f"w{start} … w{start + 1}" for start in range(0, 20, 2)]
+    assert tree["w18 … w19"] == ["w18", "w19"]
+
+
+def test_what_is_left_over_is_no_range() -> None:
+    rows = Rows()
+    for number in range(19):
+        rows.of([f"w{number}"])
+
+    assert inside(rows.numbered())[""][-2:] == ["w16 … w17", "w18"]

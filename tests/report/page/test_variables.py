@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+from support.pictures import data_of, names
+from support.towers import host, program, variable
+
+from placement_checks import Placement
+from placement_checks.core.placement import GLOBAL, TRAINABLE
+
+
+def variables(graph: Placement) -> dict[str, list[Any]]:
+    """What is told of each variable but its op: bytes, what it is, its form, its towers."""
+    data = data_of(graph)
+    found = names(data["ops"]["names"])
+    return {found[op]: rest for op, *rest in data["variables"]}
+
+
+def test_a_variable_has_its_size_and_form() -> None:
+    found = variables(program(shapes={"w": (3, 2)}, collections={TRAINABLE: ["w"]}))
+
+    assert found["w"] == [24, 1, "float32 [3, 2]", [], "shared"]
+
+
+def test_slots_are_told_from_what_is_trained() -> None:
+    update = host("update/w", "ResourceApplyMomentum", "w", "w/m", "rate", "mean/w")
+
+    saved = {TRAINABLE: ["w"], GLOBAL: ["w", "w/m", "step"]}
+    found = variables(program(variable("w/m"), update, collections=saved))
+
+    assert [found[name][1] for name in ("w", "w/m", "step")] == [1, 2, 0]
+    assert [found[name][4] for name in ("w", "w/m", "step")] == ["shared", "slot of w", "counter"]
+
+
+def test_a_size_that_is_not_known_is_none() -> None:
+    assert variables(program(shapes={"w": (None, 2)}))["w"][0] is None
+
+
+def test_what_one_tower_alone_reads_says_which() -> None:
+    own = host("tower_1/w/read", "ReadVariableOp", "own")
+
+    found = variables(program(variable("own"), own))
+
+    assert (found["own"][3], found["w"][3]) == ([1], [0])
+
+
+def test_mirrored_copies_are_trained_whatever_the_collections_say() -> None:
+    found = variables(program(mirrored=True, collections={TRAINABLE: ["v0/w"]}))
+
+    assert (found["v0/w"][1], found["v1/w"][1]) == (1, 1)

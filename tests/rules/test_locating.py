@@ -1,0 +1,106 @@
+"""Which of the user's lines a finding names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks.core.results import Finding
+from placement_checks.rules.base import located
+
+LINES = {
+    "w": "train.py:88 train.py:40 model.py:12 model.py:3",
+    "w_1": "train.py:88 train.py:40 model.py:12 model.py:3",
+    "b": "train.py:88 train.py:40 model.py:12 model.py:4",
+    "out": "train.py:88 train.py:41",
+    "other": "eval.py:7",
+    "calls": "train.py:88 train.py:40",
+}
+
+
+def at(*ops: str, object: str = "w", placed: str | None = None) -> Finding:
+    """A finding with its lines."""
+    graph = placement(
+        *(op(name, "VarHandleOp") for name in [*LINES, "of_a_library"]),
+        op("slot", "VarHandleOp", colocated=("w",)),
+        op("around", "Identity", colocated=("around_too",)),
+        op("around_too", "Identity", colocated=("around",)),
+        lines=LINES,
+        device_lines={"w": "train.py:39"},
+    )
+    finding = Finding(object, "VarHandleOp", "assigned", "", "", "", "", ops=ops, placed=placed)
+    return located(finding, graph)
+
+
+def test_the_innermost_line_of_the_object_itself() -> None:
+    finding = at()
+
+    assert finding.where == "model.py:3"
+    assert finding.frames == ("train.py:88", "train.py:40", "model.py:12", "model.py:3")
+    assert finding.device_line is None
+
+
+@pytest.mark.parametrize(
+    ("ops", "where", "frames"),
+    [
+        (["w", "w_1"], "model.py:3", 4),
+        (["w", "b"], "model.py:3", 4),
+        (["b", "w"], "model.py:4", 4),
+        (["w", "out"], "train.py:40", 2),
+        (["out", "w", "b"], "train.py:41", 2),
+        (["w", "of_a_library"], "model.py:3", 4),
+        (["w", "calls"], "train.py:40", 2),  # one function built both
+        (["out", "other"], "train.py:41", 2),  # none in common
+    ],
+)
+def test_the_line_at_which_ops_part_and_no_caller_of_all(
+    ops: list[str], where: str, frames: int
+) -> None:
+    finding = at(*ops)
+
+    assert (finding.where, len(finding.frames)) == (where, frames)
+
+
+def test_of_what_a_library_made_alone_no_line_is_known() -> None:
+    finding = at(object="of_a_library", placed="of_a_library")
+
+    assert (finding.where, finding.frames, finding.device_line) == (None, (), None)
+
+
+@pytest.mark.parametrize("name", ["w", "slot"])
+def test_the_scope_that_decided_the_device_of_an_op_or_of_what_it_goes_with(name: str) -> None:
+    assert at(placed=name).device_line == "train.py:39"
+
+
+@pytest.mark.parametrize("name", ["b", "around", "gone"])
+def test_no_scope_decided(name: str) -> None:
+    assert at(placed=name).device_line is None
+
+
+def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
+    """A lambda, for example."""
+    graph = placement(op("a", "MatMul"), lines={"a": "a.py:3 a.py:3 b.py:5"})
+    finding = Finding("a", "MatMul", "assigned", "", "", "", "")
+
+    assert located(finding, graph).frames == ("a.py:3", "b.py:5")
+
+
+def test_a_rule_may_tell_another_of_the_lines_than_the_innermost() -> None:
+    finding = replace(at(), at="train.py:40")
+
+    assert (finding.where, finding.frames[-1]) == ("train.py:40", "model.py:3")
+
+
+def test_the_lines_are_the_first_ops_where_the_one_to_look_at_is_not_shared() -> None:
+    graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
+    finding = Finding("w", "VarHandleOp", "requested", "", "", "", "", ops=("w", "out"))
+
+    assert located(finding, graph).frames == ("train.py:88", "train.py:40")
+    assert located(replace(finding, at="model.py:12"), graph).frames == (
+        "train.py:88",
+        "train.py:40",
+        "model.py:12",
+        "model.py:3",
+    )

@@ -1,0 +1,25 @@
+"""Counters, and what counts them; one-update has the cases."""
+
+from __future__ import annotations
+
+from support.towers import host, program
+
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.rules.towers.one_update import counted_apart, is_read
+
+
+def test_what_adds_to_a_counter_is_known() -> None:
+    analysis = analyse(program(host("train", "NoOp", "^update/w")))
+
+    found = counted_apart(analysis, "step")
+
+    assert found is not None
+    assert analysis.flow.names[found] == "step/add"
+    assert counted_apart(analysis, "w") is None
+
+
+def test_only_the_step_reads() -> None:
+    analysis = analyse(program(host("shown", "ScalarSummary", "tag", "step")))
+
+    assert is_read(analysis, "w")
+    assert not is_read(analyse(program(host("train", "NoOp", "^update/w"))), "step")

@@ -1,0 +1,672 @@
+"""Both programs on simulated devices, from equal variables, on equal rows."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import pairs
+
+from placement_checks.core.errors import CannotRun
+from placement_checks.core.measurement import Measurement, Trajectory
+from placement_checks.core.missing import Missing
+from placement_checks.numerics.comparing import differing
+from placement_checks.numerics.training_divergence import compared
+from placement_checks.run.compare import steps
+from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.sessions import PairedSessions
+from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.feeding.batches import Case
+
+tf1 = tf.compat.v1
+GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
+
+# Programs are measured on both by the tests of functions, Keras, strategies and workers.
+pytestmark = pytest.mark.one_version
+
+
+def run(
+    towers: Callable[..., Any],
+    single: Callable[..., Any] = pairs.single,
+    batch: Any = pairs.batch,
+    gpus: int = 2,
+    **conditions: Any,
+) -> Measurement:
+    """Measure two builders."""
+    return pairs.measured(towers, single, batch, gpus, **conditions)
+
+
+def trajectory_of(measured: Measurement) -> Trajectory:
+    assert measured.trajectory
+    return measured.trajectory
+
+
+def found_in(measured: Measurement) -> list[dict[str, list[float]]]:
+    """The values of the program after each step."""
+    return [
+        {name: step.found.tolist() for name, step in variables.items()}
+        for variables in trajectory_of(measured).steps
+    ]
+
+
+def sound(measured: Measurement) -> bool:
+    return (
+        not any(differing(trial, measured.precisions) for trial in measured.trials)
+        and not compared(measured, trajectory_of(measured))[1]
+        and not measured.missing
+        and not measured.saved
+    )
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int) -> None:
+    measured = run(pairs.towers, gpus=gpus)
+
+    assert sound(measured)
+    assert measured.devices == "simulated"
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert [len(rows) for rows in measured.trials[0].split] == (
+        [] if gpus == 1 else [measured.trials[0].rows // gpus] * gpus
+    )
+    steps = [step["w"] for step in trajectory_of(measured).steps]
+    assert len(steps) == 3
+    for before, after in pairwise(steps):
+        assert np.array_equal(after.moved[0], after.expected - before.expected)
+        assert np.array_equal(after.moved[1], after.found - before.found)
+        assert not np.array_equal(after.found, before.found)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: tf1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+        lambda: tf1.train.AdamOptimizer(0.01),
+        lambda: tf1.train.AdagradOptimizer(0.1),
+        lambda: tf1.train.AdadeltaOptimizer(0.1),
+        lambda: tf1.train.RMSPropOptimizer(0.01, momentum=0.9, centered=True),
+        lambda: tf1.train.FtrlOptimizer(0.1),
+        lambda: tf1.train.ProximalGradientDescentOptimizer(0.1),
+    ],
+)
+def test_the_gradient_is_an_input_of_every_apply_op(optimizer: Callable[[], Any]) -> None:
+    towers = partial(pairs.towers, optimizer=optimizer)
+
+    measured = run(towers, partial(towers, 1))
+
+    assert sound(measured)
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert not measured.unread
+
+
+def test_keras_optimisers_show_no_gradient_and_what_they_are_called_with_is_read() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        scope = partial(tf1.variable_scope, tf1.get_variable_scope())
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        inputs, gradients = [], []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), scope(reuse=i > 0):
+                x, y = (
+                    tf1.placeholder(tf.float32, [None, 4]),
+                    tf1.placeholder(tf.float32, [None, 1]),
+                )
+                loss = pairs.squared_error(x, y)
+                variables = tf1.trainable_variables()
+                gradients.append(tf.gradients(loss, variables))
+            inputs.append({"x": x, "y": y})
+        mean = [tf.add_n(of_towers) / num_gpus for of_towers in zip(*gradients, strict=True)]
+        graph = tf1.get_default_graph()
+        before = graph.version
+        optimizer.apply_gradients(zip(mean, variables, strict=True))  # Keras 3 returns no op
+        made = graph.get_operations()[before:]
+        train_op = [
+            op for op in made if op.type.startswith("Assign") and op.type != "AssignVariableOp"
+        ]
+        return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
+
+    measured = run(towers, lambda: towers(1))
+
+    assert sound(measured)
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert measured.optimizers == {"SGD"}
+
+
+def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None:
+    def towers(num_gpus: int = 2, *, say: bool = True) -> dict[str, Any]:
+        step = pairs.towers(num_gpus, optimizer=Noted)
+        descent = [variable.assign_sub(0.1 * gradient) for gradient, variable in Noted.mean]
+        said = {"gradients": Noted.mean} if say else {}
+        return {**step, "train_op": tf.group(*descent), **said}
+
+    class Noted(GradientDescentOptimizer):
+        """Applies nothing."""
+
+        mean: list[Any] = []  # noqa: RUF012
+
+        def __init__(self) -> None:
+            super().__init__(0.1)
+
+        def apply_gradients(self, pairs: Any, *_: Any, **__: Any) -> Any:
+            Noted.mean = list(pairs)
+            return tf.no_op()
+
+    said = run(towers, lambda: towers(1))
+    silent = run(lambda num_gpus: towers(num_gpus, say=False), lambda: towers(1, say=False))
+
+    assert sound(said)
+    assert said.trials[0].found.keys() == {"w", "b"}
+    assert not silent.trials[0].found
+    assert silent.unread["w"].startswith("AssignSubVariableOp")
+    assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
+    assert not compared(silent, trajectory_of(silent))[1]
+
+
+@pytest.mark.parametrize("shape", [[6, 4], [None, 4], None], ids=str)
+def test_slices_are_made_dense_and_rows_that_occur_twice_count_twice(
+    shape: list[int | None] | None,
+) -> None:
+    """Also those of a variable whose shape is known only when it has a value."""
+    values = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+
+    def loss(x: Any, y: Any) -> Any:
+        with tf.device("/cpu:0"):
+            first = tf1.placeholder_with_default(values, shape)
+            table = tf1.get_variable("table", initializer=first, validate_shape=False)
+        words = tf.cast(tf.abs(x) * 2, tf.int32) % 6
+        rows = tf.nn.embedding_lookup(table, words)
+        return tf.reduce_mean((tf.reduce_sum(rows, [1, 2])[:, None] - y) ** 2)
+
+    def sparse(num_gpus: int = 2) -> dict[str, Any]:
+        optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
+        inputs, gradients = [], []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                x, y = (
+                    tf1.placeholder(tf.float32, [None, 4]),
+                    tf1.placeholder(tf.float32, [None, 1]),
+                )
+                ((slices, table),) = optimizer.compute_gradients(loss(x, y))
+                gradients.append(slices)
+            inputs.append({"x": x, "y": y})
+        values = tf.concat([gradient.values / num_gpus for gradient in gradients], 0)
+        indices = tf.concat([gradient.indices for gradient in gradients], 0)
+        mean = tf.IndexedSlices(values, indices, gradients[0].dense_shape)
+        train_op = optimizer.apply_gradients([(mean, table)])
+        return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
+
+    measured = run(sparse, lambda: sparse(1))
+
+    assert sound(measured)
+    assert measured.trials[0].found["table"].shape == (6, 4)
+    assert "Sparse" in next(iter(measured.optimizers))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
+    def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        return {
+            name: value.astype(tf.dtypes.as_dtype(dtype).as_numpy_dtype)
+            for name, value in pairs.batch(rng, n).items()
+        }
+
+    towers = partial(pairs.towers, dtype=tf.dtypes.as_dtype(dtype))
+    measured = run(towers, partial(towers, 1), batch)
+
+    assert measured.dtypes == {"w": dtype, "b": dtype}
+    assert not differing(measured.trials[0], measured.precisions)
+    assert measured.trials[0].found["w"].dtype == np.float64
+
+
+def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
+    first = trajectory_of(run(pairs.towers, gpus=2)).steps[0]
+
+    assert first["b"].start.shape == (1,)  # of one number, nothing can differ
+    wide = partial(
+        pairs.towers, loss=lambda x, y: tf.reduce_mean((pairs.predicted(x, width=3) - y) ** 2)
+    )
+    start = trajectory_of(run(wide, partial(wide, 1))).steps[0]["b"].start
+    assert len(set(start)) == 3
+    assert np.all(start > 0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "asked"), [(1.0, {3}), (1 + 1e-5, {3, 12}), (1 + 1e-3, {3})], ids=str
+)
+def test_more_orders_of_the_rows_are_asked_before_a_small_difference_is_told(
+    monkeypatch: pytest.MonkeyPatch, factor: float, asked: set[int]
+) -> None:
+    orders = PairedSessions.orders
+    seen = set()
+
+    def counted(sessions: PairedSessions, rows: int) -> list[list[int]]:
+        found = orders(sessions, rows)
+        seen.add(len(found))
+        return found
+
+    monkeypatch.setattr(PairedSessions, "orders", counted)
+
+    def scaled(x: Any, y: Any) -> Any:
+        return factor * pairs.squared_error(x, y)
+
+    measured = run(partial(pairs.towers, loss=scaled))
+
+    assert seen == asked
+    assert (not sound(measured)) is (factor != 1)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
+    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=50)
+
+    orders = sessions.orders(rows)
+
+    assert len(orders) == 50
+    assert all(sorted(order) == list(range(rows)) for order in orders)
+    assert list(range(rows)) not in orders
+
+
+def test_one_row_has_no_other_order() -> None:
+    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=2)
+
+    assert sessions.orders(1) == [[0], [0]]
+
+
+def test_two_runs_give_the_same_numbers() -> None:
+    first, second = run(pairs.towers), run(pairs.towers)
+
+    assert found_in(first) == found_in(second)
+
+
+def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
+    summed = partial(pairs.towers, loss=lambda x, y: 2 * pairs.squared_error(x, y))
+
+    first = run(summed)
+    again = run(summed, batch=Case.load(Path(first.saved)))
+
+    assert differing(first.trials[0], first.precisions) == {"w", "b"}
+    assert first.saved_bytes == Path(first.saved).stat().st_size
+    for name, value in first.trials[0].found.items():
+        assert np.array_equal(value, again.trials[0].found[name])
+    assert found_in(first) == found_in(again)
+
+
+def test_a_case_that_cannot_be_saved_loses_nothing_of_what_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    measured = run(partial(pairs.towers, loss=lambda x, y: 2 * pairs.squared_error(x, y)))
+
+    assert differing(measured.trials[0], measured.precisions) == {"w", "b"}
+    assert not measured.saved
+    (note,) = measured.notes
+    assert note.startswith("the case cannot be saved: [Errno 20] Not a directory: ")
+
+
+def test_variables_of_one_program_alone_are_not_compared() -> None:
+    def single() -> dict[str, Any]:
+        with tf.device("/cpu:0"):
+            tf1.get_variable("theirs", [], initializer=tf1.zeros_initializer(), trainable=False)
+        return pairs.single()
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        with tf.device("/cpu:0"):
+            tf1.get_variable("ours", [], initializer=tf1.zeros_initializer(), trainable=False)
+        return pairs.towers(num_gpus)
+
+    measured = run(towers, single)
+
+    assert sound(measured)
+    assert [*trajectory_of(measured).steps[0]] == ["w", "b"]
+
+
+def test_rows_are_made_up_where_no_batch_function_is_given() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        labels = tf1.placeholder(tf.int32, [None])
+        given.append(labels)
+        logits = pairs.predicted(x, width=3)
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * y[:, 0]
+        )
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        given.clear()
+        step = pairs.towers(num_gpus, loss=loss)
+        inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+        labelled = [{**mapping, "labels": y} for mapping, y in zip(inputs, given, strict=True)]
+        return {**step, "inputs": labelled if num_gpus > 1 else labelled[0]}
+
+    given: list[Any] = []
+    assert sound(run(towers, lambda: towers(1), None))
+
+
+def test_parts_of_different_size_are_those_of_the_placeholders_or_as_declared() -> None:
+    def towers(num_gpus: int = 2, sizes: tuple[Any, ...] = (12, 4)) -> dict[str, Any]:
+        with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
+            optimizer = tf1.train.GradientDescentOptimizer(0.1)
+            inputs, gradients = [], []
+            for i, size in enumerate(sizes):
+                with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                    x, y = (
+                        tf1.placeholder(tf.float32, [size, 4]),
+                        tf1.placeholder(tf.float32, [size, 1]),
+                    )
+                    gradients.append(optimizer.compute_gradients(pairs.squared_error(x, y)))
+                inputs.append({"x": x, "y": y})
+            mean = [
+                (0.75 * first + 0.25 * second, variable)
+                for (first, variable), (second, _) in zip(*gradients, strict=True)
+            ]
+            return {"train_op": optimizer.apply_gradients(mean), "inputs": inputs}
+
+    assert sound(run(towers))
+    any_size = partial(towers, sizes=(None, None))
+    assert sound(run(any_size, shares=(3, 1)))
+    assert differing(run(any_size).trials[0], {"w": "float32", "b": "float32"}) == {"w", "b"}
+
+
+def test_a_program_that_splits_the_batch_itself_gets_an_odd_one_too() -> None:
+    def towers(num_gpus: int = 2, *, split: bool = False) -> dict[str, Any]:
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        with tf.device("/cpu:0"):
+            x, y = tf1.placeholder(tf.float32, [None, 4]), tf1.placeholder(tf.float32, [None, 1])
+            n = tf.shape(x)[0]
+            cuts = [i * n // num_gpus for i in range(num_gpus + 1)]
+            if split:
+                parts = list(zip(tf.split(x, num_gpus), tf.split(y, num_gpus), strict=True))
+            else:
+                parts = [(x[a:b], y[a:b]) for a, b in pairwise(cuts)]
+        gradients = []
+        for i, part in enumerate(parts):
+            with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                weight = tf.cast(tf.shape(part[0])[0] / n, tf.float32)
+                gradients.append(optimizer.compute_gradients(weight * pairs.squared_error(*part)))
+        total = [
+            (tf.add_n([g for g, _ in pairs_of]), pairs_of[0][1])
+            for pairs_of in zip(*gradients, strict=True)
+        ]
+        return {"train_op": optimizer.apply_gradients(total), "inputs": {"x": x, "y": y}}
+
+    weighted = run(towers)
+    evenly = run(partial(towers, split=True))
+
+    assert sound(weighted)
+    assert [trial.rows for trial in weighted.trials] == [16, 17]
+    assert [trial.rows for trial in evenly.trials] == [16]
+    assert list(evenly.notes) == ["towers takes no batch of 17 rows"]
+    assert [trial.rows for trial in run(towers, rows=8).trials] == [8]
+
+
+def test_local_variables_are_made_of_the_values_that_both_programs_start_with() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        error = pairs.squared_error(x, y)
+        with tf1.variable_scope("", reuse=True), tf.device("/cpu:0"):
+            w = tf1.get_variable("w", [4, 1])
+            copy = tf1.Variable(
+                w.read_value(), trainable=False, collections=[tf1.GraphKeys.LOCAL_VARIABLES]
+            )
+        return error + tf.reduce_sum(copy * w)
+
+    copying = partial(pairs.towers, loss=loss)
+    once = run(copying, partial(copying, 1))
+
+    assert not differing(once.trials[0], once.precisions)
+
+
+def test_what_ran_on_one_device_is_no_evidence() -> None:
+    with pytest.raises(CannotRun) as refused:
+        run(partial(pairs.towers, device=lambda _: "/gpu:0"))
+
+    assert str(refused.value) == (
+        "the run shows nothing: towers has inputs for 2 towers, and all of them ran on "
+        "/device:GPU:0"
+    )
+
+
+def test_hidden_copies_show_after_the_first_step() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        def loss(x: Any, y: Any) -> Any:
+            with tf.device("/cpu:0"), tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
+                w = tf1.get_variable("w", [4, 1], initializer=tf1.random_normal_initializer())
+                copy = tf1.Variable(
+                    w.read_value(), trainable=False, collections=[tf1.GraphKeys.LOCAL_VARIABLES]
+                )
+            return tf.reduce_mean((tf.matmul(x, w + copy - tf.stop_gradient(w)) - y) ** 2)
+
+        return pairs.towers(num_gpus, loss=loss)
+
+    def single() -> dict[str, Any]:
+        def loss(x: Any, y: Any) -> Any:
+            w = tf1.get_variable("w", [4, 1], initializer=tf1.random_normal_initializer())
+            return tf.reduce_mean((tf.matmul(x, w) - y) ** 2)
+
+        return pairs.towers(1, loss=loss)
+
+    measured = run(towers, single)
+
+    assert not differing(measured.trials[0], measured.precisions)
+    (departure,) = compared(measured, trajectory_of(measured))[1]
+    assert (departure.difference.variable, departure.step) == ("w", 2)
+
+
+@pytest.mark.parametrize(
+    ("of", "within", "coarsest"),
+    [
+        ("float32", "bfloat16", "bfloat16"),
+        ("float32", "float16", "float16"),
+        ("float64", "float32", "float32"),
+        ("float32", "float64", "float32"),
+    ],
+)
+def test_a_gradient_is_as_precise_as_what_it_is_computed_in(
+    of: str, within: str, coarsest: str
+) -> None:
+    def loss(x: Any, y: Any) -> Any:
+        w = tf1.get_variable("w", [4, 1], of, tf1.random_normal_initializer())
+        predicted = tf.matmul(tf.cast(x, within), tf.cast(w, within))
+        return tf.reduce_mean((tf.cast(predicted, of) - tf.cast(y, of)) ** 2)
+
+    towers = partial(pairs.towers, loss=loss)
+    measured = run(towers, partial(towers, 1))
+
+    assert measured.precisions == {"w": coarsest}
+    assert sound(measured)
+
+
+def test_local_variables_such_as_those_of_metrics_are_not_compared() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        error = pairs.squared_error(x, y)
+        with tf.device("/cpu:0"):
+            _, update = tf1.metrics.mean(tf.stop_gradient(error), name="metric")
+            with tf.control_dependencies([update]):
+                return tf.identity(error)
+
+    towers = partial(pairs.towers, loss=loss)
+    measured = run(towers, partial(towers, 1))
+
+    assert sound(measured)
+    assert trajectory_of(measured).steps[0].keys() == {"w", "b"}
+
+
+def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        mean, variance = tf.nn.moments(x, [0])
+        return pairs.squared_error((x - mean) * tf.math.rsqrt(variance + 1e-3), y)
+
+    towers = partial(pairs.towers, loss=loss)
+    whole, apart = (
+        run(towers, partial(towers, 1), statistics_per_tower=per_tower)
+        for per_tower in (False, True)
+    )
+
+    assert differing(whole.trials[0], whole.precisions) == {"w"}
+    assert not differing(apart.trials[0], apart.precisions)
+    assert apart.trajectory == Missing(
+        "the statistics are those of each tower's rows, which the reference takes no step with; "
+        "only the gradients are compared"
+    )
+
+
+def test_what_is_not_finite_after_some_steps_is_not_compared() -> None:
+    towers = partial(
+        pairs.towers,
+        loss=lambda x, y: 1e20 * pairs.squared_error(x, y),
+        optimizer=lambda: tf1.train.AdamOptimizer(0.1),
+    )
+
+    measured = run(towers, partial(towers, 1))
+
+    assert not differing(measured.trials[0], measured.precisions)
+    assert measured.trajectory == Missing("after 3 steps of the reference w is NaN or infinite")
+
+
+def test_complex_values_are_not_compared_rather_than_in_part() -> None:
+    values = {"w": np.ones(2, np.float32), "spectrum": np.ones(2, np.complex64)}
+
+    assert steps._no_end(cast(Any, None), [values]) == Missing(
+        "spectrum is complex64, and complex values are not compared"
+    )
+
+
+def test_texts_of_a_case_are_kept() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        def loss(x: Any, y: Any) -> Any:
+            with tf.device("/cpu:0"):
+                words.append(tf1.placeholder(tf.string, [None]))
+                sizes = tf.cast(tf.strings.length(words[-1]), tf.float32)
+            return num_gpus * pairs.squared_error(x * sizes[:, None], y)
+
+        words: list[Any] = []
+        step = pairs.towers(num_gpus, loss=loss)
+        inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+        named = [{**mapping, "words": word} for mapping, word in zip(inputs, words, strict=True)]
+        return {**step, "inputs": named if num_gpus > 1 else named[0]}
+
+    def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        texts = np.array(["a" * int(size) for size in rng.integers(1, 5, n)], object)
+        return {**pairs.batch(rng, n), "words": texts}
+
+    first = run(towers, partial(towers, 1), batch)
+    again = run(towers, partial(towers, 1), Case.load(Path(first.saved)))
+
+    assert differing(first.trials[0], first.precisions) == {"w", "b"}
+    for name, value in first.trials[0].found.items():
+        assert np.array_equal(value, again.trials[0].found[name])
+
+
+def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        step = pairs.towers(num_gpus)
+        with tf.control_dependencies([step["train_op"]]), tf.device("/cpu:0"):
+            w, _ = tf1.trainable_variables()
+            noise = tf.random.normal([4, 1], stddev=0.01, name="langevin")
+            return {**step, "train_op": w.assign_add(noise).op}
+
+    measured = run(towers, partial(towers, 1))
+
+    assert not differing(measured.trials[0], measured.precisions)
+    assert measured.trajectory == Missing(
+        "a step of towers depends on the random op 'langevin/RandomStandardNormal'"
+    )
+
+
+def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
+    """It does not run at all, and the others are evidence of what is missing."""
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
+            optimizer = tf1.train.GradientDescentOptimizer(0.1)
+            inputs, gradients = [], []
+            for i in range(num_gpus):
+                with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                    x = tf1.placeholder(tf.float32, [None, 4])
+                    y = tf1.placeholder(tf.float32, [None, 1])
+                    gradients.append(optimizer.compute_gradients(pairs.squared_error(x, y)))
+                inputs.append({"x": x, "y": y})
+            return {"train_op": optimizer.apply_gradients(gradients[-1]), "inputs": inputs}
+
+    measured = run(towers)
+
+    (first, last), trial = measured.trials[0].per_tower, measured.trials[0]
+    assert differing(trial, measured.precisions) == {"w", "b"}
+    for name, gradient in trial.found.items():
+        assert np.allclose(gradient, last.gradients[name], rtol=1e-5)
+        assert not np.allclose(gradient, first.gradients[name], rtol=1e-5)
+
+
+def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotRun, match="towers wants 2 GPUs, and real ones are asked for"):
+        run(pairs.towers, devices="real")
+
+    monkeypatch.setattr(
+        "placement_checks.run.runnable.local_gpus", lambda: (0,)
+    )  # enough for the reference alone
+    assert sound(run(pairs.towers))
+
+
+def test_a_batch_function_that_gives_no_odd_batch_is_not_put_down_to_the_program() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        with tf.device("/cpu:0"):
+            x, y = tf1.placeholder(tf.float32, [None, 4]), tf1.placeholder(tf.float32, [None, 1])
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        gradients = []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                part = pairs.squared_error(x[i::num_gpus], y[i::num_gpus])
+                gradients.append(optimizer.compute_gradients(part / num_gpus))
+        total = [
+            (tf.add_n([g for g, _ in pairs_of]), pairs_of[0][1])
+            for pairs_of in zip(*gradients, strict=True)
+        ]
+        return {"train_op": optimizer.apply_gradients(total), "inputs": {"x": x, "y": y}}
+
+    def even(rng: np.random.Generator, n: int) -> Any:
+        if n % 2:
+            raise ValueError("an odd number")
+        return pairs.batch(rng, n)
+
+    measured = run(towers, batch=even)
+
+    assert [trial.rows for trial in measured.trials] == [16]
+    assert list(measured.notes) == [
+        "there is no batch of 17 rows: batch(rng, 17) raised ValueError: an odd number"
+    ]
+
+
+WIDE = 1200
+
+
+def wide_loss(x: Any, y: Any) -> Any:
+    hidden = tf.tanh(pairs.predicted(x, ("w1", "b1"), WIDE))
+    hidden = tf.tanh(pairs.predicted(hidden, ("w2", "b2"), WIDE))
+    return tf.reduce_mean((pairs.predicted(hidden) - y) ** 2)
+
+
+def test_the_values_of_two_programs_are_compared_as_they_come() -> None:
+    """In bytes a parameter: Adam has three values of each, and every step of every order anew.
+
+    Some ten bytes of this model are those of its graph.
+    """
+    adam = partial(pairs.towers, optimizer=lambda: tf1.train.AdamOptimizer(0.001))
+    bent = partial(adam, loss=lambda x, y: 1.5 * wide_loss(x, y))
+    pair = pairs.pair(bent, partial(adam, 1, loss=wide_loss))
+
+    tracemalloc.start()
+    try:
+        measured = measure(pair, pairs.batch, Conditions())
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert differing(measured.trials[0], measured.precisions)
+    assert trajectory_of(measured)
+    assert held < 16 * WIDE**2
+    assert peak < 70 * WIDE**2

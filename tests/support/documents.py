@@ -1,0 +1,144 @@
+"""The pages of the documentation: their snippets, and what their commands print.
+
+A block of ``console`` is a command behind ``$`` and what it prints. A block of Python whose first
+line is ``# FILE.py`` is a file of the project that the page makes; what follows is run there.
+``python -m tests.documents`` writes what is printed now into the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
+# What a page's project has from the beginning.
+GIVEN = {
+    "README.md": {
+        "train.py": "fixtures/defects/last_tower_only.py",
+        "model.py": "fixtures/defects/model.py",
+    }
+}
+_FENCE = re.compile(
+    r"^(?P<head>```(?P<language>\w*)\n)(?P<text>(?:(?!```).*\n)*?)```$", re.MULTILINE
+)
+_COMMAND = re.compile(r"\$ (?P<command>(?:.*\\\n)*.*)\n")
+_FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
+CUT = "…\n"  # a line: the rest is left out
+
+# Runs a command, given as words, in a folder, and gives what it prints.
+Runner = Callable[[list[str], Path], str]
+
+
+# Runs what ``python ARGUMENTS`` does, in a folder, with these variables.
+RunPython = Callable[[list[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
+
+
+def run_python(
+    arguments: list[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run it in a new interpreter."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+
+
+class Block(NamedTuple):
+    """A block of code of a page."""
+
+    page: Path
+    language: str
+    text: str
+    start: int
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is, if it says so."""
+        named = _FILE.match(self.text)
+        return named[1] if named else None
+
+    @property
+    def command(self) -> str:
+        """The command of a block of console."""
+        found = _COMMAND.match(self.text)
+        assert found, self.text
+        return found["command"]
+
+    @property
+    def printed(self) -> str:
+        """What its command prints, as the page has it."""
+        return self.text[len(f"$ {self.command}\n") :]
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The blocks of code of a page, in order."""
+    for found in _FENCE.finditer(page.read_text(encoding="utf-8")):
+        yield Block(page, found["language"], found["text"], found.start("text"))
+
+
+def walk(page: Path, project: Path, run: Runner) -> Iterator[tuple[Block, str]]:
+    """Follow a page as a reader does: its blocks of console, each with what is printed now."""
+    for name, source in GIVEN.get(page.name, {}).items():
+        shutil.copy(ROOT / source, project / name)
+    for block in blocks(page):
+        if block.file:
+            (project / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            words = shlex.split(block.command.replace("\\\n", ""))
+            own = any(word.startswith("fixtures/") for word in words)
+            printed = run(words, ROOT if own else project)
+            yield block, _shown(words, printed, cut=f"\n{block.printed}".endswith(f"\n{CUT}"))
+
+
+def _shown(words: list[str], printed: str, cut: bool) -> str:
+    """What a page shows of it: of pytest what failed, of a report that is cut one finding."""
+    if words[0] == "pytest":
+        failed = [line for line in printed.splitlines() if line.startswith("E ")]
+        last = re.sub(r" in [\d.]+s( \([\d:]+\))?", "", printed.strip().splitlines()[-1])
+        return "".join(f"{line}\n" for line in (*failed, last))
+    if words[1] == "time":
+        printed = printed[: printed.index("\n\n", printed.index("overlap "))]
+        return f"{printed}\n{CUT}"
+    if not cut:
+        return printed
+    end = printed.find("\n\n", printed.index("    fix: "))
+    return f"{printed[:end]}\n{CUT}"
+
+
+def run_apart(words: list[str], folder: Path, run: RunPython = run_python) -> str:
+    """Run a command in a process of its own."""
+    module = {"placement-checks": "placement_checks", "pytest": "pytest"}[words[0]]
+    # As where a reader commits from: a CI writes no baselines.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": ""}
+    ran = run(["-m", module, *words[1:]], folder, environment)
+    return ran.stdout or ran.stderr
+
+
+def main() -> None:
+    """Write what commands print now into the pages that are named, or into all."""
+    for page in map(Path, sys.argv[1:] or PAGES):
+        with tempfile.TemporaryDirectory() as project:
+            changed = list(walk(page.resolve(), Path(project), run_apart))
+        text = page.read_text(encoding="utf-8")
+        for block, printed in reversed(changed):
+            start = block.start + len(block.text) - len(block.printed)
+            text = text[:start] + printed + text[block.start + len(block.text) :]
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

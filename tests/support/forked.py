@@ -1,0 +1,175 @@
+"""New processes of Python with TensorFlow loaded, forked from one that has loaded it.
+
+For tests that want a process of its own, and not the start of one: it spares each of them three
+CPU seconds. What TensorFlow reads while it is imported is that of the first; all else is as if the
+interpreter were new. What a process watches is forked from there as well.
+
+Run as ``python -m forked DESCRIPTOR PARENT`` it is the process that has loaded TensorFlow.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import placement_checks
+from placement_checks.capture.child_process.fork_server import fork_this_process
+from placement_checks.tf.startup import import_tensorflow
+from placement_checks.util.child import end_group
+from placement_checks.util.fork_server import ForkedProcess, ForkServer
+from placement_checks.util.fork_worker import serve
+
+if TYPE_CHECKING:
+    import pytest
+
+_TESTS = Path(__file__).parents[1]
+
+
+@cache
+def _server() -> ForkServer:
+    path = os.pathsep.join([str(_TESTS), str(_TESTS.parent), *_folders(os.environ)])
+    server = ForkServer.of_module(__name__, {**os.environ, "PYTHONPATH": path})
+    atexit.register(server.end)
+    return server
+
+
+def start_forked(
+    arguments: Sequence[str | Path],
+    folder: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    errors: int = subprocess.DEVNULL,
+) -> ForkedProcess:
+    """Start what ``python ARGUMENTS`` does, with nothing on its standard input.
+
+    Args:
+        arguments: ``-c CODE``, ``-m MODULE`` or a file, and those for it.
+        folder: where it works.
+        environment: all its variables.
+        errors: the descriptor of its standard error.
+    """
+    with contextlib.ExitStack() as stack:
+        if errors == subprocess.DEVNULL:
+            errors = stack.enter_context(open(os.devnull, "wb")).fileno()
+        stack.enter_context(contextlib.chdir(folder or Path.cwd()))
+        process = _server().start(__name__, [*map(str, arguments)], environment, errors)
+    process.stdin.close()
+    return process
+
+
+def run_forked(
+    arguments: Sequence[str | Path],
+    folder: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    limit: float = 600.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run what ``python ARGUMENTS`` does; after ``limit`` seconds it is ended."""
+    with tempfile.TemporaryFile() as errors:
+        process = start_forked(arguments, folder, environment, errors.fileno())
+        out = printed(process, limit)
+        errors.seek(0)
+        return subprocess.CompletedProcess(
+            [*arguments], process.wait(), out, errors.read().decode()
+        )
+
+
+def printed(process: ForkedProcess, limit: float = 600.0) -> str:
+    """All that a process prints on its standard output; after ``limit`` seconds it is ended."""
+    watch = threading.Timer(limit, end_group, [process.pid])
+    watch.start()
+    try:
+        with process.stdout:
+            return process.stdout.read().decode()
+    finally:
+        watch.cancel()
+
+
+def run_pytest_forked(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """As `pytest.Pytester.runpytest_subprocess`."""
+    import pytest  # not in the process that is forked
+
+    path = os.pathsep.join([str(pytester.path), *_folders(os.environ)])
+    done = run_forked(
+        [
+            *("-m", "pytest", f"--basetemp={pytester.path / 'basetemp'}"),
+            *arguments,
+        ],
+        pytester.path,
+        {**os.environ, "HOME": str(pytester.path), "PYTHONPATH": path},
+    )
+    for stream, text in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
+        stream.write(text)
+    return pytest.RunResult(
+        done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0
+    )
+
+
+def _folders(environment: Mapping[str, str]) -> list[str]:
+    return [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+
+
+_GIVEN = {*_folders(os.environ)}
+
+
+def main() -> None:
+    """Load TensorFlow and fork; in a fork, do what is asked for."""
+    if __name__ == "__main__":
+        import_tensorflow()
+        import_module(
+            "support.forked"
+        )  # as which a fork finds it, with the path that was given here
+        serve(int(sys.argv[1]), int(sys.argv[2]))
+    try:
+        _run(sys.argv[1:-1])
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        raise
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+
+
+def _run(arguments: list[str]) -> None:
+    import_tensorflow()  # is loaded; with the variables that it was loaded with
+    placement_checks.__doc__ = "PYTEST_DONT_REWRITE"  # nor say that it is loaded already
+    fork_this_process(_leave_streams)
+    given = next(number for number, folder in enumerate(sys.path) if folder not in _GIVEN)
+    what, *rest = arguments
+    if what == "-c":
+        sys.path[:given] = ["", *_folders(os.environ)]
+        code, *rest = rest
+        sys.argv = ["-c", *rest]
+        sys.modules["__main__"] = module = ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(module))
+    elif what == "-m":
+        sys.path[:given] = [str(Path.cwd()), *_folders(os.environ)]
+        name, *rest = rest
+        sys.argv = [name, *rest]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[:given] = [str(Path(what).resolve().parent), *_folders(os.environ)]
+        sys.argv = arguments
+        runpy.run_path(what, run_name="__main__")
+
+
+def _leave_streams() -> None:
+    """Hold open no stream of the process that this is a fork of."""
+    with open(os.devnull, "r+b") as null:
+        for number in range(3):
+            os.dup2(null.fileno(), number)
+
+
+if __name__ == "__main__":
+    main()

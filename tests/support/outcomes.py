@@ -1,0 +1,24 @@
+"""What `verify` gave, written by hand, in a format."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+from placement_checks.core.baseline import Change, Difference
+from placement_checks.core.results import Report
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats.writers import WRITERS
+
+HOSTILE = "w|`</b>\x1b[2J\n::error::@you #1 https://x.y &amp; [a](1) \u202e\x00"
+
+MOVED = Difference(
+    "w.txt", "p", 9, [Change("variable", "variable w|@you", "/cpu:0", "/gpu:0", where="a.py:7")]
+)
+SAME = Difference("w.txt", "p", 10)
+
+
+def written_as(format: str, *reports: Report, **more: Any) -> str:
+    file = StringIO()
+    WRITERS[format](Outcome(reports, **more), file)
+    return file.getvalue()

@@ -1,0 +1,215 @@
+"""A program of towers written by hand: sound as it is, for tests to bend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks import Op, Placement
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import StepOps, producer_of
+from placement_checks.rules.base import Rule
+
+NO_TOWERS = (
+    "no op that requests a GPU reads a variable, so there are no towers; build each under "
+    "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+)
+
+_APPLY = "ResourceApplyGradientDescent"
+
+
+def program(
+    *changes: Op,
+    gpus: Sequence[int] = (0, 1),
+    variables: Sequence[str] = ("w",),
+    step: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, tuple[int | None, ...] | None] | None = None,
+    values: Mapping[str, Any] | None = None,
+    mirrored: bool = False,
+    **more: Any,
+) -> Placement:
+    """A tower on each of `gpus`, averaged on the host: x, a MatMul with each variable, a loss.
+
+    Of a `mirrored` variable each tower has a copy, v0/w, v1/w; the others are on the host.
+    `changes` take the place of the ops of their names; those of new names are added before what
+    takes them, else at the end. `step` replaces fields of what is known of the step.
+    """
+    ops = [*_ops(gpus, variables, mirrored)]
+    changed = {op.name: op for op in changes}
+    ops = [changed.pop(op.name, op) for op in ops]
+    whole_step = StepOps(
+        train_op=("train",),
+        losses=("loss:0",),
+        objectives=tuple(f"tower_{i}/loss:0" for i in range(len(gpus))),
+        counters=("step",),
+    )
+    return placement(
+        *_ordered(ops, changed),
+        step=whole_step._replace(**(step or {})),
+        outputs={"share": (), **(outputs or {})},
+        values={"step/one": 1, **(values or {})},
+        **{"machine": f"gpu*{max(gpus, default=0) + 1}", **more},
+    )
+
+
+def _ordered(ops: Sequence[Op], new: dict[str, Op]) -> Iterator[Op]:
+    """All of them, as they might have been built: a new one before the first that takes it."""
+
+    def with_new(op: Op) -> Iterator[Op]:
+        for source in (*op.inputs, *op.colocated):
+            if (name := producer_of(source)) in new:
+                yield from with_new(new.pop(name))
+        yield op
+
+    for built in ops:
+        yield from with_new(built)
+    while new:
+        yield from with_new(new.pop(next(iter(new))))
+
+
+def _ops(gpus: Sequence[int], variables: Sequence[str], mirrored: bool) -> Iterator[Op]:
+    copies = [(i, gpu, name) for i, gpu in enumerate(gpus) for name in variables if mirrored]
+    for i, gpu, name in copies:
+        yield variable(f"v{i}/{name}", at=f"GPU:{gpu}")
+    for name in (*(() if mirrored else variables), "step"):
+        yield variable(name)
+    for i, gpu in enumerate(gpus):
+        yield from _tower(i, f"/gpu:{gpu}", variables, f"v{i}/" if mirrored else "")
+    yield host("loss", "AddN", *(f"tower_{i}/loss" for i in range(len(gpus))))
+    yield host("share", "Const")
+    for name in variables:
+        yield host(f"sum/{name}", "AddN", *(gradient(i, name) for i in range(len(gpus))))
+        yield host(f"mean/{name}", "Mul", f"sum/{name}", "share")
+        if not mirrored:
+            yield host(f"update/{name}", _APPLY, name, "rate", f"mean/{name}")
+    for i, gpu, name in copies:
+        yield on(gpu, f"update/v{i}/{name}", _APPLY, f"v{i}/{name}", "rate", f"mean/{name}")
+    yield host("step/one", "Const")
+    yield host("step/add", "AssignAddVariableOp", "step", "step/one")
+    updated = [f"v{i}/{name}" for i, _, name in copies] or variables
+    yield host("train", "NoOp", *(f"^update/{name}" for name in updated), "^step/add")
+
+
+def _tower(i: int, gpu: str, variables: Sequence[str], copies: str) -> Iterator[Op]:
+    yield op(f"tower_{i}/x", "Placeholder", gpu, gpu)
+    before = f"tower_{i}/x"
+    for name in variables:
+        at = gpu if copies else "CPU:0"
+        yield op(f"tower_{i}/{name}/read", "ReadVariableOp", gpu, at, f"{copies}{name}")
+        yield op(f"tower_{i}/{name}/MatMul", "MatMul", gpu, gpu, before, f"tower_{i}/{name}/read")
+        before = f"tower_{i}/{name}/MatMul"
+    yield op(f"tower_{i}/loss", "Mean", gpu, gpu, before)
+    scaled = f"gradients/tower_{i}/loss_grad/Mul"
+    yield op(scaled, "Mul", gpu, gpu, before, f"tower_{i}/loss")
+    before = f"tower_{i}/x"
+    for name in variables:
+        yield op(gradient(i, name), "MatMul", gpu, gpu, before, scaled)
+        before = f"tower_{i}/{name}/MatMul"
+
+
+def objects_of(rule: Rule, graph: Evidence | Placement) -> list[str]:
+    """The objects of what a rule finds; one that was not checked finds nothing by chance."""
+    verdict = rule.judge(graph)
+    assert verdict.state != "not-checked", verdict.reason
+    return [finding.object for finding in verdict.findings]
+
+
+def gradient(i: int, variable: str = "w") -> str:
+    """The op that computes the gradient of a variable in tower i."""
+    return f"gradients/tower_{i}/{variable}/MatMul_grad/MatMul"
+
+
+def host(name: str, type: str, *inputs: str, **more: Any) -> Op:
+    """An op that asks for the host and is there."""
+    return op(name, type, "/cpu:0", "CPU:0", *inputs, **more)
+
+
+def on(gpu: int, name: str, type: str, *inputs: str, **more: Any) -> Op:
+    """An op that asks for a GPU and is there."""
+    return op(name, type, f"/gpu:{gpu}", f"GPU:{gpu}", *inputs, **more)
+
+
+def variable(name: str, type: str = "VarHandleOp", at: str = "CPU:0", **more: Any) -> Op:
+    """A variable where it asks to be, the host by default."""
+    return op(name, type, at, at, **more)
+
+
+def mixed_losses(**more: Any) -> Placement:
+    """Towers of which the second adds the loss of the first to its own."""
+    own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
+    both = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/own")
+    return program(own, both, **more)
+
+
+def split(*changes: Op, **more: Any) -> Placement:
+    """One model of two layers, each on a GPU with its weights a, b and their slots a/m, b/m."""
+    names = [(0, "a"), (1, "b")]
+    ops = [
+        host("x", "Placeholder"),
+        *(variable(name, at=f"/gpu:{i}") for i, name in names),
+        *(variable(f"{name}/m", at=f"/gpu:{i}") for i, name in names),
+        on(0, "first", "MatMul", "x", "a"),
+        on(1, "second", "MatMul", "first", "b"),
+        on(1, "gradients/second_grad/MatMul", "MatMul", "first", "second"),
+        on(0, "gradients/first_grad/MatMul", "MatMul", "x", "gradients/second_grad/MatMul"),
+        on(0, "update/a", "ResourceApplyMomentum", "a", "a/m", "gradients/first_grad/MatMul"),
+        on(1, "update/b", "ResourceApplyMomentum", "b", "b/m", "gradients/second_grad/MatMul"),
+        host("train", "NoOp", "^update/a", "^update/b"),
+    ]
+    changed = {op.name: op for op in changes}
+    ops = [changed.pop(op.name, op) for op in ops]
+    step = StepOps(train_op=("train",), losses=("second:0",), objectives=("second:0",))
+    return placement(*_ordered(ops, changed), step=step, **more)
+
+
+def accumulating(*changes: Op, **more: Any) -> Placement:
+    """Towers that add up what they show, each in a variable of its own on its GPU."""
+    own = [variable(f"shown{i}", at=f"GPU:{i}") for i in (0, 1)]
+    adds = [
+        on(i, f"tower_{i}/add", "AssignAddVariableOp", f"shown{i}", f"tower_{i}/w/MatMul")
+        for i in (0, 1)
+    ]
+    new = {op.name: op for op in (*own, *adds)} | {op.name: op for op in changes}
+    return program(*new.values(), **more)
+
+
+def joint(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
+    """Towers of which one loss is made, gradients taken of that one."""
+    return program(gpus=gpus, **{"step": {"objectives": ("loss:0",)}, **more})
+
+
+without_two_towers = pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(program(gpus=[0]), "there is one tower, on /device:GPU:0", id="one tower"),
+        pytest.param(
+            program(gpus=[0, 0]),
+            "there is one tower, on /device:GPU:0: 2 copies of the model run on the same devices, "
+            "as micro-batches do",
+            id="two towers on one GPU",
+        ),
+        pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),
+        pytest.param(placement(host("a", "NoOp")), "the graph has no variables", id="no variable"),
+        pytest.param(
+            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+        ),
+    ],
+)
+
+
+def broken_mirror(*changes: Op, named: bool = True) -> Placement:
+    """A variable for each tower, and one sum that updates the first, on its GPU.
+
+    If they are ``named``, get_variable made them.
+    """
+    return program(
+        *(op(f"v{i}/w/Initializer/zeros", "Const") for i in (0, 1) if named),
+        on(0, "sum/w", "AddN", gradient(0), gradient(1)),
+        host("train", "NoOp", "^update/v0/w", "^step/add"),
+        *changes,
+        mirrored=True,
+    )

@@ -1,0 +1,62 @@
+"""Workers of a strategy over several processes, watched in turn in the process of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from placement_checks.capture.child_process.snapshot import RecordedProgram
+from placement_checks.capture.child_process.workers import joined_workers, on_servers
+from placement_checks.capture.in_process.builder import noting_eager_code
+from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.programs import recorded_program
+from placement_checks.core.cluster_spec import environment_of
+from placement_checks.core.machines import Machine
+from placement_checks.core.missing import Missing
+from placement_checks.core.program import Program, WatchedCode
+
+
+def watched_workers(train: Callable[[], Any], machine: str, gpus: int = 1) -> WatchedCode:
+    """The first steps of a function that all workers of a machine call."""
+    jobs = Machine.parse(machine).jobs
+    workers = [
+        recorded_task(train, jobs, job, index, gpus)
+        for job in sorted({"chief", "worker"} & jobs.keys())
+        for index in jobs[job]
+    ]
+    return _code(train, gpus, joined_workers(workers))
+
+
+def watched_coordinator(train: Callable[[], Any], machine: str, gpus: int = 1) -> WatchedCode:
+    """The first step that a function schedules as the coordinator of parameter servers."""
+    coordinator = recorded_task(train, Machine.parse(machine).jobs, "chief", 0, gpus)
+    return _code(train, gpus, on_servers(coordinator, gpus))
+
+
+def _code(train: Callable[[], Any], gpus: int, recorded: RecordedProgram) -> WatchedCode:
+    program, alone = Program(train.__name__, train), Missing("workers are not built for one GPU")
+    return WatchedCode(
+        train.__name__, recorded_program(program, max(1, gpus), recorded, lambda _: alone)
+    )
+
+
+def recorded_task(
+    train: Callable[[], Any], jobs: Mapping[str, Sequence[int]], job: str, index: int, gpus: int
+) -> RecordedProgram:
+    """The first step of a function that one task calls, of a cluster of these jobs."""
+    cluster = {
+        name: {number: f"{name}-{number}:2222" for number in numbers}
+        for name, numbers in jobs.items()
+    }
+    environment = environment_of(cluster, job, index)
+    program = Program(train.__name__, train)
+    with pytest.MonkeyPatch.context() as patch, noting_eager_code(program, gpus) as building:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with contextlib.suppress(Stopped):
+            train()
+        built = building.trained()
+    return RecordedProgram.of(built, built.notes, None)

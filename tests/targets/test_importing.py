@@ -1,0 +1,112 @@
+"""Loading the user's code as if it had been started by itself."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from placement_checks import place
+from placement_checks.core.program import Program
+from placement_checks.targets.importing import resolve
+
+TRAIN = """
+import sys
+import tensorflow as tf
+import model
+
+flags = list(sys.argv)
+
+def build(num_gpus=2):
+    import late
+    tf.compat.v1.placeholder(tf.float32, name=f"{model.NAME}_{late.NAME}_{num_gpus}")
+
+class Trainer:
+    @staticmethod
+    def build():
+        tf.compat.v1.placeholder(tf.float32, name="of_a_class")
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Two folders with the same names of files in them."""
+    found = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.py").write_text(TRAIN)
+        (folder / "model.py").write_text(f"NAME = 'model_{name}'")
+        (folder / "late.py").write_text(f"NAME = 'late_{name}'")
+        found.append(folder)
+    return found
+
+
+def test_two_files_of_one_name_do_not_get_in_each_others_way(folders: list[Path]) -> None:
+    programs = [resolve(f"{folder}/train.py:build") for folder in folders]
+    path, modules = list(sys.path), set(sys.modules)
+
+    # Interleaved, as each imports a neighbour late.
+    names = [next(iter(place(program, gpus=3).ops)) for program in [*programs, *programs]]
+
+    assert names == ["model_a_late_a_3", "model_b_late_b_3"] * 2
+    assert sys.path == path
+    assert not {"model", "late"} & (set(sys.modules) - modules)
+
+
+def test_a_module_of_the_tests_does_not_hide_a_neighbour(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text("NAME = 'another'")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = import_module("model")
+    del sys.modules["model"]  # so that it is gone again after the test
+    monkeypatch.setitem(sys.modules, "model", model)
+
+    evidence = place(f"{folders[0]}/train.py:build")
+
+    assert "model_a_late_a_2" in evidence.ops
+    assert sys.modules["model"] is model
+
+
+def test_the_command_line_is_the_files_own(folders: list[Path]) -> None:
+    program = resolve(f"{folders[0]}/train.py:build")
+
+    assert isinstance(program, Program)
+    assert inspect.unwrap(program.build).__globals__["flags"] == [str(folders[0] / "train.py")]
+
+
+def test_a_function_may_be_an_attribute_of_a_class(folders: list[Path]) -> None:
+    assert list(place(f"{folders[0]}/train.py:Trainer.build").ops) == ["of_a_class"]
+
+
+def test_a_module_is_imported_from_the_current_folder(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = folders[0] / "package_of_this_test"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "towers.py").write_text(
+        "import tensorflow as tf\n\n"
+        "def build():\n    tf.compat.v1.placeholder(tf.float32, name='x')\n"
+    )
+    monkeypatch.chdir(folders[0])
+
+    evidence = place("package_of_this_test.towers:build")
+
+    assert evidence.placement.where("x") == "package_of_this_test/towers.py:4"
+    del sys.modules["package_of_this_test.towers"]
+    del sys.modules["package_of_this_test"]
+
+
+def test_flags_that_were_never_parsed_have_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import tensorflow as tf\nfrom absl import flags\n\n"
+        "flags.DEFINE_string('tower_name', 'tower', 'A flag.')\n\n"
+        "def build():\n    tf.compat.v1.placeholder(tf.float32, name=flags.FLAGS.tower_name)\n"
+    )
+
+    assert list(place(f"{tmp_path}/train.py:build").ops) == ["tower"]

@@ -1,0 +1,134 @@
+"""What pytest prints where ``==`` of two placements fails."""
+
+from __future__ import annotations
+
+import pytest
+from support.graphs import op, placement
+
+from placement_checks import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.testing.pytest_plugin import pytest_assertrepr_compare
+
+pytestmark = pytest.mark.one_version
+
+OLD = placement(
+    op("conv/Add", "Add", "", "GPU:0"),
+    op("conv/w", "VarHandleOp", "", "CPU:0"),
+    op("gone", "NoOp", "", "CPU:0"),
+)
+NEW = placement(
+    op("conv/Add", "Add", "", "CPU:0"),
+    *(op(f"conv/Mul{number}", "Mul", "", "GPU:0") for number in range(4)),
+    op("conv/w", "VarHandleOp", "", "GPU:0"),
+)
+
+
+class Config:
+    """A configuration of pytest, as far as it is asked."""
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self._verbosity = verbosity
+
+    def get_verbosity(self) -> int:
+        return self._verbosity
+
+
+def explained(left: object, right: object, op: str = "==", verbosity: int = 0) -> list[str] | None:
+    config: pytest.Config = Config(verbosity)  # type: ignore[assignment]
+    return pytest_assertrepr_compare(config, op, left, right)
+
+
+@pytest.mark.parametrize("left", [NEW, Evidence(NEW)])
+@pytest.mark.parametrize("right", [OLD, Evidence(OLD)])
+def test_which_ops_are_where_on_either_side(left: object, right: object) -> None:
+    assert explained(left, right) == [
+        "placements differ: of 2 ops in both, 2 on another device, 4 only left and 1 only right",
+        "left on /device:CPU:0, right on /device:GPU:0: 1 op",
+        "  conv/Add (Add)",
+        "left on /device:GPU:0, right on /device:CPU:0: 1 op",
+        "  conv/w (VarHandleOp)",
+        "only left: 4 ops",
+        "  conv/Mul0 (Mul)",
+        "  conv/Mul1 (Mul)",
+        "  conv/Mul2 (Mul)",
+        "  and 1 more (pytest -vv)",
+        "only right: 1 op",
+        "  gone (NoOp)",
+    ]
+
+
+def test_variables_come_first_and_all_is_said_at_vv() -> None:
+    many = [f"v{number}" for number in range(9)]
+    here, there = (
+        placement(
+            *(op(f"{name}/read", "Identity", "", device) for name in many),
+            *(op(name, "VarHandleOp", "", device) for name in many),
+        )
+        for device in ("CPU:0", "GPU:0")
+    )
+
+    assert explained(here, there, verbosity=2) == [
+        "placements differ: of 18 ops in both, 18 on another device",
+        "left on /device:CPU:0, right on /device:GPU:0: 18 ops",
+        *(f"  {name} (VarHandleOp)" for name in many),
+        *(f"  {name}/read (Identity)" for name in many),
+    ]
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    unplaced = placement(op("a", "Add"), assigned=Missing("no CUDA build here"))
+    torn = placement(*OLD.ops.values(), program="outputlog", complete=Missing("2 are torn"))
+
+    assert explained(OLD, unplaced) == [
+        "placements cannot be compared: train.py:build: no CUDA build here"
+    ]
+    assert explained(OLD, torn) == [
+        "placements differ: of 3 ops in both, none on another device",
+        "outputlog: 2 are torn",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "op"),
+    [(OLD, "text", "=="), (1, 2, "=="), (OLD, NEW, "!="), (OLD, NEW, "is")],
+)
+def test_nothing_is_said_of_other_comparisons(left: object, right: object, op: str) -> None:
+    assert explained(left, right, op) is None
+
+
+TESTS = """
+from placement_checks import Device, Op, Placement, Variable
+
+def placed(device):
+    put = Device.parse(f"/job:localhost/replica:0/task:0/{device}")
+    return Placement("train.py", {"w": Op("w", "VarHandleOp", assigned=put)},
+                     [Variable("w", "float32", ())], assigned=True)
+
+def test_equal():
+    assert placed("cpu:0") == placed("cpu:0")
+    assert placed("cpu:0") == placed("gpu:0")
+
+def test_on():
+    placement = placed("gpu:0")
+    assert placement.variables.on("/gpu:0")
+    assert placement.variables.on("/cpu:0")
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=" ".join)
+def test_pytest_prints_it(pytester: pytest.Pytester, workers: list[str]) -> None:
+    pytester.makepyfile(TESTS)
+
+    result = pytester.runpytest_subprocess(*workers, "-p", "no:cacheprovider")
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E * assert placements differ: of 1 op in both, 1 on another device",
+            "E * left on /device:CPU:0, right on /device:GPU:0: 1 op",
+            "E *   w (VarHandleOp)",
+        ]
+    )
+    result.stdout.fnmatch_lines(
+        ["E * assert <1 of 1 variable not on /device:CPU:0: w on /device:GPU:0>"]
+    )

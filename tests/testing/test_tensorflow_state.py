@@ -1,0 +1,135 @@
+"""What a test does to TensorFlow's global state does not reach the next one."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+
+import pytest
+import tensorflow  # noqa: F401
+from support.forked import run_pytest_forked
+
+from placement_checks.testing import tensorflow_state
+
+LEAKS = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+kept = []
+
+
+def test_leaves_a_graph():
+    kept.append(tf.Graph().as_default())
+    kept[-1].__enter__()
+    assert not tf.executing_eagerly()
+
+
+def test_is_eager_and_has_a_stack_of_its_own():
+    assert tf.executing_eagerly()
+
+
+def test_turns_behaviour_of_tensorflow_2_off():
+    tf1.disable_v2_behavior()
+    assert tf1.get_variable("v", []).op.type == "VariableV2"
+
+
+def test_turns_a_part_of_it_off():
+    tf1.disable_control_flow_v2()
+
+
+def test_has_all_of_it():
+    assert tf.executing_eagerly()
+    assert tf.Variable(1.0).numpy() == 1.0
+    assert {tf.TensorShape([1])[0]} == {1}
+    assert tf1.control_flow_v2_enabled()
+    with tf.Graph().as_default():
+        assert tf1.get_variable("v", []).op.type == "VarHandleOp"
+        tf.cond(tf1.placeholder(tf.bool, []), lambda: 1.0, lambda: 2.0)
+        types = {op.type for op in tf1.get_default_graph().get_operations()}
+        assert "Merge" not in types
+
+
+def test_sets_seed_and_soft_placement():
+    tf.random.set_seed(3)
+    tf.config.set_soft_device_placement(False)
+    with tf.init_scope():
+        pass
+    tf1.get_default_graph()
+    with tf1.get_default_graph().as_default():
+        tf1.placeholder(tf.float32, name="left_behind")
+
+
+def test_starts_afresh():
+    from tensorflow.python.eager import context
+
+    assert context.global_seed() is None
+    assert tf.config.get_soft_device_placement()
+    assert not tf1.get_default_graph().get_operations()
+
+
+def test_a_builder_changes_nothing(place):
+    def build():
+        tf.config.set_soft_device_placement(False)
+        tf1.disable_v2_behavior()
+        tf1.placeholder(tf.float32)
+
+    place(build)
+    assert tf1.resource_variables_enabled()
+    assert tf.config.get_soft_device_placement()
+    assert tf.executing_eagerly()
+"""
+
+
+def test_what_a_module_turns_off_on_import_is_said(pytester: pytest.Pytester) -> None:
+    """It holds for the process from then on, and so for the tests of other modules."""
+    test = """
+        import tensorflow as tf
+
+        def test_it(place):
+            placement = place(lambda: tf.compat.v1.get_variable("v", []))
+            assert placement.ops["v"].type == "VariableV2"
+    """
+    pytester.makepyfile(
+        test_a=test, test_b=f"{test}\n        tf.compat.v1.disable_v2_behavior()\n"
+    )
+
+    result = run_pytest_forked(pytester)
+
+    result.assert_outcomes(passed=2, warnings=0)
+    result.stdout.fnmatch_lines(
+        ["placement: disable_v2_behavior() was called on import, and holds for all tests"]
+    )
+
+
+def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LEAKS)
+
+    result = run_pytest_forked(pytester, "-v")
+
+    result.assert_outcomes(passed=8, warnings=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*PytestWarning: *::test_leaves_a_graph never closed an as_default() or "
+            "InteractiveSession; it was undone",
+            "*PytestWarning: *::test_turns_behaviour_of_tensorflow_2_off called "
+            "disable_v2_behavior(); it was undone",
+            "*PytestWarning: *::test_turns_a_part_of_it_off called disable_control_flow_v2(); "
+            "it was undone",
+        ]
+    )
+
+
+def test_a_version_that_cannot_be_asked_is_a_warning_and_breaks_no_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = functools.cache(tensorflow_state._is_supported.__wrapped__)
+    monkeypatch.setattr(tensorflow_state, "_is_supported", again)
+    monkeypatch.delattr(sys.modules["tensorflow.python.eager.context"], "global_seed")
+
+    gone = r"not undone: tensorflow: version .* has no tensorflow\.[\w.]+\.global_seed"
+    with pytest.warns(UserWarning, match=gone):
+        assert tensorflow_state.before_test() is None
+    with warnings.catch_warnings(action="error"):
+        assert tensorflow_state.global_change() == ""
+        assert list(tensorflow_state.restored(None)) == []

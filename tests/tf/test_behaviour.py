@@ -1,0 +1,180 @@
+"""Each program has the behaviour of TensorFlow that it asks for, whatever was loaded before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import place
+from placement_checks.targets.importing import resolve
+from placement_checks.tf.process_state import Behaviour
+from placement_checks.verification.running import with_numbers
+
+tf1 = tf.compat.v1
+
+BUILD = """
+def build(num_gpus=2):
+    return {"train_op": tf.compat.v1.get_variable("v", [])}
+"""
+IMPORT = "import tensorflow as tf\n"
+OFF = f"{IMPORT}tf.compat.v1.disable_v2_behavior()\n"
+EAGER = f"{IMPORT}assert tf.constant(1).numpy() == 1\n"
+REF, RESOURCE = "VariableV2", "VarHandleOp"
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file into the folder of this test or one in it; returns its target."""
+
+    def written(path: str, text: str = "") -> str:
+        file = tmp_path / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return f"{file}:build"
+
+    return written
+
+
+def made(target: str) -> str:
+    """The type of the variable that a target makes; nothing may be left of it in the process."""
+    evidence = place(target)
+    assert Behaviour.now() == Behaviour()
+    assert tf.executing_eagerly()
+    return evidence.ops["v"].type
+
+
+@pytest.mark.parametrize("order", list(permutations(["on.py", "off.py", "in_part.py"])))
+def test_a_file_does_not_change_what_another_builds(write: Write, order: tuple[str, ...]) -> None:
+    part = f"{IMPORT}tf.compat.v1.disable_resource_variables()\n{EAGER}"
+    texts = {"on.py": EAGER, "off.py": OFF, "in_part.py": part}
+    targets = {name: write(name, texts[name] + BUILD) for name in order}
+
+    found = {name: made(target) for name, target in [*targets.items(), *targets.items()]}
+
+    assert found == {"on.py": RESOURCE, "off.py": REF, "in_part.py": REF}
+
+
+def test_what_the_process_has_holds_for_files_that_ask_for_nothing(write: Write) -> None:
+    first = write("first.py", IMPORT + BUILD)
+    second = write("second.py", IMPORT + BUILD)
+    asking = write("asking.py", OFF + BUILD)
+    before = [made(first)]
+
+    tf1.disable_v2_behavior()
+    within = [place(target).ops["v"].type for target in (first, second, asking)]
+    Behaviour().restore()
+
+    assert (before, within) == ([RESOURCE], [REF, REF, REF])
+    assert [made(target) for target in (first, second, asking)] == [RESOURCE, RESOURCE, REF]
+
+
+def test_a_builder_that_turns_it_off_does_so_for_itself(write: Write) -> None:
+    off = "    tf.compat.v1.disable_v2_behavior()\n"
+    first = write("first.py", IMPORT + BUILD.replace("    return", f"{off}    return"))
+    second = write("second.py", EAGER + BUILD)
+
+    assert [made(first), made(second), made(first)] == [REF, RESOURCE, REF]
+
+
+def test_a_neighbour_that_turns_it_off_does_so_for_all_that_import_it(write: Write) -> None:
+    """Also for those that find it loaded, and where the first has turned it off already."""
+    write("model.py", OFF)
+    first = write("first.py", f"{OFF}import model\n{BUILD}")
+    second = write("second.py", f"{IMPORT}import model\n{BUILD}")
+    elsewhere = write("elsewhere/second.py", EAGER + BUILD)
+
+    assert [made(first), made(second), made(elsewhere)] == [REF, REF, RESOURCE]
+
+
+def test_a_neighbour_that_does_not_leaves_others_as_they_are(write: Write) -> None:
+    write("model.py", "RATE = 0.1")
+    first = write("first.py", f"{OFF}import model\n{BUILD}")
+    second = write("second.py", f"import model\n{EAGER}{BUILD}")
+
+    assert [made(first), made(second)] == [REF, RESOURCE]
+
+
+def test_a_neighbour_that_is_imported_late(write: Write) -> None:
+    write("model.py", OFF)
+    late = write("late.py", IMPORT + BUILD.replace("    return", "    import model\n    return"))
+
+    assert [made(late), made(late)] == [REF, REF]
+
+
+def test_modules_set_the_behaviour_as_files_do(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("turned_off_module.py", OFF + BUILD)
+    write("left_on_module.py", EAGER + BUILD)
+
+    assert [made(f"{name}_module:build") for name in ("turned_off", "left_on")] == [REF, RESOURCE]
+
+
+def test_modules_of_a_package_share_what_one_of_them_turns_off(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("turned_off/__init__.py")
+    write("turned_off/towers.py", OFF + BUILD)
+    write("turned_off/single.py", "from turned_off.towers import build as build\n")
+
+    assert [made(f"turned_off.{name}:build") for name in ("towers", "single")] == [REF, REF]
+
+
+def test_in_a_graph_of_the_callers(write: Write) -> None:
+    target = write("off.py", OFF + BUILD)
+
+    with tf.Graph().as_default():
+        resolve(target)
+        assert not tf.executing_eagerly()
+    assert made(target) == REF
+
+
+def test_a_batch_function_runs_as_its_file_was_loaded(write: Write) -> None:
+    target = write(
+        "train.py",
+        OFF
+        + """
+import numpy as np
+
+def towers(num_gpus):
+    losses, inputs = [], []
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{i}"), tf.compat.v1.variable_scope("", reuse=i > 0):
+            x = tf.compat.v1.placeholder(tf.float32, [None, 3])
+            with tf.device("/cpu:0"):
+                w = tf.compat.v1.get_variable("w", [int(x.shape[1].value), 1])
+            losses.append(tf.reduce_mean(tf.square(tf.matmul(x, w) - 1)))
+        inputs.append({"x": x})
+    with tf.device("/cpu:0"):
+        loss = tf.add_n(losses) / num_gpus
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        train_op = optimizer.minimize(loss, colocate_gradients_with_ops=True)
+    return {"train_op": train_op, "loss": losses, "inputs": inputs}
+
+def build(num_gpus=2):
+    return towers(num_gpus)
+
+def single():
+    return towers(1)
+
+def batch(rng, n):
+    with tf.compat.v1.Session() as session:  # without a graph of its own
+        return {"x": session.run(tf.constant(rng.normal(size=(n, 3)).astype(np.float32)))}
+""",
+    )
+    file = target.removesuffix(":build")
+
+    measured = with_numbers(place(target), f"{file}:single", f"{file}:batch").measurement
+
+    assert measured
+    assert measured.trajectory
+    assert not measured.saved
+    assert Behaviour.now() == Behaviour()

@@ -1,0 +1,579 @@
+"""Every name that is not public is still what we take it for; no other module knows one.
+
+In graphs, as eager code and sessions settle devices for the process; what is of eager code is in
+`traced/test_names.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import placement_checks
+from placement_checks.core.errors import InputError
+from placement_checks.tf import (
+    distribution,
+    eager,
+    graphs,
+    keras,
+    patching,
+    process_state,
+    sessions,
+    tensorflow_1,
+)
+from placement_checks.tf.process_state import Behaviour
+
+tf1 = tf.compat.v1
+
+PACKAGE = Path(placement_checks.__file__).parent
+# The others are of the placer process, which loads the C library alone and speaks its protocol.
+KNOWS_NAMES = (
+    "tf/",
+    "tf/c_library.py",
+    "placer/worker/gpu_less_server.py",
+)
+KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
+
+
+@pytest.fixture
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        Behaviour().restore()
+
+
+class Calls:
+    """Patches a function to note its arguments, and to do what it did."""
+
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+
+    def __call__(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            self.noted.append(args)
+            return original(*args, **kwargs)
+
+        return noting
+
+
+@pytest.mark.usefixtures("graph")
+def test_all_gradients_of_graphs_are_taken_by_one_function() -> None:
+    x = tf1.get_variable("x", [])
+    calls = Calls()
+
+    with graphs.around_gradients(calls):
+        tf1.gradients(x * x, x)
+        tf1.train.GradientDescentOptimizer(0.1).compute_gradients(x + x, [x])
+    tf1.gradients(x, x)
+
+    assert [target.op.type for target, *_ in calls.noted] == ["Mul", "AddV2"]
+
+
+def test_a_backward_op_has_its_forward_op(graph: tf.Graph) -> None:
+    x = tf1.placeholder(tf.float32, name="x")
+    tf1.gradients(tf.tanh(x), x)
+    backward = graph.get_operation_by_name("gradients/Tanh_grad/TanhGrad")
+
+    assert graphs.original_op(backward).name == "Tanh"
+    assert graphs.original_op(x.op) is None
+
+
+def test_an_op_knows_the_device_scopes_around_it() -> None:
+    with tf.Graph().as_default(), tf.device("/cpu:0"), tf1.device(lambda op: op.device):
+        inner, outer = graphs.device_scopes(tf.constant(1.0).op)
+
+    assert (outer.obj, outer.filename) == ("/cpu:0", __file__)
+    assert inner.obj == f"<lambda><{__file__}, {inner.lineno}>"
+    assert inner.lineno == outer.lineno > 0
+
+
+def test_a_function_has_its_body(graph: tf.Graph) -> None:
+    tf.function(tf.tanh)(tf1.placeholder(tf.float32, []))
+    (function,) = graph.as_graph_def().library.function
+
+    body = graphs.function_body(graph, function.signature.name)
+
+    assert "Tanh" in {op.type for op in body.get_operations()}
+    assert graphs.function_body(graph, "no_such_function") is None
+
+
+def test_keras_numbers_its_layers_by_a_counter_that_is_cleared() -> None:
+    dense = tf.keras.layers.Dense
+    names = keras.names_of_keras()
+    if KERAS_2:
+        assert names is None
+        return
+    assert names is not None
+    before = dict(names)
+    names.clear()
+
+    assert [dense(1).name, dense(1).name] == ["dense", "dense_1"]
+    names.clear()
+    assert dense(1).name == "dense"
+    names.clear()
+    names.update(before)
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 2 is told the variables")
+@pytest.mark.usefixtures("graph")
+def test_an_optimizer_of_keras_knows_what_it_was_built_for() -> None:
+    optimizer = tf.keras.optimizers.SGD()
+    variables = [tf1.get_variable(name, []) for name in ("b", "a")]
+
+    optimizer.build(variables)
+
+    assert [variable.name for variable in keras.trained_by(optimizer)] == ["b:0", "a:0"]
+
+
+def test_the_kernels_of_an_op_type() -> None:
+    kernels = graphs.kernels_of("MatMul")
+
+    of_cpu = [kernel for kernel in kernels if kernel.device_type == "CPU"]
+    taken = {
+        number
+        for kernel in of_cpu
+        for constraint in kernel.constraint
+        for number in constraint.allowed_values.list.type
+    }
+    assert tf.float32.as_datatype_enum in taken
+    assert tf.string.as_datatype_enum not in taken
+
+
+def test_the_definition_of_an_op_type() -> None:
+    definition = graphs.definition_of("AssignVariableOp")
+
+    assert [argument.name for argument in definition.input_arg] == ["resource", "value"]
+    assert graphs.definition_of("NoSuchOp") is None
+
+
+def test_whether_the_behaviour_of_tensorflow_2_is_on() -> None:
+    assert process_state.is_v2_behavior()
+    with restored():
+        tf1.disable_v2_behavior()
+        assert not process_state.is_v2_behavior()
+
+
+def begins_eagerly() -> bool:
+    """Whether a new thread does."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(tf.executing_eagerly()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_whether_threads_begin_eagerly() -> None:
+    assert process_state.is_eager_by_default()
+    with restored():
+        tf1.disable_eager_execution()
+        assert not process_state.is_eager_by_default()
+        assert not begins_eagerly()
+
+        process_state.make_eager_by_default()
+
+        assert process_state.is_eager_by_default()
+        assert begins_eagerly()
+        process_state.set_eager(True)
+
+
+def test_whether_tensors_compare_their_elements() -> None:
+    assert process_state.is_tensor_equality()
+    with restored():
+        tf1.disable_tensor_equality()
+        assert not process_state.is_tensor_equality()
+
+
+def test_whether_branches_are_functions() -> None:
+    assert process_state.is_control_flow_v2()
+    with restored():
+        tf1.disable_control_flow_v2()
+        assert not process_state.is_control_flow_v2()
+
+
+def test_eager_execution_of_this_thread() -> None:
+    assert process_state.is_eager()
+    process_state.set_eager(False)
+    assert not tf.executing_eagerly()
+    process_state.set_eager(True)
+    assert tf.executing_eagerly()
+
+
+def test_a_graph_that_was_left_open_is_closed() -> None:
+    before = process_state.open_graphs()
+    scope = tf.Graph().as_default()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))  # once collected, it ends another's
+    graph = scope.__enter__()
+    assert process_state.open_graphs() == before + 1
+    assert tf1.get_default_graph() is graph
+
+    process_state.close_graph()
+    process_state.set_eager(True)
+
+    assert process_state.open_graphs() == before
+    with tf.init_scope():
+        assert tf.executing_eagerly()
+        assert tf1.get_default_graph() is not graph
+
+
+def test_the_default_graph_outside_of_all_others() -> None:
+    tf1.reset_default_graph()
+    assert process_state.global_graph() is None
+
+    made = tf1.get_default_graph()
+
+    assert process_state.global_graph() is made
+
+
+def test_the_seed_of_eager_code() -> None:
+    before = process_state.global_seed()
+    tf.random.set_seed(7)
+    assert process_state.global_seed() == 7
+
+    with tf.Graph().as_default() as graph:
+        process_state.set_global_seed(before)
+
+    assert process_state.global_seed() == before
+    assert graph.seed is None
+
+
+def test_device_scopes_of_eager_code_are_opened_by_one_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(
+        sys.modules["tensorflow.python.eager.context"], "ensure_initialized", lambda: None
+    )
+
+    def open_device(_self: object, name: str) -> contextlib.nullcontext[None]:
+        opened.append(name)
+        return contextlib.nullcontext()
+
+    with eager.around_eager_devices(lambda _: open_device):
+        with tf.device("/gpu:1"):
+            pass
+
+    assert opened == ["/gpu:1"]
+
+
+@pytest.mark.usefixtures("graph")
+def test_mirrored_strategy_asks_for_all_local_devices() -> None:
+    with sessions.around_all_local_devices(lambda _: lambda: ("/cpu:0",)):
+        strategy = tf.distribute.MirroredStrategy()
+
+    assert strategy.num_replicas_in_sync == 1
+    with (
+        sessions.around_all_local_devices(lambda _: lambda: ()),
+        pytest.raises(AssertionError, match="empty"),
+    ):
+        tf.distribute.MirroredStrategy()
+
+
+@pytest.mark.usefixtures("graph")
+def test_central_storage_strategy_asks_for_as_many_local_devices_as_there_are_gpus() -> None:
+    calls = Calls()
+
+    with sessions.around_local_devices(calls):
+        tf.distribute.experimental.CentralStorageStrategy()
+
+    assert calls.noted == [(len(tf.config.list_logical_devices("GPU")),)]
+
+
+@pytest.mark.usefixtures("graph")
+def test_each_strategy_makes_collective_keys() -> None:
+    calls = Calls()
+
+    with distribution.around_collective_keys(calls):
+        tf.distribute.MirroredStrategy(["/cpu:0"])
+
+    assert calls.noted
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("list_physical_devices", lambda: tf.config.list_physical_devices("GPU")),
+        ("list_logical_devices", lambda: tf.config.list_logical_devices("GPU")),
+        ("get_visible_devices", lambda: tf.config.get_visible_devices("GPU")),
+        ("set_visible_devices", lambda: tf.config.set_visible_devices([], "GPU")),
+        ("get_memory_growth", lambda: tf.config.experimental.get_memory_growth("gpu")),
+        ("set_memory_growth", lambda: tf.config.experimental.set_memory_growth("gpu", True)),
+        (
+            "get_logical_device_configuration",
+            lambda: tf.config.get_logical_device_configuration("gpu"),
+        ),
+        (
+            "set_logical_device_configuration",
+            lambda: tf.config.set_logical_device_configuration("gpu", []),
+        ),
+        ("get_device_details", lambda: tf.config.experimental.get_device_details("gpu")),
+        ("get_memory_info", lambda: tf.config.experimental.get_memory_info("gpu")),
+        ("reset_memory_stats", lambda: tf.config.experimental.reset_memory_stats("gpu")),
+        ("num_gpus", lambda: sys.modules["tensorflow.python.eager.context"].num_gpus()),
+    ],
+)
+def test_the_configuration_asks_the_context(name: str, ask: Callable[[], Any]) -> None:
+    asked: list[str] = []
+
+    def noting(_: Any) -> Callable[..., None]:
+        return lambda *_, **__: asked.append(name)
+
+    with sessions.around_context({name: noting}):
+        ask()
+    assert asked == [name]
+
+
+def test_local_devices_are_listed_by_one_function() -> None:
+    device_lib = sys.modules["tensorflow.python.client.device_lib"]
+    calls = Calls()
+
+    with sessions.around_listed_devices(calls):
+        found = device_lib.list_local_devices(tf1.ConfigProto(device_count={"CPU": 2}))
+
+    assert [each.name for each in found] == ["/device:CPU:0", "/device:CPU:1"]
+    ((given,),) = calls.noted
+    assert tf1.ConfigProto.FromString(given).device_count["CPU"] == 2
+
+
+@pytest.mark.usefixtures("graph")
+def test_sessions_list_devices_that_others_can_be_made_of() -> None:
+    calls = Calls()
+    with sessions.around_session_devices(calls), tf1.Session() as session:
+        cpu, *_ = session.list_devices()
+
+    assert calls.noted == [(session,)]
+    made = type(cpu)("/device:GPU:0", "GPU", 1, 2)
+    assert (made.name, made.device_type, made.memory_limit_bytes, made.incarnation) == (
+        "/device:GPU:0",
+        "GPU",
+        1,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "function"),
+    [
+        ("select_cross_device_ops", "cross_device_ops"),
+        ("_make_collective_ops_with_fallbacks", "mirrored_strategy"),
+    ],
+)
+def test_strategies_choose_a_reduction_by_the_devices(ask: str, function: str) -> None:
+    assert ask in sessions.CHOOSING_A_REDUCTION
+    module = sys.modules[f"{sessions.STRATEGIES}{function}"]
+    assert f"def {ask}(" in Path(str(module.__file__)).read_text()
+
+
+@pytest.mark.parametrize("name", sorted(sessions.ASKED_THROUGH))
+def test_programs_ask_through_modules_that_exist(name: str) -> None:
+    assert name in sys.modules
+
+
+def test_a_function_tells_the_number_of_gpus() -> None:
+    module, name = sessions.NUMBER_OF_GPUS
+    assert getattr(sys.modules[module], name).__code__.co_name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("DeleteFile", lambda: tf.io.gfile.remove("x")),
+        ("DeleteRecursively", lambda: tf1.gfile.DeleteRecursively("x")),
+        ("RenameFile", lambda: tf1.gfile.Rename("x", "y", overwrite=True)),
+        ("CopyFile", lambda: tf.io.gfile.copy("x", "y", overwrite=True)),
+        ("WritableFile", lambda: tf.io.gfile.GFile("x", "w").write("")),
+    ],
+)
+def test_gfile_reaches_files_by(name: str, use: Callable[[], Any]) -> None:
+    given: list[Any] = []
+
+    class Writable:
+        def __init__(self, *args: Any) -> None:
+            given.append(args)
+
+        def append(self, text: bytes) -> None:
+            pass
+
+    with sessions.around_files({name: lambda _: Writable}):
+        use()
+
+    expected: dict[str, tuple[Any, ...]] = {
+        "RenameFile": (b"y", True),
+        "CopyFile": (b"y", True),
+        "WritableFile": (b"w",),
+    }
+    assert given == [(b"x", *expected.get(name, ()))]
+
+
+def test_servers_are_made_of_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
+    called: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        return lambda _: lambda *_: called.append(name) or name  # type: ignore[func-returns-value]
+
+    names = [f"TF_{name}" for name in ("NewServer", "ServerStart", "ServerTarget", "ServerJoin")]
+    with sessions.around_servers({name: noting(name) for name in names}):
+        server = tf.distribute.Server({"worker": ["localhost:0"]})
+        assert server.target == "TF_ServerTarget"
+        server.join()
+        sessions.forget_server(server)
+        del server
+    with sessions.around_servers({"TF_ServerStop": noting("TF_ServerStop")}):
+        server = tf.distribute.Server.create_local_server(start=False)
+        del server
+
+    assert called == [*names, "TF_ServerStop"]
+    assert "Exception ignored" not in capfd.readouterr().err
+
+
+def test_a_module_of_tensorflows_own() -> None:
+    assert tensorflow_1.internal_module("framework.ops").Graph is tf.Graph  # type: ignore[union-attr]
+    assert tensorflow_1.internal_module("ops.no_such_ops") is None
+    assert tensorflow_1.internal_module("no_such.ops") is None
+
+
+@pytest.mark.usefixtures("graph")
+def test_keras_2_has_the_layers_and_cells_of_tensorflow_1() -> None:
+    keras = tensorflow_1.legacy_keras("keras" if KERAS_2 else "tf_keras")
+
+    x = tf1.placeholder(tf.float32, [2, 3])
+    dense = tensorflow_1.legacy_layers(keras).dense(x, 4, name="head")
+    cell = tensorflow_1.legacy_cells(keras).GRUCell(4)
+
+    assert dense.name == "head/BiasAdd:0"
+    assert cell.output_size == 4
+    with pytest.raises(InputError, match=r"has no no_such_keras\.api\._v1\.keras, which"):
+        tensorflow_1.legacy_keras("no_such_keras")
+
+
+def test_layers_look_for_batch_normalisation_in_one_module() -> None:
+    layers = tensorflow_1.internal_module("layers.normalization")
+
+    class Made:
+        BatchNormalization = "made"
+
+    with tensorflow_1.around_normalization_layers(lambda _: lambda: None):
+        with pytest.raises(AttributeError):
+            _ = layers.BatchNormalization  # type: ignore[union-attr]
+    with tensorflow_1.around_normalization_layers(lambda _: Made):
+        assert layers.BatchNormalization == "made"  # type: ignore[union-attr]
+
+
+def test_specs_of_devices_are_of_the_version_that_tensorflow_began_with() -> None:
+    device = tensorflow_1.internal_module("framework.device")
+
+    with tensorflow_1.around_device_specs(lambda _: tf1.DeviceSpec):
+        assert device.DeviceSpec is tf1.DeviceSpec  # type: ignore[union-attr]
+        assert device.canonical_name("/gpu:1") == "/device:GPU:1"  # type: ignore[union-attr]
+    assert device.DeviceSpec is tf.DeviceSpec  # type: ignore[union-attr]
+
+
+def test_what_only_eager_tensors_have() -> None:
+    assert eager.is_of_eager_tensors("numpy")
+    assert not eager.is_of_eager_tensors("no_such_name")
+    with tf.Graph().as_default():
+        assert not hasattr(tf.constant(1.0), "numpy")
+
+
+def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients_util = sys.modules["tensorflow.python.ops.gradients_util"]
+    monkeypatch.delattr(gradients_util, "_GradientsHelper")
+
+    with pytest.raises(InputError) as error, graphs.around_gradients(Calls()):
+        pass
+
+    assert str(error.value).startswith(f"tensorflow: version {tf.__version__}")
+    assert " has no tensorflow.python.ops.gradients_util._GradientsHelper, " in str(error.value)
+    assert "2.15" in error.value.fix
+
+
+def test_a_module_and_an_attribute_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow.python.framework.kernels", None)
+
+    with pytest.raises(InputError, match=r"has no tensorflow\.python\.framework\.kernels, which"):
+        graphs.kernels_of("MatMul")
+    with pytest.raises(InputError, match=r"has no object\._original_op, which"):
+        graphs.original_op(object())
+
+
+def test_what_was_patched_is_as_before_whatever_happens() -> None:
+    before = tf.Graph.device
+
+    with contextlib.suppress(ZeroDivisionError):
+        with patching.patched(tf.Graph, "device", Calls()):
+            assert tf.Graph.device is not before
+            raise ZeroDivisionError
+
+    assert tf.Graph.device is before
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """The modules that are imported or written, and the attributes of others than ``self``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+            case ast.Call(func=ast.Name(id="getattr" | "setattr"), args=[_, name, *_]):
+                yield from [str(name.value)] if isinstance(name, ast.Constant) else []
+            case ast.Constant(value=str(text)) if not private(text):
+                yield text
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute():
+                yield node.attr
+
+
+def own(tree: ast.AST) -> Iterator[str]:
+    """The attributes that the classes of a module define."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef():
+                yield node.name
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
+                yield node.attr
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not path.relative_to(PACKAGE).as_posix().startswith(KNOWS_NAMES)
+    ],
+    ids=lambda path: path.relative_to(PACKAGE).as_posix(),
+)
+def test_no_other_module_knows_such_a_name(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    # Of os, of sys, and of named tuples.
+    public = {*own(tree), "_exit", "_current_frames", "_replace", "_asdict"}
+
+    assert not [
+        name
+        for name in named(tree)
+        if name.startswith(("tensorflow.python", "keras.src"))
+        or name == "__internal__"
+        or (private(name) and name not in public)
+    ]

@@ -1,0 +1,65 @@
+"""Names and modules that are there for a while."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from placement_checks.tf1.lazy_modules import OnDemand, added, alias, attribute_of, other_modules
+
+
+def test_names_are_added_where_they_are_missing() -> None:
+    module = ModuleType("module")
+    vars(module)["a"] = 1
+
+    with added(module, {"a": 2, "b": 3}):
+        assert (vars(module)["a"], vars(module)["b"]) == (1, 3)
+        del vars(module)["b"]  # by whom it may concern
+
+    assert (vars(module)["a"], "b" in vars(module)) == (1, False)
+
+
+def test_other_modules_of_a_name() -> None:
+    before = sys.modules["textwrap"] if "textwrap" in sys.modules else __import__("textwrap")
+
+    with other_modules(lambda name: name == "textwrap"):
+        assert "textwrap" not in sys.modules
+        sys.modules["textwrap"] = ModuleType("textwrap")
+
+    assert sys.modules["textwrap"] is before
+
+
+def test_an_attribute_of_an_attribute() -> None:
+    assert attribute_of(sys, ["version_info", "major"]) == 3
+    assert attribute_of(sys, []) is sys
+    with pytest.raises(AttributeError):
+        attribute_of(sys, ["no_such", "major"])
+
+
+def test_a_module_on_demand() -> None:
+    asked: list[str] = []
+
+    def find(name: str) -> str:
+        asked.append(name)
+        return name.upper()
+
+    module = OnDemand("made", find, lambda: ["a", "_b"])
+
+    assert module.a == "A"
+    assert vars(module)["__path__"] == []
+    assert module.__all__ == ["a"]
+    assert {"a", "_b"} <= {*dir(module)}
+    with pytest.raises(AttributeError, match=r"module 'made' has no attribute '__wrapped__'"):
+        _ = module.__wrapped__
+    assert asked == ["a"]
+
+
+def test_another_name_for_a_module() -> None:
+    other = alias("other", lambda: sys)
+
+    assert other.version is sys.version
+    assert "version" in dir(other)
+    with pytest.raises(AttributeError):
+        _ = other.no_such

@@ -1,0 +1,367 @@
+"""The one edit or command that is worth most after a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.towers import on, program, variable
+
+from placement_checks import Finding, Program, Report, Verdict, verify
+from placement_checks.core.errors import UsageError
+from placement_checks.core.evidence import NO_REFERENCE, Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Placement
+from placement_checks.core.program import BuiltProgram, InitialState, Step
+from placement_checks.core.results import Impact
+from placement_checks.verification.next_step import next_step
+
+NO_STEP = "which op is one step is not known; return it from the function"
+
+
+def finding(object: str, *frames: str, **more: Any) -> Finding:
+    return Finding(object, "MatMul", "requested", "", "", "", "", frames=frames, **more)
+
+
+def broken(rule: str, *findings: Finding) -> Verdict:
+    return Verdict(rule, "broken", "requested", None, findings)
+
+
+def kept(rule: str) -> Verdict:
+    return Verdict(rule, "kept", "requested")
+
+
+def unchecked(rule: str, reason: str, **more: Any) -> Verdict:
+    return Verdict(rule, "not-checked", None, reason, **more)
+
+
+def report(*verdicts: Verdict, graph: Placement | None = None, **evidence: Any) -> Report:
+    given = {"reference": Missing("it was not asked for"), **evidence}
+    return Report(Evidence(graph or program(), **given), verdicts)
+
+
+def test_the_line_of_the_only_finding() -> None:
+    judged = report(kept("placeable"), broken("one-update", finding("w", "a.py:1", "b.py:2")))
+
+    assert next_step([judged]) == "next: edit b.py:2, which breaks one-update (1 finding)"
+
+
+def test_a_line_of_a_finding_comes_before_a_caller_that_all_share() -> None:
+    findings = [finding(name, "main.py:1", "main.py:7", f"net.py:{name}") for name in "123"]
+
+    assert next_step([report(broken("variables-shared", *findings))]) == (
+        "next: edit net.py:1, the first of 3 lines that break variables-shared (3 findings)"
+    )
+
+
+def test_the_training_comes_before_the_layout_however_many_findings_that_has() -> None:
+    layout = [finding(str(n), "a.py:4", impact=Impact.LAYOUT) for n in range(9)]
+    training = finding("loss", "a.py:6", impact=Impact.TRAINING)
+    verdicts = [
+        broken("variables-on-host", *layout),
+        broken("names-portable", *layout),
+        broken("losses-apart", training),
+    ]
+
+    assert next_step([report(*verdicts)]) == (
+        "next: edit a.py:6, which breaks losses-apart (1 finding)"
+    )
+
+
+def test_what_stops_the_program_comes_before_the_training() -> None:
+    training = [finding(str(n), "a.py:4", impact=Impact.TRAINING) for n in range(9)]
+    stops = finding("loss", "a.py:6", impact=Impact.EXECUTION)
+
+    assert next_step([report(broken("one-update", *training), broken("placeable", stops))]) == (
+        "next: edit a.py:6, which breaks placeable (1 finding)"
+    )
+
+
+def test_the_line_that_explains_most_wrong_training() -> None:
+    """What follows counts, findings of the layout on the same line do not."""
+    layout = [finding(str(n), "a.py:4", impact=Impact.LAYOUT) for n in range(9)]
+    update = finding("v", "a.py:4", impact=Impact.TRAINING)
+    counts = finding("w", "a.py:6", impact=Impact.TRAINING)
+    gradient = finding("w", "a.py:8", impact=Impact.TRAINING, follows="every-tower-counts")
+    verdicts = [
+        broken("variables-on-host", *layout),
+        broken("one-update", update),
+        broken("every-tower-counts", counts),
+        broken("gradients-equal", gradient),
+    ]
+
+    assert next_step([report(*verdicts)]) == (
+        "next: edit a.py:6, which breaks every-tower-counts and 1 more rule (2 findings)"
+    )
+    assert next_step([report(*verdicts[:2])]) == (
+        "next: edit a.py:4, which breaks one-update and 1 more rule (10 findings)"
+    )
+
+
+def test_of_one_rule_the_most_decisive_finding_has_the_line() -> None:
+    training = [finding(str(n), "a.py:4", impact=Impact.TRAINING) for n in range(9)]
+    stops = finding("sum", "a.py:6", impact=Impact.EXECUTION, alike="stops")
+
+    assert next_step([report(broken("replicas-in-sync", *training, stops))]) == (
+        "next: edit a.py:6, which breaks replicas-in-sync (10 findings)"
+    )
+
+
+def test_what_follows_from_a_cause_counts_with_it() -> None:
+    shared = broken("variables-shared", finding("w", "a.py:4"))
+    names = broken("names-portable", finding("w", "a.py:9", follows="variables-shared"))
+    update = broken("one-update", finding("v", "a.py:6"))
+
+    assert next_step([report(update, names, shared)]) == (
+        "next: edit a.py:4, which breaks variables-shared and 1 more rule (2 findings)"
+    )
+
+
+def test_causes_on_one_line_are_mended_together() -> None:
+    rules = ("no-fallback", "variables-on-host", "slots-with-variables")
+    verdicts = [broken(rule, finding("w", "a.py:4")) for rule in rules]
+    many = broken("one-update", *(finding(str(i), "a.py:6") for i in range(9)))
+
+    assert next_step([report(many, *verdicts)]) == (
+        "next: edit a.py:4, which breaks no-fallback and 2 more rules (3 findings)"
+    )
+
+
+def test_the_scope_that_decided_comes_before_the_lines_of_several_ops() -> None:
+    findings = [
+        finding(name, f"a.py:{n}", device_line="a.py:2") for n, name in enumerate("abc", 4)
+    ]
+
+    assert next_step([report(broken("no-fallback", *findings, finding("d", "a.py:4")))]) == (
+        "next: edit a.py:2, which breaks no-fallback (4 findings)"
+    )
+
+
+def test_a_scope_that_decided_of_a_few_does_not() -> None:
+    findings = [finding("a", "a.py:4", device_line="a.py:2"), finding("b", "a.py:4")]
+
+    assert next_step([report(broken("no-fallback", *findings))]) == (
+        "next: edit a.py:4, which breaks no-fallback (2 findings)"
+    )
+
+
+def test_lines_that_have_nothing_in_common() -> None:
+    findings = [finding("a", "a.py:4"), finding("b", "a.py:5"), finding("c")]
+
+    assert next_step([report(broken("names-portable", *findings[:2]))]) == (
+        "next: edit a.py:4, the first of 2 lines that break names-portable (2 findings)"
+    )
+
+
+def test_of_findings_some_have_no_line() -> None:
+    findings = [finding("c"), finding("a", "a.py:4")]
+
+    assert next_step([report(broken("names-portable", *findings))]) == (
+        "next: edit a.py:4, which breaks names-portable (2 findings)"
+    )
+
+
+def test_a_line_that_others_were_built_through_is_the_only_one() -> None:
+    findings = [finding("a", "a.py:4"), finding("b", "a.py:4", "b.py:2")]
+
+    assert next_step([report(broken("names-portable", *findings))]) == (
+        "next: edit a.py:4, which breaks names-portable (2 findings)"
+    )
+
+
+def test_no_line_is_known() -> None:
+    idle = broken("no-idle-device", finding("/device:GPU:1"))
+    memory = broken("session-memory", finding("gpu_options"), finding("/device:GPU:0"))
+
+    assert next_step([report(idle, memory)]) == (
+        "next: see placement-checks explain session-memory, with a program that breaks it, and "
+        "mended"
+    )
+
+
+def test_the_fix_where_it_is_one_and_short() -> None:
+    fixed = [replace(finding(name), fix="write /gpu:1") for name in "ab"]
+
+    assert next_step([report(broken("no-idle-device", *fixed))]) == (
+        "next: write /gpu:1, for no-idle-device (2 findings)"
+    )
+
+
+def test_what_a_library_does_has_a_way_out_or_is_declared() -> None:
+    known = replace(finding("bn/moving_mean"), fix="long", known="Keras 3")
+
+    assert next_step([report(broken("replicas-in-sync", known))]) == (
+        "next: take the way out of replicas-in-sync, or declare it: --declare prints how"
+    )
+
+
+TAKES_ALL = {"gpu_options": {"allow_growth": False}}
+
+
+def test_memory_that_is_taken_may_be_meant() -> None:
+    assert next_step([judged(program(step={"session": TAKES_ALL}), "session-memory")]) == (
+        "next: set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to "
+        "a share, for session-memory (1 finding); or, if that is meant: "
+        "--set session-memory.fraction=1.0"
+    )
+
+
+def test_the_line_that_a_finding_names_comes_before_the_innermost() -> None:
+    findings = [finding("a", "a.py:1", "a.py:4", "b.py:2", at="a.py:4")]
+
+    assert next_step([report(broken("loss-of-all-towers", *findings))]) == (
+        "next: edit a.py:4, which breaks loss-of-all-towers (1 finding)"
+    )
+
+
+def test_one_line_in_several_programs() -> None:
+    verdict = broken("one-update", finding("w", "a.py:4"))
+
+    assert next_step([report(verdict), report(kept("placeable")), report(verdict)]) == (
+        "next: edit a.py:4, which breaks one-update (2 findings in 2 programs)"
+    )
+
+
+def judged(graph: Placement, rule: str) -> Report:
+    return verify(replace(Evidence.of(graph)), only=[rule])
+
+
+def test_a_policy_that_fits() -> None:
+    places = [variable(name, at="GPU:0") for name in ("w", "step")]
+    lines = {"w": "a.py:3", "step": "a.py:3"}
+
+    assert next_step([judged(program(*places, lines=lines), "variables-on-host")]) == (
+        "next: edit a.py:3, which breaks variables-on-host (2 findings); or, if that is meant: "
+        "--set variables-on-host.device=/gpu:0"
+    )
+
+
+def test_no_policy_fits_variables_on_several_gpus() -> None:
+    places = [variable("w", at="GPU:0"), variable("step", at="GPU:1")]
+
+    step = next_step([judged(program(*places, lines={"w": "a.py:3"}), "variables-on-host")])
+
+    assert step == "next: edit a.py:3, which breaks variables-on-host (2 findings)"
+
+
+def test_averaging_on_a_gpu_may_be_meant() -> None:
+    joins = on(1, "sum/w", "AddN", *program().ops["sum/w"].inputs)
+    graph = program(joins, lines={"sum/w": "a.py:3"})
+
+    assert next_step([judged(graph, "averaging-on-host")]) == (
+        "next: edit a.py:3, which breaks averaging-on-host (1 finding); or, if that is meant: "
+        "--set averaging-on-host.device=/gpu:1"
+    )
+
+
+NOT_COMPARED = (kept("placeable"), unchecked("gradients-equal", "no reference is given"))
+
+
+def built(build: Any, name: str = "train.py:build") -> BuiltProgram:
+    def for_gpus(_gpus: int) -> Missing:
+        return Missing("a test has one")
+
+    return BuiltProgram(
+        Program(name, build), 2, program(), Step(), None, None, InitialState(), (), for_gpus
+    )
+
+
+def test_a_function_that_takes_the_number_of_gpus_is_its_own_reference() -> None:
+    def build(num_gpus: int) -> None: ...
+
+    sound = report(*NOT_COMPARED, program=built(build), reference=NO_REFERENCE)
+
+    assert next_step([sound]) == (
+        "next: compare numbers, with the same function built for one GPU: "
+        "--reference train.py:build"
+    )
+
+
+def test_another_function_is_the_reference_of_one_that_does_not() -> None:
+    sound = report(*NOT_COMPARED, program=built(lambda: None), reference=NO_REFERENCE)
+
+    assert next_step([sound]) == (
+        "next: compare numbers, with the function that builds it for one GPU: "
+        "--reference train.py:build_single"
+    )
+
+
+def test_the_reference_of_a_function_that_trains_trains_too() -> None:
+    sound = report(
+        *NOT_COMPARED,
+        graph=program(step={"traced": True}),
+        program=built(lambda: None),
+        reference=NO_REFERENCE,
+    )
+
+    assert next_step([sound]) == (
+        "next: compare numbers, with a function that trains the same on one GPU: "
+        "--reference train.py:FUNCTION"
+    )
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [{"program": built(lambda: None)}, {"reference": NO_REFERENCE}],
+    ids=["compared already", "no function"],
+)
+def test_nothing_is_to_be_compared(evidence: Any) -> None:
+    assert next_step([report(*NOT_COMPARED, **evidence)], to_hold=False) is None
+
+
+def test_rules_on_numbers_were_not_asked_for() -> None:
+    sound = report(kept("placeable"), program=built(lambda: None), reference=NO_REFERENCE)
+
+    assert next_step([sound], to_hold=False) is None
+
+
+def test_what_is_missing_to_many_rules_comes_first() -> None:
+    def build(num_gpus: int) -> None: ...
+
+    few = [unchecked(rule, NO_STEP) for rule in ("one-update", "update-ops-run")]
+    sound = report(*few, *NOT_COMPARED, program=built(build), reference=NO_REFERENCE)
+
+    assert next_step([sound]) == f"next: 2 rules could not be checked: {NO_STEP}"
+    assert next_step([sound, sound]) == f"next: 2 rules could not be checked: {NO_STEP}"
+
+
+def test_one_rule_of_several_programs_is_not_many() -> None:
+    sound = report(kept("placeable"), unchecked("one-update", NO_STEP))
+
+    assert next_step([sound, sound, sound], to_hold=False) is None
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [
+        [unchecked("one-update", NO_STEP)],
+        [unchecked(rule, "there is one tower; so", one_tower=True) for rule in ("a", "b")],
+        [unchecked(rule, "no op updates statistics") for rule in ("a", "b")],
+    ],
+    ids=["one rule", "one tower", "nothing to do about it"],
+)
+def test_what_need_not_be_checked(verdicts: Sequence[Verdict]) -> None:
+    assert next_step([report(*verdicts, kept("placeable"))], to_hold=False) is None
+
+
+def test_what_is_sound_is_held_by_the_configuration() -> None:
+    sound = report(kept("placeable"))
+
+    assert next_step([sound]) == (
+        'next: add it to pyproject.toml: [tool.placement_checks] programs = ["train.py:build"]'
+    )
+    assert next_step([sound, sound]) == (
+        "next: add them to pyproject.toml: [tool.placement_checks] programs = "
+        '["train.py:build", "train.py:build"]'
+    )
+    assert next_step([sound], to_hold=False) is None
+    assert next_step([report(unchecked("placeable", "it is so"))]) is None
+
+
+def test_errors_come_first_and_nothing_comes_of_nothing() -> None:
+    fault = replace(unchecked("placeable", "x"), error=UsageError("", "x"))
+
+    assert next_step([report(fault, broken("one-update", finding("w", "a.py:1")))]) is None
+    assert next_step([]) is None

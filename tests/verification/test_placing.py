@@ -1,0 +1,124 @@
+"""What is gathered of a program: how often its builders are called, and that it stays as it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import pairs
+
+from placement_checks import place, with_numbers
+from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.placer.worker.client import PlacerProcess, Request
+from placement_checks.verification.placing import requested
+
+Build = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def calls() -> Counter[str]:
+    """How often each builder was called, and for how many GPUs."""
+    return Counter()
+
+
+@pytest.fixture
+def towers(calls: Counter[str]) -> Build:
+    def build(num_gpus: int = 2) -> dict[str, Any]:
+        calls[f"towers {num_gpus}"] += 1
+        return pairs.towers(num_gpus)
+
+    return build
+
+
+@pytest.fixture
+def single(calls: Counter[str]) -> Build:
+    def build() -> dict[str, Any]:
+        calls["single"] += 1
+        return pairs.single()
+
+    return build
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_towers_are_built_for_two_numbers_of_gpus_and_the_reference_once(
+    towers: Build, single: Build, calls: Counter[str]
+) -> None:
+    evidence = with_numbers(place(towers), single, pairs.batch)
+
+    assert evidence.measurement
+    assert evidence.trace
+    assert calls == {"towers 2": 1, "towers 1": 1, "single": 1}
+
+
+def test_it_is_built_for_one_gpu_while_the_placer_works(
+    towers: Build, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = PlacerProcess.asked
+    built: list[list[str]] = []
+
+    @contextlib.contextmanager
+    def noted(process: PlacerProcess, request: Request) -> Iterator[Callable[[], Any]]:
+        with asked(process, request) as answer:
+            built.append(sorted(calls))
+
+            def noted_answer() -> Any:
+                built.append(sorted(calls))
+                return answer()
+
+            yield noted_answer
+
+    monkeypatch.setattr(PlacerProcess, "asked", noted)
+    place(towers)
+
+    assert built == [["towers 2"], ["towers 1", "towers 2"]]
+
+
+def test_what_is_analysed_while_the_placer_works_is_not_analysed_again(towers: Build) -> None:
+    evidence = place(towers)
+
+    assert evidence.program
+    assert analyse(evidence.placement) is analyse(evidence.program.requested)
+
+
+def test_a_reference_that_is_the_same_function_is_not_built_again(
+    towers: Build, calls: Counter[str]
+) -> None:
+    evidence = with_numbers(place(towers), towers, pairs.batch)
+
+    assert evidence.measurement
+    assert calls == {"towers 2": 1, "towers 1": 1}
+
+
+def test_a_target_that_names_the_same_function_is_not_built_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import pathlib, tensorflow as tf\n"
+        "def build(num_gpus=2):\n"
+        "    with open('calls', 'a') as calls:\n"
+        "        calls.write(f'{num_gpus} ')\n"
+        "    tf.compat.v1.placeholder(tf.float32, name='x')\n"
+    )
+
+    with_numbers(requested("train.py:build"), "train.py:build")
+
+    assert (tmp_path / "calls").read_text() == "2 1 "
+
+
+def test_placing_and_running_leave_the_graph_as_it_was_built() -> None:
+    evidence = requested(pairs.towers)
+    assert evidence.program
+    before = evidence.program.graph_def.SerializeToString(deterministic=True)
+
+    placed = place(pairs.towers)
+    assert placed.program
+    with_numbers(placed, pairs.single, pairs.batch)
+
+    after = placed.program.graph_def.SerializeToString(deterministic=True)
+    assert after == before

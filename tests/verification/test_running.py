@@ -1,0 +1,102 @@
+"""What running two programs adds to the evidence, and why parts of that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import pairs
+
+from placement_checks import verify, with_numbers
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.run.compare import measure
+from placement_checks.run.timing import trace
+from placement_checks.verification.placing import requested
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "missing"),
+    [(measure, "measure", "gradients"), (trace, "trace_steps", "towers")],
+)
+def test_the_reason_for_one_part_of_a_run_is_not_that_for_the_other(
+    module: Any, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CannotRun(f"no {missing} today")
+
+    monkeypatch.setattr(module, name, fail)
+
+    evidence = with_numbers(requested(pairs.towers), pairs.single, pairs.batch)
+
+    parts = {"gradients": evidence.measurement, "towers": evidence.trace}
+    assert parts.pop(missing) == Missing(f"no {missing} today")
+    assert all(parts.values())
+
+
+def test_no_gradients_and_no_trace_each_have_their_own_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(reason: str) -> Callable[..., None]:
+        def fail(*_: object) -> None:
+            raise CannotRun(reason)
+
+        return fail
+
+    monkeypatch.setattr(measure, "measure", failing("no numbers"))
+    monkeypatch.setattr(trace, "trace_steps", failing("no trace"))
+
+    evidence = with_numbers(requested(pairs.towers), pairs.single, pairs.batch)
+
+    reasons = {verdict.rule: verdict.reason for verdict in verify(evidence).verdicts}
+    assert reasons["gradients-equal"] == reasons["weights-equal"] == "no numbers"
+    assert reasons["towers-overlap"] == "no trace"
+
+
+def test_a_saved_case_is_traced_and_measured_on_the_same_batches() -> None:
+    def sum_of_losses(num_gpus: int = 2) -> dict[str, Any]:
+        return pairs.towers(num_gpus, loss=lambda x, y: num_gpus * pairs.squared_error(x, y))
+
+    first = with_numbers(requested(sum_of_losses), pairs.single, pairs.batch)
+    assert first.measurement
+    assert first.measurement.saved
+
+    again = with_numbers(requested(sum_of_losses), pairs.single, first.measurement.saved)
+
+    assert again.trace
+    assert again.measurement
+    ours, theirs = again.measurement.trials[0].found, first.measurement.trials[0].found
+    assert ours.keys() == theirs.keys() == {"w", "b"}
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_graph_that_is_there_cannot_be_run() -> None:
+    with tf.Graph().as_default() as graph:
+        pairs.towers()
+
+    evidence = with_numbers(requested(graph), pairs.single, pairs.batch)
+
+    assert isinstance(evidence, Evidence)
+    assert evidence.measurement == Missing(
+        "the graph was built elsewhere, and only programs are run"
+    )
+
+
+def test_a_placement_without_a_program_is_not_run_in_silence() -> None:
+    log = Evidence(requested(pairs.towers).placement)
+
+    with pytest.raises(InputError, match="cannot be run beside a reference") as refused:
+        with_numbers(log, pairs.single, pairs.batch)
+
+    assert "--graph" in refused.value.fix
+    assert with_numbers(log, pairs.single, only=["names-portable"]).reference
