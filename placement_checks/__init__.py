@@ -17,7 +17,7 @@ _HOMES = {
     "Device": "core.devices",
     "Evidence": "core.evidence",
     "Finding": "core.results",
-    "Impact": "core.results",
+    "Impact": "core.impact",
     "LocalCluster": "run.cluster.local",
     "Log": "logs",
     "Machine": "core.machines",

@@ -4,11 +4,12 @@ from placement_checks.capture.block import watch
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.program import Program, Step
-from placement_checks.core.results import Finding, Impact, Report, Verdict
+from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.core.timing import Timing
 from placement_checks.core.variables import Variable
 from placement_checks.logs import Log, read_logs

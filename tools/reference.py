@@ -13,7 +13,7 @@ from rooms import picture_of_rooms
 from threads import THREADS
 
 from placement_checks.cli import cli
-from placement_checks.core.results import Impact
+from placement_checks.core.impact import Impact
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import impact_of

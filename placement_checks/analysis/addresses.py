@@ -17,7 +17,7 @@ from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.layers import NONE, Layers
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.towers.by_loss import only, towers_by_op
+from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
 from placement_checks.core.op_types import (
     INITIALISATION_TESTS,
     MERGE_SUMMARY,
@@ -163,7 +163,7 @@ class Addresses:
         self.tower_count = len(by_tower)
         self.depth = self._found.depth
         self.layers = list(self._found.of)
-        self.towers = [only(mask) for mask in self._served]
+        self.towers = [single_tower(mask) for mask in self._served]
         self._given: list[Part | None] = [None] * len(self.layers)
         self._give_parts()
         self._give_to_takers()

@@ -29,7 +29,7 @@ from placement_checks.core.baseline import (
     Copies,
     FoldedScope,
     HeldVariable,
-    place_of,
+    device_text,
 )
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
@@ -103,7 +103,7 @@ class Spread:
         for (part, tower, layer, kind, device, is_beside), number in rows.items():
             if part == "variable" or kind == NO_OP:
                 continue
-            group, site = Group(part, tower, layer, kind), Site(place_of(device), is_beside)
+            group, site = Group(part, tower, layer, kind), Site(device_text(device), is_beside)
             self.groups[group][site] = number
             if part in _OF_TOWERS and tower != NONE:
                 counts = of_tower[tower].setdefault(site.place, [0, 0])
@@ -130,7 +130,7 @@ class Spread:
             self._ops, self._rows(), strict=True
         ):
             group = Group(part, tower, layer, kind)
-            if group in wanted and (site := Site(place_of(device), is_beside)) in wanted[group]:
+            if group in wanted and (site := Site(device_text(device), is_beside)) in wanted[group]:
                 found[group, site].append(op)
         return found
 
@@ -166,13 +166,13 @@ class Spread:
         ]
 
     def _place(self, op: str) -> str:
-        return place_of(self._devices[self._number[op]])
+        return device_text(self._devices[self._number[op]])
 
     @cached_property
     def copies(self) -> Mapping[tuple[str, str], Copies]:
         """What a step copies, by source and destination."""
         return {
-            (place_of(each.source), place_of(each.to)): Copies(
+            (device_text(each.source), device_text(each.to)): Copies(
                 each.copies, each.bytes, each.unknown
             )
             for each in transfers(copies(self.placement))
@@ -244,7 +244,7 @@ _PREFERRED: Mapping[str, str] = {
 }
 
 
-def baseline_of(spread: Spread) -> Baseline:
+def build_baseline(spread: Spread) -> Baseline:
     """The baseline of a placement, without the versions of what has placed it."""
     variables, scopes = folded(spread.variables)
     defaults = _defaults(spread)
@@ -289,7 +289,7 @@ def _chosen(part: str, votes: Mapping[str, int]) -> str:
     return max(votes, key=weight)
 
 
-def is_true(place: str, group: Group, site: Site, spread: Spread) -> bool:
+def place_matches(place: str, group: Group, site: Site, spread: Spread) -> bool:
     """Whether a place, as a baseline says it, is true of ops."""
     if place == TOWER:
         return group.tower != NONE and spread.towers[group.tower] == site.place
@@ -305,7 +305,7 @@ def _true_of(group: Group, site: Site, spread: Spread) -> Iterable[str]:
         yield VARIABLE
 
 
-def said(group: Group, site: Site, spread: Spread, default: str) -> str:
+def describe_device(group: Group, site: Site, spread: Spread, default: str) -> str:
     """How a baseline says where ops are: as the default of their part does, if that is true."""
     true = list(_true_of(group, site, spread))
     return next(place for place in (default, TOWER, VARIABLE, site.place) if place in true)
@@ -326,7 +326,7 @@ def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, di
         (group.part, group.layer, group.type)
         for group, sites in spread.groups.items()
         for site in sites
-        if not is_true(defaults[group.part], group, site, spread)
+        if not place_matches(defaults[group.part], group, site, spread)
     }
     by_what: dict[tuple[str, str, str], dict[int, dict[str, int]]] = defaultdict(dict)
     kinds: dict[Hashable, set[str]] = defaultdict(set)
@@ -339,7 +339,7 @@ def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, di
             continue
         counts: Counter[str] = Counter()
         for site, number in sites.items():
-            counts[said(group, site, spread, defaults[group.part])] += number
+            counts[describe_device(group, site, spread, defaults[group.part])] += number
         by_what[what][group.tower] = _counted(counts)
     exceptions: dict[Address, dict[str, int]] = {}
     for what, by_tower in by_what.items():

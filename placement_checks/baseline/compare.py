@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from placement_checks.baseline.build import Spread, baseline_of, summary_of
-from placement_checks.baseline.compare_ops import Allowed, Telling
+from placement_checks.baseline.build import Spread, build_baseline, summary_of
+from placement_checks.baseline.compare_ops import Allowed, ChangeMessages
 from placement_checks.baseline.compare_variables import VariableComparison, pair_towers
 from placement_checks.core.baseline import (
     PARTS,
@@ -154,7 +154,7 @@ def written(placement: Placement) -> Baseline:
     Raises:
         InputError: it has no assigned devices, or is a log's alone.
     """
-    return _versioned(baseline_of(Spread(placement)))
+    return _versioned(build_baseline(Spread(placement)))
 
 
 def _versioned(baseline: Baseline) -> Baseline:
@@ -197,7 +197,7 @@ class _Comparison:
         ops = self._ops_of_towers()
         found.add(compared_towers(self.old.towers, self.new.towers, self._allowed.towers, ops))
         misplaced = list(self._allowed.misplaced())
-        telling = Telling(
+        telling = ChangeMessages(
             self.old, self.spread, is_known=lambda each: self._allowed.is_known(each.group)
         )
         found.add(Changes(*telling.told(misplaced)))

@@ -22,9 +22,9 @@ from placement_checks.baseline.compare import (
 from placement_checks.baseline.compare_ops import (
     OWN,
     SAME_WITH_ONE_TOWER,
-    Way,
-    excepted,
-    layers_told,
+    ChangeKind,
+    exception_for,
+    layer_suffix,
     types_by_part,
 )
 from placement_checks.baseline.compare_variables import VariableComparison, pair_towers
@@ -42,11 +42,11 @@ from placement_checks.core.baseline import (
     Difference,
     FoldedScope,
     HeldVariable,
-    some,
+    first_few,
 )
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import GLUE
-from placement_checks.util.text import joined
+from placement_checks.util.text import join_and
 
 Exceptions = Mapping[Address, Mapping[str, int]]
 
@@ -96,7 +96,7 @@ class Devices:
         return tuple(each.place for each in folded if layer.startswith(f"{each.scope}/"))
 
 
-class SaidPlaces:
+class StatedPlaces:
     """Where a baseline lets ops be.
 
     Attributes:
@@ -124,7 +124,7 @@ class SaidPlaces:
 
     def _looked_up(self, address: Address) -> Mapping[str, int]:
         part, tower, layer, kind = address
-        places = excepted(
+        places = exception_for(
             self.exceptions, part, tower, [(layer, kind), (layer, None), (None, kind)]
         )
         if places is None:
@@ -145,7 +145,7 @@ class SaidPlaces:
         return found
 
 
-def left_and_filled(
+def freed_and_filled_places(
     old: Mapping[str, Allowance], new: Mapping[str, Allowance]
 ) -> tuple[list[str], list[str]]:
     """The places at which there are fewer ops than were, and those at which there are more.
@@ -299,7 +299,7 @@ def _digests(groups: Iterable[FoldedScope]) -> set[tuple[str, tuple[str, ...], s
 
 
 def _where(groups: Iterable[FoldedScope]) -> str:
-    return joined(f"{each.count} on {each.place}" for each in groups)
+    return join_and(f"{each.count} on {each.place}" for each in groups)
 
 
 def compare_pages(old: Baseline, new: Baseline, old_name: str, new_name: str) -> Difference:
@@ -336,7 +336,7 @@ class _Comparison:
         found = self._variables.changes()
         found.add(self._folded.changes())
         found.add(compared_towers(old.towers, new.towers, self._towers, {}))
-        told: dict[Way, list[Address]] = defaultdict(list)
+        told: dict[ChangeKind, list[Address]] = defaultdict(list)
         for address in dict.fromkeys(self._addresses()):
             if way := self._way(address):
                 told[way].append(address)
@@ -373,7 +373,7 @@ class _Comparison:
         return pair_towers(self.old.towers, self.new.towers)
 
     @cached_property
-    def _before(self) -> SaidPlaces:
+    def _before(self) -> StatedPlaces:
         """What the old baseline says, by the names and towers of the new one."""
         towers = {old: new for new, old in self._towers.items()} | {NO_TOWER: NO_TOWER}
         exceptions = {}
@@ -381,11 +381,11 @@ class _Comparison:
             name = layer and self._new_names.get(layer, self._folded.new_name(layer))
             if tower in towers and (name is None) == (layer is None):
                 exceptions[Address(part, towers[tower], name, kind)] = places
-        return SaidPlaces(self.old.defaults, exceptions, Devices(self.new))
+        return StatedPlaces(self.old.defaults, exceptions, Devices(self.new))
 
     @cached_property
-    def _after(self) -> SaidPlaces:
-        return SaidPlaces(self.new.defaults, self.new.exceptions, Devices(self.new))
+    def _after(self) -> StatedPlaces:
+        return StatedPlaces(self.new.defaults, self.new.exceptions, Devices(self.new))
 
     @cached_property
     def _old_types(self) -> Mapping[str, set[str]]:
@@ -421,7 +421,7 @@ class _Comparison:
         else:
             yield whole
 
-    def _way(self, address: Address) -> Way | None:
+    def _way(self, address: Address) -> ChangeKind | None:
         """Which way ops have gone; None if they have not, or are there no more."""
         part, tower, layer, kind = address
         is_counted = kind is not None and kind not in GLUE
@@ -429,7 +429,7 @@ class _Comparison:
         if is_counted and now and kind not in now:
             return None
         before, after = self._allowed_before(address), self._after.of(address)
-        left, filled = left_and_filled(before, after)
+        left, filled = freed_and_filled_places(before, after)
         if not filled:
             return None
         types = {each for old in self._old_parts(part) for each in self._old_types.get(old, ())}
@@ -439,7 +439,7 @@ class _Comparison:
         said = self._after.devices.said
         there = {said(device, address, before[device].place) for device in left or before}
         here = {said(device, address) for device in filled}
-        return Way(part, " or ".join(sorted(there)), " or ".join(sorted(here)), is_new)
+        return ChangeKind(part, " or ".join(sorted(there)), " or ".join(sorted(here)), is_new)
 
     def _allowed_before(self, address: Address) -> Mapping[str, Allowance]:
         found = [
@@ -466,7 +466,7 @@ class _Comparison:
             parts += SAME_WITH_ONE_TOWER.get(part, ())
         return [part for part in parts if part in self.old.defaults]
 
-    def _change(self, way: Way, addresses: Sequence[Address]) -> Change:
+    def _change(self, way: ChangeKind, addresses: Sequence[Address]) -> Change:
         towers = sorted({each.tower for each in addresses} - {NO_TOWER})
         old, new = way.old, way.new
         if len(towers) == 1:
@@ -476,9 +476,9 @@ class _Comparison:
         if all(each.tower != NO_TOWER for each in addresses):
             what += f" of tower {ranges(towers)}"
         layers = [each.layer for each in addresses]
-        what += layers_told(layer for layer in layers if layer) if None not in layers else ""
+        what += layer_suffix(layer for layer in layers if layer) if None not in layers else ""
         kinds = sorted({each.type or "" for each in addresses})
-        notes = [] if "" in kinds else [some(kinds)]
+        notes = [] if "" in kinds else [first_few(kinds)]
         if way.is_new:
             notes.append(f"the rest is on {old}")
         return Change("ops", what, "" if way.is_new else old, new, note="; ".join(notes))

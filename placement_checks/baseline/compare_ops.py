@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from placement_checks.baseline.build import NONE, Group, Site, Spread, is_true, said
+from placement_checks.baseline.build import (
+    NONE,
+    Group,
+    Site,
+    Spread,
+    describe_device,
+    place_matches,
+)
 from placement_checks.baseline.text import ranges
 from placement_checks.core.baseline import (
     ANY_NUMBER,
@@ -22,7 +29,7 @@ from placement_checks.core.baseline import (
     Address,
     Baseline,
     Change,
-    place_of,
+    device_text,
 )
 from placement_checks.core.op_types import GLUE
 from placement_checks.core.placement import Op
@@ -44,7 +51,7 @@ SAME_WITH_ONE_TOWER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def excepted(
+def exception_for(
     exceptions: Mapping[Address, Mapping[str, int]],
     part: str,
     tower: int,
@@ -106,7 +113,7 @@ class Allowed:
             elsewhere = {
                 site: number
                 for site, number in sites.items()
-                if not any(is_true(place, group, site, self.spread) for place in allowed)
+                if not any(place_matches(place, group, site, self.spread) for place in allowed)
             }
             for site, number in elsewhere.items():
                 yield Misplaced(group, site, number, tuple(sorted(allowed)))
@@ -147,7 +154,7 @@ class Allowed:
             name = self.spread.name_of(group.layer)
             layer = self.variables.get(name, name)
             what = [(layer, group.type), (layer, None), *what]
-        places = excepted(self.old.exceptions, part, tower, what)
+        places = exception_for(self.old.exceptions, part, tower, what)
         return self._defaults.get(part, {}) if places is None else places
 
     def _too_many(
@@ -164,9 +171,11 @@ class Allowed:
         last: dict[str, Site] = {}
         default = self.old.defaults.get(group.part, "")
         for site, number in sites.items():
-            place = said(group, site, self.spread, default)
+            place = describe_device(group, site, self.spread, default)
             if place not in allowed:  # a symbol may have come true that was not
-                place = next(each for each in allowed if is_true(each, group, site, self.spread))
+                place = next(
+                    each for each in allowed if place_matches(each, group, site, self.spread)
+                )
             filled[place] += number
             last[place] = site
         fewer = [place for place in sorted(allowed) if filled[place] < allowed[place]]
@@ -183,7 +192,7 @@ _MOST_NAMED: Final = 2  # ops
 _MOST_LAYERS: Final = 4
 
 
-class Way(NamedTuple):
+class ChangeKind(NamedTuple):
     """What ops that are elsewhere have in common that are told together.
 
     If they are new, ``old`` is where the rest is.
@@ -196,7 +205,7 @@ class Way(NamedTuple):
 
 
 @dataclass
-class Telling:
+class ChangeMessages:
     """Tells what is misplaced.
 
     Attributes:
@@ -215,12 +224,12 @@ class Telling:
         if not misplaced:
             return [], []
         self._ops = self._found(misplaced)
-        ways: dict[Way, list[Misplaced]] = defaultdict(list)
+        ways: dict[ChangeKind, list[Misplaced]] = defaultdict(list)
         for each in misplaced:
             ways[self._way(each)].append(each)
         moved: list[Change] = []
         new_there: list[Change] = []
-        done: set[Way] = set()
+        done: set[ChangeKind] = set()
         for way in sorted(ways, key=lambda way: (PARTS.index(way.part), way)):
             if way in done:
                 continue
@@ -241,13 +250,13 @@ class Telling:
         ops = self.spread.ops_of(wanted)  # type: ignore[arg-type]
         return {each: ops[each.group, each.site] for each in misplaced}
 
-    def _way(self, each: Misplaced) -> Way:
+    def _way(self, each: Misplaced) -> ChangeKind:
         group = each.group
         is_new = not each.allowed or not self.is_known(each)
         if group.type not in GLUE and group.type not in self._types.get(group.part, ()):
             is_new = is_new or group.part in self._types
         old = " or ".join(sorted({self._said(place, each) for place in each.allowed}))
-        return Way(group.part, old, self._own(each.site.place, each), is_new)
+        return ChangeKind(group.part, old, self._own(each.site.place, each), is_new)
 
     @cached_property
     def _types(self) -> Mapping[str, set[str]]:
@@ -259,14 +268,16 @@ class Telling:
             return OWN
         if place == VARIABLE and each.group.layer != NONE:
             device = self.spread.placement.by_number[each.group.layer].assigned
-            return f"with its variable on {place_of(device)}"
+            return f"with its variable on {device_text(device)}"
         return self._own(place, each)
 
     def _own(self, place: str, each: Misplaced) -> str:
         tower = each.group.tower
         return OWN if tower != NONE and self.spread.towers[tower] == place else place
 
-    def _change(self, way: Way, members: Sequence[Misplaced], what: Sequence[str]) -> Change:
+    def _change(
+        self, way: ChangeKind, members: Sequence[Misplaced], what: Sequence[str]
+    ) -> Change:
         towers = sorted({each.group.tower for each in members} - {NONE})
         old, new = way.old, way.new
         if len(towers) == 1:
@@ -277,13 +288,13 @@ class Telling:
         words = [" and ".join(what)]
         words += [f" of tower {ranges(towers)}"] if towers else []
         if number < 0.9 * self._all(what, towers):
-            words.append(layers_told(self.spread.name_of(each.group.layer) for each in members))
+            words.append(layer_suffix(self.spread.name_of(each.group.layer) for each in members))
         notes = [f"{plural(number, 'op')}: {_named(ops)}"]
         if number < len(ops):
             notes.insert(0, f"{number} of these {len(ops)}")
         fell = next((op for op in ops if op.requested.is_gpu and op.fallback_reason), None)
         if fell is not None:
-            notes.append(f"asks for {place_of(fell.requested)}: {fell.fallback_reason}")
+            notes.append(f"asks for {device_text(fell.requested)}: {fell.fallback_reason}")
         if way.is_new:
             notes.append(f"the rest is on {old}" if old else "the baseline has none")
         return Change(
@@ -314,7 +325,7 @@ def types_by_part(page: Baseline) -> Mapping[str, set[str]]:
     return types
 
 
-def layers_told(layers: Iterable[str]) -> str:
+def layer_suffix(layers: Iterable[str]) -> str:
     """The scopes of layers as they follow a part: ``, layer conv1``."""
     scopes = sorted({name.rpartition("/")[0] or name for name in layers} - {""})
     if not scopes:

@@ -21,9 +21,9 @@ from placement_checks.core.baseline import (
     Changes,
     FoldedScope,
     HeldVariable,
-    some,
+    first_few,
 )
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 
 def scopes_of(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
@@ -106,17 +106,17 @@ def _elsewhere(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change
                 "variable", f"variable {variable.name}", was.place, variable.place, [variable.name]
             )
         elif variable.slots != was.slots and len(variable.slots) == len(was.slots):
-            old, place = (joined(sorted(set(slots))) for slots in (was.slots, variable.slots))
+            old, place = (join_and(sorted(set(slots))) for slots in (was.slots, variable.slots))
             yield Change("slots", f"slots of {variable.name}", old, place, [variable.name])
 
 
 def _where(groups: Sequence[FoldedScope]) -> str:
-    return joined(f"{each.count} on {each.place}" for each in groups)
+    return join_and(f"{each.count} on {each.place}" for each in groups)
 
 
 def _spread(variables: Sequence[HeldVariable]) -> str:
     places = Counter(variable.place for variable in variables)
-    return joined(f"{count} on {place}" for place, count in places.items()) if places else ""
+    return join_and(f"{count} on {place}" for place, count in places.items()) if places else ""
 
 
 _MOST_COMPARED: Final = 10_000  # pairs of names
@@ -267,7 +267,7 @@ class VariableComparison:
             if old.place != variable.place:
                 found.moved.append(self._moved(old, variable))
             elif old.slots != variable.slots and len(old.slots) == len(variable.slots):
-                places = [joined(sorted(set(each.slots))) for each in (old, variable)]
+                places = [join_and(sorted(set(each.slots))) for each in (old, variable)]
                 slots[places[0], places[1]].append(variable.name)
             found.notes += _other_forms(old, variable)
         if dealt := _dealt_anew(found.moved, len(self.new)):
@@ -283,7 +283,7 @@ class VariableComparison:
             if each.name not in taken
         ]
         if renamed:
-            found.notes.append(f"{plural(len(renamed), 'variable')} renamed: {some(renamed)}")
+            found.notes.append(f"{plural(len(renamed), 'variable')} renamed: {first_few(renamed)}")
         if self.old.folded:
             found.add(compared(self.old, self.new, self._scopes))
         return found
@@ -335,5 +335,5 @@ def _dealt_anew(moved: Sequence[Change], variables: int) -> Change | None:
         "",
         "",
         [name for change in moved for name in change.ops],
-        some([f"{change.ops[0]} {change.old} -> {change.new}" for change in moved]),
+        first_few([f"{change.ops[0]} {change.old} -> {change.new}" for change in moved]),
     )

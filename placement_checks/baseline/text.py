@@ -18,7 +18,7 @@ from placement_checks.core.baseline import (
     Address,
     Baseline,
     Copies,
-    form_of,
+    dtype_and_shape,
 )
 from placement_checks.core.placement import Tensor
 from placement_checks.util.text import plural
@@ -184,7 +184,7 @@ def _variables(baseline: Baseline) -> Iterator[str]:
 
 def _form(tensor: Tensor) -> str:
     dtype = word(tensor.dtype) if tensor.dtype else NONE
-    return form_of(tensor._replace(dtype=dtype))
+    return dtype_and_shape(tensor._replace(dtype=dtype))
 
 
 def _slots(place: str, slots: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
-from placement_checks.capture.eager.calls import WantsEager
+from placement_checks.capture.eager.calls import NotAGraphProgram
 from placement_checks.capture.eager.errors import no_traced_step, refusals_told
 from placement_checks.capture.in_process.builder import (
     built_program,
@@ -95,7 +95,7 @@ def _told_of_eager(program: Program) -> Iterator[None]:
     """Tell of a step that is a traced function."""
     try:
         yield
-    except WantsEager:
+    except NotAGraphProgram:
         raise InputError(
             program.name, "its step is a tf.function", "write watch(eager=True)"
         ) from None

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.child_process.workers import watched_workers
-from placement_checks.capture.eager.errors import MeansEager
+from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build, built_program
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
@@ -28,7 +28,7 @@ from placement_checks.core.script import Script
 from placement_checks.graph import files
 from placement_checks.graph.reading import GraphSource, from_live_graph, requested
 from placement_checks.targets.importing import resolve, script_of_function
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 from placement_checks.util.text import plural
 
 
@@ -86,7 +86,7 @@ def _resolved(target: Any) -> Any:
 def _load(source: Any, gpus: int, machine: Machine | None = None) -> BuiltProgram:
     if isinstance(source, Path):
         reason = "a saved graph cannot be built for one GPU"
-        with doing(f"reading {source}"):
+        with step(f"reading {source}"):
             return _without_program(files.load(source), gpus, Missing(reason))
     if isinstance(source, Program | Script):
         return _Builds(source, machine).built(gpus)
@@ -133,7 +133,7 @@ class _Builds:
     def built(self, gpus: int) -> BuiltProgram:
         """The program for so many GPUs, built on first use."""
         if gpus not in self._by_gpus:
-            with doing(f"building {self._program.name} for {plural(gpus, 'GPU')}"):
+            with step(f"building {self._program.name} for {plural(gpus, 'GPU')}"):
                 self._by_gpus[gpus] = self._build(gpus)
         return self._by_gpus[gpus]
 
@@ -144,7 +144,7 @@ class _Builds:
             if isinstance(self._program, Script):
                 return self._watched(self._program, gpus)
             built = build(self._program, gpus)
-        except MeansEager as error:
+        except EagerOnlyError as error:
             reason = error
         else:
             self._asks |= built.asked_for_gpus
@@ -219,7 +219,7 @@ def recorded_program(
     )
 
 
-def _run_eagerly(program: Program | Script, error: MeansEager) -> Script:
+def _run_eagerly(program: Program | Script, error: EagerOnlyError) -> Script:
     """A function as a program that is run eagerly.
 
     Raises:

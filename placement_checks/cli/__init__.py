@@ -14,7 +14,7 @@ from itertools import pairwise
 import click
 from click.shell_completion import shell_complete
 
-from placement_checks.cli.output import standard_streams, tell
+from placement_checks.cli.output import standard_streams, write_stderr
 from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_error
 
 _BY_SIGNAL = 128  # and the signal's number, as shells have it
@@ -114,7 +114,7 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         for line in context.get_help().splitlines():
-            tell(line)
+            write_stderr(line)
         fix = "begin with: placement-checks verify train.py"
         raise UsageError("", "no command is given", fix)
 
@@ -147,4 +147,4 @@ def print_error(error: PlacementError, *, details: bool = False) -> None:
     if DEBUG in os.environ and error.__cause__:
         lines = "".join(traceback.format_exception(error.__cause__)).splitlines()
     for line in [*lines, f"placement-checks: {error}"]:
-        tell(line)
+        write_stderr(line)

@@ -10,7 +10,7 @@ from typing import TextIO
 from placement_checks.baseline import files
 from placement_checks.baseline.compare import compare, written
 from placement_checks.baseline.compare_files import compare_pages
-from placement_checks.cli.output import tell
+from placement_checks.cli.output import write_stderr
 from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.results import Report
@@ -72,7 +72,7 @@ class Baselines:
             )
         if self.update:
             done = files.write(file, written(placement))
-            tell(f"placement-checks: {'wrote' if done else 'up to date:'} {file}")
+            write_stderr(f"placement-checks: {'wrote' if done else 'up to date:'} {file}")
             return report
         old = files.read(file)
         if old is None:
@@ -95,7 +95,7 @@ def write(reports: Iterable[Report], stream: TextIO, output_format: str) -> None
         if output_format == "text":
             stream.write(f"{line}\n")
         elif output_format == "html":
-            tell(f"placement-checks: {line}")
+            write_stderr(f"placement-checks: {line}")
 
 
 def compared(

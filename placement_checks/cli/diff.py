@@ -15,15 +15,15 @@ from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
     format_option,
-    let_of,
     machine_options,
     program_options,
+    source_overrides,
 )
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
 from placement_checks.report.page.data import changes_data
 from placement_checks.report.page.write import page
-from placement_checks.util.progress import shown
+from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
@@ -58,7 +58,9 @@ def command(
     where anything failed, or where no difference is found and one of them is a log that could not
     be read in full.
     """
-    call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
+    call = call_settings(
+        gpus, machine, soft, v1=v1, let=source_overrides(let), limit=limit, args=args
+    )
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     pages = [files.read_target(target) for target in (old, new)]
     check_targets(target for target, page in zip((old, new), pages, strict=True) if page is None)
@@ -69,11 +71,11 @@ def command(
                 "is a baseline, which lists no ops that --format html could draw",
                 "compare two programs or logs, or leave the format out",
             )
-        with stdout_for_report(), shown():
+        with stdout_for_report(), live():
             text, differs = baselines.compared(old, new, pages, settings, output_format)
         click.echo(text)
         return int(differs)
-    with stdout_for_report(), shown():
+    with stdout_for_report(), live():
         placements = [gather(*each).placement for each in _with_settings((old, new), settings)]
         difference = compare(*placements)
     if output_format == "html":

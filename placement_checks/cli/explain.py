@@ -18,9 +18,9 @@ from placement_checks.cli.options import (
     RULE,
     ProgramCommand,
     call_settings,
-    let_of,
     machine_options,
     program_options,
+    source_overrides,
 )
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError, UsageError
@@ -29,9 +29,9 @@ from placement_checks.report.text import explain
 from placement_checks.report.text.explain import explained_device, explained_op
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
-from placement_checks.util.progress import shown
+from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
-from placement_checks.util.text import joined, nearest, printable
+from placement_checks.util.text import join_and, nearest, printable
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
@@ -57,7 +57,7 @@ def object_named(placement: Placement, text: str) -> Op | Device:
         raise UsageError(repr(text), f"is no op or device of {placement.program}", fix)
     if not _is_known(placement, device):
         devices = placement.machine.devices if placement.machine else ()
-        names = joined(each.short for each in devices) or "none by name"
+        names = join_and(each.short for each in devices) or "none by name"
         raise UsageError(repr(text), f"is no device of {placement.program}", f"it has {names}")
     return device
 
@@ -119,12 +119,14 @@ def command(
 
     The exit status is 0, and 2 where there is no such rule or object, or anything failed.
     """
-    call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
+    call = call_settings(
+        gpus, machine, soft, v1=v1, let=source_overrides(let), limit=limit, args=args
+    )
     if target is None:
         _explain_rule(name, call)
         return 0
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    with stdout_for_report(), shown():
+    with stdout_for_report(), live():
         lines = _explained(name, target, settings)
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0

@@ -11,7 +11,7 @@ import click
 
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import FILE, format_option
-from placement_checks.cli.output import tell
+from placement_checks.cli.output import write_stderr
 from placement_checks.logs import Log, Source, processors, read_logs
 from placement_checks.report.commands.log import (
     render_json,
@@ -55,7 +55,7 @@ def command(files: tuple[str, ...], output_format: str, require_records: bool) -
     troubles = list(log.troubles)
     if output_format == "lines":
         troubles += torn_and_reason(log)
-    printed = [tell(f"placement-checks: {trouble}") for trouble in troubles]
+    printed = [write_stderr(f"placement-checks: {trouble}") for trouble in troubles]
     return 0 if all(printed) else FAILED
 
 

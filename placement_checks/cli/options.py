@@ -86,7 +86,7 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def let_of(pairs: tuple[str, ...]) -> dict[str, str]:
+def source_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     """The values that ``--let`` gives, by name.
 
     Raises:

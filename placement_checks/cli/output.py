@@ -36,7 +36,7 @@ def standard_streams() -> Iterator[None]:
     ):  # somebody has replaced it, such as a test
         yield
         return
-    sys.stdout = stream(os.dup(1), "standard output")
+    sys.stdout = open_fd(os.dup(1), "standard output")
     try:
         yield
     finally:
@@ -64,7 +64,7 @@ def _is_stream_of(descriptor: int, stream: TextIO) -> bool:
         return False
 
 
-def tell(line: str) -> bool:
+def write_stderr(line: str) -> bool:
     """Write a line to standard error; False where that fails."""
     try:
         print(printable(line), file=sys.stderr, flush=True)
@@ -74,7 +74,7 @@ def tell(line: str) -> bool:
     return True
 
 
-def stream(descriptor: int, name: str) -> TextIO:
+def open_fd(descriptor: int, name: str) -> TextIO:
     """A stream to a descriptor; ``name`` stands in the error if it cannot be written."""
     buffer = io.BufferedWriter(_Descriptor(descriptor, name))
     return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace")
@@ -101,7 +101,7 @@ class _Descriptor(io.FileIO):
 
 
 @contextlib.contextmanager
-def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
+def open_output(path: str | None, option: str = "--output") -> Iterator[TextIO]:
     """The stream of a file, or standard output; a file is replaced whole when all is written.
 
     Args:
@@ -127,7 +127,7 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
         else:
             check_replaceable(file)
     if direct:
-        with stream(descriptor, name) as straight:
+        with open_fd(descriptor, name) as straight:
             yield straight
         return
     text = io.StringIO()

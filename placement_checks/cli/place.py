@@ -8,17 +8,17 @@ from typing import TextIO
 
 import click
 
-from placement_checks.analysis.step.transfers import copies, sent
+from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
     call_settings,
     format_option,
-    let_of,
     machine_options,
     program_options,
+    source_overrides,
 )
-from placement_checks.cli.output import written
+from placement_checks.cli.output import open_output
 from placement_checks.cli.tensorboard import write_for_tensorboard
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
@@ -28,7 +28,7 @@ from placement_checks.report.commands.place import render_json, render_text
 from placement_checks.report.page.data import program_data
 from placement_checks.report.page.write import page
 from placement_checks.rules.devices.placeable import Placeable
-from placement_checks.util.progress import shown
+from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import printable
 from placement_checks.verification import configuration
@@ -89,10 +89,12 @@ def command(
     if tensorboard is not None and (shows_transfers or output_format == "html"):
         fix = "leave out the other option, or type the command twice"
         raise UsageError("--tensorboard", "writes the graph alone", fix)
-    call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
+    call = call_settings(
+        gpus, machine, soft, v1=v1, let=source_overrides(let), limit=limit, args=args
+    )
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    with written(output) as stream:
-        with stdout_for_report(), shown():
+    with open_output(output) as stream:
+        with stdout_for_report(), live():
             evidence = gather(target, settings)
         placement = evidence.placement
         if not placement.assigned and not placement.refusals:
@@ -105,7 +107,7 @@ def command(
             _print(stream, write_for_tensorboard(evidence, tensorboard))
         elif shows_transfers:
             render = render_json if output_format == "json" else render_text
-            _print(stream, render(placement, sent(placement, copies(placement, rows))))
+            _print(stream, render(placement, sent_tensors(placement, copies(placement, rows))))
         else:
             _print(stream, _lines(placement))
     return 0

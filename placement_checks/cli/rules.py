@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from placement_checks.cli import FAILED, print_error
-from placement_checks.rules.plugins import Unloaded
+from placement_checks.rules.plugins import FailedPlugin
 from placement_checks.rules.registry import RULES
 
 
@@ -18,7 +18,7 @@ def command() -> int:
     width = 2 + max(map(len, RULES))
     status = 0
     for name, rule in RULES.items():
-        if issubclass(rule, Unloaded):
+        if issubclass(rule, FailedPlugin):
             print_error(rule.error)
             status = FAILED
         else:

@@ -18,10 +18,10 @@ from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
     format_option,
-    let_of,
     program_options,
+    source_overrides,
 )
-from placement_checks.cli.output import tell, written
+from placement_checks.cli.output import open_output, write_stderr
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.timing import Timing
@@ -29,7 +29,7 @@ from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import chrome_trace, page, picture
 from placement_checks.run.timing.thread_pools import set_thread_pools
 from placement_checks.targets.names import is_program
-from placement_checks.util.progress import counted, doing, shown
+from placement_checks.util.progress import live, step, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, placing
@@ -101,14 +101,20 @@ def command(
     be measured there, because the machine was busy, or if anything failed.
     """
     call = Settings(
-        gpus=gpus, reference=reference, batch=batch, v1=v1, let=let_of(let), limit=limit, args=args
+        gpus=gpus,
+        reference=reference,
+        batch=batch,
+        v1=v1,
+        let=source_overrides(let),
+        limit=limit,
+        args=args,
     )
     settings = _settings(target, call)
     before = _saved(against) if against else ()
     set_thread_pools()
     check_targets([target, settings.reference_target], settings.batch)
-    with written(output) as stream, _timeline(timeline) as step:
-        with stdout_for_report(), shown():
+    with open_output(output) as stream, _timeline(timeline) as step:
+        with stdout_for_report(), live():
             placing.prepare(placer=False)
             timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
@@ -118,7 +124,7 @@ def command(
 
 def _timeline(path: str | None) -> AbstractContextManager[TextIO]:
     """What a step is written to; nothing that anybody sees where no file is named."""
-    return nullcontext(StringIO()) if path is None else written(path, "--timeline")
+    return nullcontext(StringIO()) if path is None else open_output(path, "--timeline")
 
 
 def _settings(target: str, call: Settings) -> Settings:
@@ -159,7 +165,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
         towers = load(program, settings.gpus or 2)
         pair = ProgramPair.of(towers, load_reference(reference, towers), "auto")
         rows_of = batch_of(settings.batch, towers.gpus)
-        with doing(f"timing {target}"):
+        with step(f"timing {target}"):
             return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]
     except CannotRun as reason:
         raise InputError(target, f"cannot be timed: {reason}") from None
@@ -168,11 +174,11 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
 def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int) -> Timing:
     from placement_checks.run.timing.benchmark import TimedPair
 
-    with TimedPair(pair, batch, rows=rows) as timed, doing(plural(timed.rows, "row")):
-        for _ in counted(range(rounds), "step"):
+    with TimedPair(pair, batch, rows=rows) as timed, step(plural(timed.rows, "row")):
+        for _ in track(range(rounds), "step"):
             timed.others()
             timed.towers()
-        with doing("tracing"):
+        with step("tracing"):
             for _ in timed.traced():
                 pass
         return timed.timing()
@@ -239,7 +245,7 @@ def _status(timings: Sequence[Timing], most: float) -> int:
     ]
     for rows, ratio in over:
         text = f"the measured ratio {ratio:.3f} is over {most:g}"
-        tell(f"placement-checks: {plural(rows, 'row')}: {text}")
+        write_stderr(f"placement-checks: {plural(rows, 'row')}: {text}")
     if over:
         return 1
     return FAILED if any(timing.unmeasured for timing in timings) else 0

@@ -20,19 +20,19 @@ from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
     format_option,
-    let_of,
     machine_options,
     program_options,
+    source_overrides,
 )
-from placement_checks.cli.output import written
+from placement_checks.cli.output import open_output
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import WRITERS
-from placement_checks.report.text.findings import Extent
-from placement_checks.util.progress import counted, shown
+from placement_checks.report.text.findings import DetailLevel
+from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
@@ -175,7 +175,7 @@ def command(
         reference=reference,
         batch=batch,
         v1=v1,
-        let=let_of(let),
+        let=source_overrides(let),
         limit=limit,
         args=args,
     )
@@ -184,9 +184,9 @@ def command(
     jobs = _jobs(targets, call)
     check_targets([graph, call.reference_target], batch)
     results = _Results(Baselines.of(baseline, update=update))
-    with written(output) as stream:
-        with stdout_for_report(), shown():
-            for target, settings in counted(jobs, "program"):
+    with open_output(output) as stream:
+        with stdout_for_report(), live():
+            for target, settings in track(jobs, "program"):
                 results.judge(target, settings, graph)
         if declare and results.reports:
             status = write(results.reports, results.settings, stream)
@@ -197,7 +197,7 @@ def command(
                 results.errors,
                 requested=rules,
                 require_all=require_all,
-                extent=Extent.FULL if everything else Extent.BRIEF,
+                extent=DetailLevel.FULL if everything else DetailLevel.BRIEF,
                 is_quiet=quiet,
                 next_step=None if results.errors else step,
                 explained=lambda rule: rule_named(rule).explanation(),

@@ -71,7 +71,7 @@ class HeldVariable:
     @property
     def form(self) -> str:
         """``float32[4,?]``; ``float32`` where the rank is unknown."""
-        return form_of(self.tensor)
+        return dtype_and_shape(self.tensor)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Baseline:
     copies: Mapping[tuple[str, str], Copies] = field(default_factory=dict)
 
 
-def form_of(tensor: Tensor) -> str:
+def dtype_and_shape(tensor: Tensor) -> str:
     """The dtype and shape as text: ``float32[4,?]``."""
     if tensor.shape is None:
         return tensor.dtype
@@ -145,7 +145,7 @@ def form_of(tensor: Tensor) -> str:
 
 
 @lru_cache(maxsize=65536)
-def place_of(device: Device | None) -> str:
+def device_text(device: Device | None) -> str:
     """A device as baselines write it: ``/gpu:0``, ``/job:ps/task:0/cpu:0``."""
     if device is None:
         return NOWHERE
@@ -246,6 +246,6 @@ class Changes:
         self.notes += others.notes
 
 
-def some(texts: Sequence[str]) -> str:
+def first_few(texts: Sequence[str]) -> str:
     """The first few of them."""
     return ", ".join(texts[:_MOST_NAMED]) + (", ..." if len(texts) > _MOST_NAMED else "")

@@ -14,7 +14,7 @@ _NO_LOSS = PLACEHOLDERS | VARIABLES
 _WITH_VARIABLES = ("variables", "local_variables")  # collections of a graph
 
 
-class Scalars(list[Any]):
+class ScalarLosses(list[Any]):
     """The scalars of a tuple; which are losses shows what gradients are taken of."""
 
 
@@ -31,7 +31,7 @@ class Returned(NamedTuple):
     """
 
     train_ops: list[Any]
-    losses: Scalars
+    losses: ScalarLosses
 
 
 def is_in_graph(value: object) -> bool:
@@ -39,7 +39,7 @@ def is_in_graph(value: object) -> bool:
     return hasattr(value, "graph") and hasattr(value, "name")
 
 
-def returned_in(items: Iterable[object]) -> Returned | None:
+def parse_builder_result(items: Iterable[object]) -> Returned | None:
     """What a tuple or list says, also with others in it; None if no op or tensor is there."""
     found = [item for item in _flat(items) if is_in_graph(item)]
     if not found:
@@ -53,7 +53,7 @@ def returned_in(items: Iterable[object]) -> Returned | None:
     )
     steps = set(map(id, train_ops))
     others = [item for item in found if id(item) not in steps]
-    return Returned(train_ops, Scalars(filter(_may_be_loss, others)))
+    return Returned(train_ops, ScalarLosses(filter(_may_be_loss, others)))
 
 
 def _flat(items: Iterable[object]) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement_checks.core.errors import InputError
-from placement_checks.util.text import joined, nearest
+from placement_checks.util.text import join_and, nearest
 
 TF_CONFIG = "TF_CONFIG"
 NO_CLUSTER = {TF_CONFIG: "{}"}  # the environment of a process that is alone
@@ -137,7 +137,7 @@ def tasks_text(indices: Sequence[int]) -> str:
     if list(indices) == list(range(indices[0], indices[-1] + 1)) and len(indices) > 2:
         return f"tasks {indices[0]} to {indices[-1]}"
     shown = [*indices[:_SHOWN], "others"] if len(indices) > _SHOWN + 1 else indices
-    return f"tasks {joined(shown)}"
+    return f"tasks {join_and(shown)}"
 
 
 def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:

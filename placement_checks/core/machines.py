@@ -33,7 +33,7 @@ from placement_checks.core import cluster_spec
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import MAX_GPUS, Device, checked_gpus, local_gpus
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.util.text import close_matches, joined, nearest
+from placement_checks.util.text import close_matches, join_and, nearest
 
 MAX_TASKS = 10_000
 PRESETS = {
@@ -390,7 +390,7 @@ class Machine:
         if device.job not in self.jobs:
             if self.is_local:
                 return f"asks for the job {device.job}, and the machine is one host ({self})"
-            jobs = joined(f"/job:{job}" for job in self.jobs)
+            jobs = join_and(f"/job:{job}" for job in self.jobs)
             return f"asks for /job:{device.job}, and the machine has {jobs}"
         tasks = self.jobs[device.job]
         if device.task is None or device.task in tasks:

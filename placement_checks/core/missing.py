@@ -25,7 +25,7 @@ class Missing:
         return f"{self.reason} ({self.fix})" if self.fix else self.reason
 
 
-class OneTower(Missing):
+class NotApplicable(Missing):
     """That a program has one tower, where a rule compares two."""
 
     __slots__ = ()

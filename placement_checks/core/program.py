@@ -9,13 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
-from placement_checks.core.builder_result import is_in_graph, returned_in
+from placement_checks.core.builder_result import is_in_graph, parse_builder_result
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.script import NONE, Arguments, Script
-from placement_checks.util.text import did_you_mean, joined, printable
+from placement_checks.util.text import did_you_mean, join_and, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,7 @@ class Step:
             step = Step(**{key: value for key, value in returned.items() if key in keys})
         elif is_in_graph(returned):
             step = Step(train_op=returned)
-        elif isinstance(returned, list | tuple) and (parts := returned_in(returned)):
+        elif isinstance(returned, list | tuple) and (parts := parse_builder_result(returned)):
             step = Step(parts.train_ops or None, parts.losses or None)
         else:
             raise InputError(
@@ -223,7 +223,7 @@ class Program:
                 raise InputError(
                     self.name,
                     f"the function takes no '{name}'",
-                    f"{near and f'{near} '}it takes {joined(takes) or 'none by name'}",
+                    f"{near and f'{near} '}it takes {join_and(takes) or 'none by name'}",
                 )
 
     def _parameters(

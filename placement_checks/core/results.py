@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
-from placement_checks.util.text import joined, plural, printable
+from placement_checks.core.impact import Impact
+from placement_checks.util.text import join_and, plural, printable
 
 if TYPE_CHECKING:  # the pytest plugin imports this module in every run
     from placement_checks.core.baseline import Difference as BaselineDifference
@@ -19,21 +19,6 @@ if TYPE_CHECKING:  # the pytest plugin imports this module in every run
 State = Literal["kept", "broken", "not-checked"]
 Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on
 Places = tuple[Device, ...]
-
-
-class Impact(IntEnum):
-    """What a finding means for the program. Reports show the lowest value first.
-
-    Attributes:
-        EXECUTION: the program fails or hangs.
-        TRAINING: the program runs, and trains or reports something else than one GPU would.
-        LAYOUT: the values are right; the program is slower, takes more memory, or depends on the
-            machine.
-    """
-
-    EXECUTION = 1
-    TRAINING = 2
-    LAYOUT = 3
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -199,14 +184,14 @@ def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
     """The error that ended these verdicts' rules, with the names of the rules."""
     error = verdicts[0].error
     assert error is not None
-    rules = joined(verdict.rule for verdict in verdicts)
+    rules = join_and(verdict.rule for verdict in verdicts)
     message = f"{rules} could not be checked: {error.message}"
     combined = type(error)(error.object, message, error.fix, details=error.details)
     combined.__cause__ = error.__cause__
     return combined
 
 
-class Moved(NamedTuple):
+class MovedOp(NamedTuple):
     """An op that is elsewhere; more than one device where it was placed more than once."""
 
     op: str
@@ -230,7 +215,7 @@ class Difference:
     old: str
     new: str
     ops: int
-    moved: Sequence[Moved]
+    moved: Sequence[MovedOp]
     removed: Mapping[str, str]
     added: Mapping[str, str]
     unread: Sequence[str] = ()

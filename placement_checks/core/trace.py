@@ -44,7 +44,7 @@ class Timeline:
 
     def busy(self, devices: Collection[Device]) -> Spans:
         """When at least one of some devices computed; a partial name is any that matches."""
-        return merged(
+        return merge_spans(
             (span.start, span.end)
             for device, lane in self.lanes.items()
             if any(device.matches(pattern) for pattern in devices)
@@ -53,7 +53,7 @@ class Timeline:
 
     def computes(self, devices: Collection[Device]) -> float:
         """For how long at least one of some devices computed, in seconds."""
-        return total(self.busy(devices))
+        return span_length(self.busy(devices))
 
 
 @final
@@ -77,7 +77,7 @@ class Trace:
         return min(self.steps, key=lambda step: step.seconds)
 
 
-def merged(spans: Iterable[tuple[float, float]]) -> Spans:
+def merge_spans(spans: Iterable[tuple[float, float]]) -> Spans:
     """Spans of time without overlap, in order; those that touch become one."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(spans):
@@ -88,6 +88,6 @@ def merged(spans: Iterable[tuple[float, float]]) -> Spans:
     return found
 
 
-def total(spans: Spans) -> float:
+def span_length(spans: Spans) -> float:
     """The length of spans that do not overlap, in seconds."""
     return sum(end - start for start, end in spans)

@@ -51,12 +51,12 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
     return tuple(
         Frame(_relative(file, here), frame.lineno, frame.name)
         for file, frame in frames
-        if is_users(file, folder) and (file, frame.name) != _GENERATED
+        if is_user_file(file, folder) and (file, frame.name) != _GENERATED
     )
 
 
 @lru_cache(maxsize=4096)
-def is_users(file: str, folder: Path | None) -> bool:
+def is_user_file(file: str, folder: Path | None) -> bool:
     """Whether a file is the user's: in ``folder``, if one is given, and in no library.
 
     It may be in an archive that modules are imported from. What was never in a file is his.
@@ -78,7 +78,7 @@ def _within(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder) and not path.is_relative_to(_OURS)
 
 
-def shown(file: str) -> str:
+def relative_path(file: str) -> str:
     """Relative to the current folder; what was never in a file by its name."""
     return _relative(file, current_folder())
 
@@ -129,16 +129,16 @@ def _failed(
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if is_users(frame.filename, folder)
+        if is_user_file(frame.filename, folder)
     ]
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
     places = [(frame.filename, str(frame.lineno)) for frame in frames]
     if message_of(error).startswith(_AUTOGRAPH):  # its frames are in the message
-        places += [each for each in _FRAME.findall(str(error)) if is_users(each[0], folder)]
+        places += [each for each in _FRAME.findall(str(error)) if is_user_file(each[0], folder)]
     return InputError(
         object,
         message,
-        f"look at {shown(places[-1][0])}:{places[-1][1]}" if places else fix,
+        f"look at {relative_path(places[-1][0])}:{places[-1][1]}" if places else fix,
         details="".join(lines).rstrip(),
     )
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from placement_checks.core.devices import Device
 from placement_checks.core.missing import Missing
-from placement_checks.util.text import joined, plural, printable
+from placement_checks.util.text import join_and, plural, printable
 
 _NAMED = 3  # variables of one device that a line names
 
@@ -131,4 +131,4 @@ class OnDevice:
 
 def _names(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
-    return joined([*names[:_NAMED], *([f"{more:,} more"] if more > 0 else [])])
+    return join_and([*names[:_NAMED], *([f"{more:,} more"] if more > 0 else [])])

@@ -84,14 +84,14 @@ def free_scope(name: str, taken: Collection[str]) -> str:
     return free
 
 
-def in_body(prefix: str, source: str) -> str:
+def prefix_input(prefix: str, source: str) -> str:
     """An input of a node in a body: ``call/op:0`` or ``^call/op``."""
     if source.startswith("^"):
         return f"^{prefix}{source[1:]}"
     return f"{prefix}{source}" if ":" in source else f"{prefix}{source}:0"
 
 
-def resolved(stands_for: Mapping[str, str], source: str) -> str:
+def canonical_input(stands_for: Mapping[str, str], source: str) -> str:
     """What an input stands for in the end, in the form that a GraphDef has it."""
     while source in stands_for:
         source = stands_for[source]
@@ -106,7 +106,7 @@ def device_in_body(own: str, outer: str) -> str:
     return str(Device.parse(own).over(Device.parse(outer)))
 
 
-def in_order(nodes: Sequence[Any]) -> Iterator[Any]:
+def topological_order(nodes: Sequence[Any]) -> Iterator[Any]:
     """The nodes, each after its inputs, else in their order."""
     by_name = {node.name: node for node in nodes}
     done: set[str] = set()
@@ -160,7 +160,7 @@ class FlatGraph:
 
     def tensor(self, name: str) -> str:
         """The tensor that one of the traced function is, by its name there (``add:0``)."""
-        full = in_body("", name)
+        full = prefix_input("", name)
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
@@ -219,9 +219,9 @@ class _Flattening:
             for each in self._graph_def.library.function
             if each.signature.name in stay_functions
         )
-        flat.node.extend(in_order(self._nodes))
+        flat.node.extend(topological_order(self._nodes))
         stands_for = {
-            source: renamed(resolved(self._stands_for, source), self._short)
+            source: renamed(canonical_input(self._stands_for, source), self._short)
             for source in self._stands_for
         }
         return FlatGraph(
@@ -236,7 +236,7 @@ class _Flattening:
             node.CopyFrom(original)
             node.name = prefix + original.name
             node.device = device_in_body(original.device, device)
-            node.input[:] = [in_body(prefix, source) for source in original.input]
+            node.input[:] = [prefix_input(prefix, source) for source in original.input]
             if wait and all(source.startswith("^") for source in original.input):
                 node.input.append(f"^{wait}")
             called, arguments = self._called(original)
@@ -302,7 +302,7 @@ class _Flattening:
         self._expand(name, prefix, body, call.device, start)
         for index, output in enumerate(function.signature.output_arg):
             result = results[function.ret[output.name]]
-            self._stands_for[f"{call.name}:{index}"] = in_body(prefix, result)
+            self._stands_for[f"{call.name}:{index}"] = prefix_input(prefix, result)
         ends = [f"^{prefix}{end}" for end in function.control_ret.values()]
         end = self._no_op(
             f"{prefix}output_control_node", call.device, ends or [f"^{start}"] * bool(start)
@@ -356,7 +356,7 @@ class _Flattening:
         """Let the nodes take what stands for calls and arguments."""
         names = {node.name for node in self._nodes}
         for node, prefix in zip(self._nodes, self._prefixes, strict=True):
-            sources = [resolved(self._stands_for, source) for source in node.input]
+            sources = [canonical_input(self._stands_for, source) for source in node.input]
             waits = sorted({source for source in sources if source.startswith("^")})
             node.input[:] = [source for source in sources if not source.startswith("^")] + waits
             if "_class" in node.attr:
@@ -397,7 +397,7 @@ class _Flattening:
     def _bound(self, prefix: str, name: str, names: set[str]) -> str:
         """An op that a body names: one of its own, or one of a body around it."""
         while True:
-            found = producer_of(resolved(self._stands_for, f"{prefix}{name}:0"))
+            found = producer_of(canonical_input(self._stands_for, f"{prefix}{name}:0"))
             if found in names or not prefix:
                 return found if found in names else ""
             around = prefix[:-1].rpartition("/")[0]

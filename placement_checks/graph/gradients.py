@@ -25,7 +25,7 @@ from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import close_graph, open_graphs
 
 
-def is_whole(graph: tf.Graph) -> bool:
+def is_top_level(graph: tf.Graph) -> bool:
     """Whether it is a graph by itself, and not the body of a function."""
     return type(graph) is tf.Graph
 
@@ -43,7 +43,7 @@ def record_graphs() -> Iterator[list[tf.Graph]]:
     def recording(make: Callable[..., None]) -> Callable[..., None]:
         def init(self: tf.Graph, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
-            if is_whole(self):
+            if is_top_level(self):
                 made.append(self)
 
         return init
@@ -56,7 +56,7 @@ def record_graphs() -> Iterator[list[tf.Graph]]:
                 close_graph()
 
 
-def built_graph(default: tf.Graph, made: Sequence[tf.Graph], returned: object) -> tf.Graph:
+def select_graph(default: tf.Graph, made: Sequence[tf.Graph], returned: object) -> tf.Graph:
     """The graph that is the program.
 
     It is the one of what the builder returned. If that names none, it is the default graph, or
@@ -111,7 +111,7 @@ def in_graph(calls: Iterable[Call], graph: tf.Graph) -> list[AppliedGradient]:
         )
         for call in calls
         if call.name
-        and ((home := getattr(call.gradient, "graph", graph)) is graph or not is_whole(home))
+        and ((home := getattr(call.gradient, "graph", graph)) is graph or not is_top_level(home))
     ]
 
 
@@ -325,7 +325,7 @@ class GradientNotes:
             values = getattr(gradient, "values", gradient)  # of rows, their values
             if getattr(values, "graph", None) is graph:
                 ops.append(values.op.name)
-                if is_whole(graph):
+                if is_top_level(graph):
                     self.taken[op_name(source)].append(values.op.name)
                 else:  # eager code's variables have no ops
                     self.by_source.append((source, values.op.name))

@@ -17,7 +17,12 @@ import tensorflow as tf
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError, PlacerError
 from placement_checks.core.placement import Details, Frame, Tensor
-from placement_checks.core.user_code import current_folder, is_users, shown, users_frames
+from placement_checks.core.user_code import (
+    current_folder,
+    is_user_file,
+    relative_path,
+    users_frames,
+)
 from placement_checks.graph.shape_inference import outputs_of
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
@@ -57,8 +62,8 @@ def deciding_line(op: Any, folder: Path | None) -> Frame | None:
     scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]
     decided = _deciding(scopes, asked) if asked else None
     for line in () if decided is None else (decided.function, decided.line):
-        if line is not None and is_users(line.file, folder):
-            return line._replace(file=shown(line.file))
+        if line is not None and is_user_file(line.file, folder):
+            return line._replace(file=relative_path(line.file))
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from placement_checks.core.errors import PlacerError
 from placement_checks.core.placement import Tensor
 from placement_checks.tf import c_library
-from placement_checks.util.child import Child, Ended, answer_stream, end_with_parent
+from placement_checks.util.child import Child, Ended, end_with_parent, reserve_stdout
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
 # How a process ends in which TensorFlow aborts.
@@ -57,7 +57,7 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
 def main() -> None:
     """Answer on standard output, which nothing else is written to."""
     end_with_parent()
-    with io.TextIOWrapper(answer_stream()) as answer:
+    with io.TextIOWrapper(reserve_stdout()) as answer:
         json.dump(_imported(sys.stdin.buffer.read()), answer)
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from placement_checks.core.builder_result import Scalars
+from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import (
     ADDS,
@@ -113,12 +113,12 @@ class GraphRuns:
 
     def _looked_at(self, fetched: Iterable[tf.Operation]) -> Run:
         trainable = trainable_variables(self._graph)
-        ops = needed_for(fetched)
+        ops = ancestors(fetched)
         changed = {op: names for op in ops if (names := _changed(op))}
         of_trainable = {op for op, names in changed.items() if names & trainable}
         overwriting = {op for op in of_trainable if op.type in OVERWRITES}
         gradients = self._notes.live_ops(self._graph) if changed else set()
-        of_gradients = made_of(gradients, ops)
+        of_gradients = dependents(gradients, ops)
         # Else an initialiser or a restored value, and no step that is written by hand.
         overwriting -= of_gradients
         updates = frozenset(of_trainable - overwriting)
@@ -144,7 +144,7 @@ def trainable_variables(graph: tf.Graph) -> set[str]:
     }
 
 
-def needed_for(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
+def ancestors(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Some ops, and all that must run before them."""
     waiting = list(ops)
     needed = set(waiting)
@@ -156,7 +156,9 @@ def needed_for(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     return needed
 
 
-def made_of(sources: Collection[tf.Operation], among: Iterable[tf.Operation]) -> set[tf.Operation]:
+def dependents(
+    sources: Collection[tf.Operation], among: Iterable[tf.Operation]
+) -> set[tf.Operation]:
     """Those ops whose values are made of what some of them yield."""
     users = defaultdict(list)
     for op in among:
@@ -208,7 +210,7 @@ def _bodies(call: tf.Operation) -> Iterator[tf.Graph]:
 _COMBINES = ADDS | PRODUCTS | DIVISIONS | IDENTITIES | {CAST, MEAN, STACK, SUM}
 
 
-def losses_among(reported: Scalars, source: GraphSource) -> Scalars:
+def losses_among(reported: ScalarLosses, source: GraphSource) -> ScalarLosses:
     """Those that gradients have to do with; all of them where none are known to be taken.
 
     What gradients are taken of is made of them, or they are made of it, or of what is scaled and
@@ -220,10 +222,10 @@ def losses_among(reported: Scalars, source: GraphSource) -> Scalars:
         return reported
     behind = _behind(map(source.live.get_operation_by_name, names))
     trainable = trainable_variables(source.live)
-    learned = made_of([op for op in behind if op.name in trainable], behind)
+    learned = dependents([op for op in behind if op.name in trainable], behind)
     parts = set(_parts([op for op in behind if op.name in names], learned))
     backward = source.step_ops.backward or ()
-    return Scalars(
+    return ScalarLosses(
         loss
         for loss in reported
         if loss.op in behind or not parts.isdisjoint(_behind([loss.op], backward))
@@ -289,7 +291,7 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
 
 def _losses(returned: Any, source: GraphSource) -> Any:
     """What the program calls its loss; of a tuple's scalars those that are losses."""
-    return losses_among(returned, source) if isinstance(returned, Scalars) else returned
+    return losses_among(returned, source) if isinstance(returned, ScalarLosses) else returned
 
 
 def _names(source: GraphSource, in_graph: Collection[str], key: str, value: Any) -> Iterator[str]:

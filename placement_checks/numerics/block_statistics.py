@@ -119,7 +119,7 @@ def uncertain_elements(
     return uncertain
 
 
-def mean_over(
+def weighted_mean(
     samples: Iterable[tuple[Sequence[int], Mapping[str, Values]]], rows: int
 ) -> dict[str, Array]:
     """The mean over the rows of gradients that are means over some of them."""

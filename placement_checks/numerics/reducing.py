@@ -27,17 +27,17 @@ _FEWEST_OF_GRADIENT = 512
 _OF_STEP = 512
 
 
-def taken(values: Values, elements: Elements) -> Array:
+def select_elements(values: Values, elements: Elements) -> Array:
     """A copy of some elements, or of all, in float64."""
     return np.array(values if elements is None else values.reshape(-1)[elements], np.float64)
 
 
-def taken_of(arrays: Mapping[str, Values], elements: Mapping[str, Elements]) -> dict[str, Array]:
+def select_all(arrays: Mapping[str, Values], elements: Mapping[str, Elements]) -> dict[str, Array]:
     """Copies of some elements of those arrays that are named."""
-    return {name: taken(arrays[name], chosen) for name, chosen in elements.items()}
+    return {name: select_elements(arrays[name], chosen) for name, chosen in elements.items()}
 
 
-def trial_of(
+def build_trial(
     rows: int,
     split: Sequence[tuple[int, ...]],
     expected: Mapping[str, Values],
@@ -59,8 +59,8 @@ def trial_of(
     return Trial(
         rows,
         split,
-        taken_of(expected, elements),
-        taken_of(found, elements),
+        select_all(expected, elements),
+        select_all(found, elements),
         noise,
         elements=elements,
         ratios=ratios,
@@ -147,12 +147,12 @@ def variable_step(
         deciding = peaks(_step_sizes(start, expected, found, certain), _PEAKS)
         elements = np.union1d(elements, deciding)
     return VariableStep(
-        start=taken(start, elements),
-        expected=taken(expected, elements),
-        found=taken(found, elements),
+        start=select_elements(start, elements),
+        expected=select_elements(expected, elements),
+        found=select_elements(found, elements),
         moved=moved,
         noise=noise,
-        certain=None if certain is None else taken(certain, elements) != 0,
+        certain=None if certain is None else select_elements(certain, elements) != 0,
         ratio=least_squares_ratio(expected, found, certain),
     )
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from placement_checks.core.measurement import Array, Trial
-from placement_checks.util.text import joined
+from placement_checks.util.text import join_and
 
 CLOSE = 0.01  # of weights and ratios, which are fitted
 
@@ -77,7 +77,7 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
     sizes = list(_sizes(blocks, trial.rows, towers))
     if len(sizes) == towers and len(set(sizes)) > 1:
         return Diagnosis(
-            f"towers of {joined(sizes)} rows are averaged as if they were equal",
+            f"towers of {join_and(sizes)} rows are averaged as if they were equal",
             "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
             "tower_grads, weights=rows)",
             shown,
@@ -128,7 +128,7 @@ def _diagnose_towers(
             f"{len(per_tower)} parts of a batch trains the model",
         )
     if lost:
-        towers = f"{'tower' if len(lost) == 1 else 'towers'} {joined(lost)}"
+        towers = f"{'tower' if len(lost) == 1 else 'towers'} {join_and(lost)}"
         return Diagnosis(
             f"nothing of it comes from {towers}, as if it were frozen there",
             "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",

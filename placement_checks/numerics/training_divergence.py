@@ -56,7 +56,7 @@ def is_proportional(optimizers: Collection[str]) -> bool:
     )
 
 
-def compared(
+def compare_variables(
     measured: Measurement,
     trajectory: Trajectory,
     *,
@@ -185,7 +185,9 @@ def compensated_factor(measured: Measurement) -> float:
         return 1.0
     if not _would_show(measured.trajectory, ratios[0]):
         return 1.0
-    _, divergences = compared(measured, measured.trajectory, scale=measured.scale * ratios[0])
+    _, divergences = compare_variables(
+        measured, measured.trajectory, scale=measured.scale * ratios[0]
+    )
     return 1.0 if divergences else float(ratios[0])
 
 
@@ -202,7 +204,7 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
     return False
 
 
-def unseen_parts(
+def undetectable_changes(
     measured: Measurement, trajectory: Trajectory, equal: Collection[Difference]
 ) -> dict[str, float]:
     """Which part of its change could be wrong and not be seen, by trained variable.

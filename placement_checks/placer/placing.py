@@ -27,7 +27,7 @@ from placement_checks.placer.worker.protocol import GraphRefused
 
 
 @contextlib.contextmanager
-def placing(
+def place_async(
     placement: Placement, graph_def: Any, machine: Machine, devices: Devices
 ) -> Iterator[Callable[[], Placement]]:
     """Send a graph to TensorFlow's placer; the block may do other work before it calls the result.
@@ -59,7 +59,7 @@ def placing(
         missing = Missing(f"the machine ({machine}) lacks tasks that the program names")
         yield lambda: replace(placement, refusals=refusals, placer=kind, assigned=missing)
         return
-    asking = Asking(session if real else phantom, prepared(graph_def, machine), placement)
+    asking = Asking(session if real else phantom, prepare_graph_def(graph_def, machine), placement)
     with contextlib.ExitStack() as stack:
         try:
             answer = stack.enter_context(asking.asked(soft=placement.soft))
@@ -114,7 +114,7 @@ def _of_other_clusters(placement: Placement) -> list[Refusal]:
 _HERE = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 
-def prepared(graph_def: Any, machine: Machine) -> Any:
+def prepare_graph_def(graph_def: Any, machine: Machine) -> Any:
     """A copy of a GraphDef that can be placed from outside.
 
     On one host every op names that host, in a cluster tasks have the names of `TaskOrder`, and

@@ -17,9 +17,10 @@ from typing import ClassVar
 
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.missing import Missing, OneTower
+from placement_checks.core.impact import Impact
+from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Frame, Op, Placement
-from placement_checks.core.results import Finding, Impact, Kind, State, Verdict
+from placement_checks.core.results import Finding, Kind, State, Verdict
 from placement_checks.rules.requirements import Need
 
 AVERAGE = (
@@ -140,7 +141,7 @@ class Rule(ABC):
 
     def without(self, missing: Missing) -> Verdict:
         """The verdict where something is missing that the rule needs."""
-        return self.not_checked(str(missing), one_tower=isinstance(missing, OneTower))
+        return self.not_checked(str(missing), one_tower=isinstance(missing, NotApplicable))
 
     def not_checked(
         self, reason: str, note: str | None = None, *, one_tower: bool = False
@@ -148,17 +149,17 @@ class Rule(ABC):
         return Verdict(self.name, "not-checked", None, reason, note=note, one_tower=one_tower)
 
 
-def is_among(name: str, patterns: Iterable[str]) -> bool:
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
     """Whether a field lists a name, itself or by a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
     """Whether a field lists an op, by its type, its name or a pattern of names."""
-    return op.type in allow or is_among(op.name, allow)
+    return op.type in allow or matches_any(op.name, allow)
 
 
-def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
+def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
     """The path of a finding: every op with its type and source line; of a long one both ends."""
     flow = analyse(placement).flow
     shown = [
@@ -172,6 +173,6 @@ def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def request_of(op: Op) -> str:
+def requested_device(op: Op) -> str:
     """The device that an op requests, as text."""
     return op.requested.short if op.requested else "no device"

@@ -22,9 +22,9 @@ from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import is_among, request_of
-from placement_checks.rules.keras_limits import KERAS, known, some
-from placement_checks.util.text import joined, plural
+from placement_checks.rules.base import matches_any, requested_device
+from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.util.text import join_and, plural
 
 _KEYED = frozenset({COLLECTIVE_REDUCE, COLLECTIVE_GATHER})
 _ENDS = "it ends as it begins: InvalidArgumentError, You must feed a value for placeholder tensor"
@@ -43,23 +43,23 @@ def sums_without_key(
     made = [
         name
         for name in strategy.made_in_step
-        if not strategy.is_later_copy(name) and not is_among(name, allow)
+        if not strategy.is_later_copy(name) and not matches_any(name, allow)
     ]
     if made and any(analyse(placement).flow.having(_KEYED.__contains__)):
         yield _in_first_call(placement, strategy, made)
         return
-    sums = [name for name in replicas(placement).sums_without_key if not is_among(name, allow)]
+    sums = [name for name in replicas(placement).sums_without_key if not matches_any(name, allow)]
     if sums:
         yield _in_loop(placement, strategy, sums)
 
 
 def _in_first_call(placement: Placement, strategy: Strategy, made: Sequence[str]) -> Finding:
     """TensorFlow makes the variables in one branch, and takes the step without in the other."""
-    return known(
+    return keras_limit_finding(
         placement,
         made,
         "the first step makes variables, and TensorFlow takes it in a branch, where it gives the "
-        f"sums over replicas no key: {some(made)}",
+        f"sums over replicas no key: {shorten(made)}",
         _ENDS,
         "make them before, under the scope: layers with model.build(...), slots with "
         f"optimizer.build(model.trainable_variables){_other_sums(strategy)}",
@@ -73,11 +73,11 @@ def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> F
     in_fit = FIT in placement.details.parts_of_keras(sums[0])
     takes = f"fit of {KERAS} takes" if in_fit else "the program takes"
     other = ", or steps_per_execution=1" if in_fit else ""
-    return known(
+    return keras_limit_finding(
         placement,
         sums,
         f"{takes} several steps in a call, and TensorFlow gives the sums over replicas in them no "
-        f"key: {some(sums)}",
+        f"key: {shorten(sums)}",
         _ENDS,
         f"{_BY_HIERARCHY.format(strategy.name)}{other}",
         expected="sums that run",
@@ -97,7 +97,7 @@ def _other_sums(strategy: Strategy) -> str:
 _KEYED_TYPES = {COLLECTIVE_REDUCE, COLLECTIVE_GATHER}  # the next inputs are the size and two keys
 
 
-class Meeting(NamedTuple):
+class CollectiveGroup(NamedTuple):
     """Collectives that wait for each other.
 
     Attributes:
@@ -116,7 +116,7 @@ class Meeting(NamedTuple):
         return len(self.members) == self.size and len(set(self.values)) == 1
 
 
-def meetings(placement: Placement) -> Sequence[Meeting]:
+def collective_groups(placement: Placement) -> Sequence[CollectiveGroup]:
     """The collectives of a graph whose sizes and keys are known, those that meet together."""
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for op in placement.ops.values():
@@ -125,7 +125,7 @@ def meetings(placement: Placement) -> Sequence[Meeting]:
             if None not in keys:
                 groups[op.type, *((key or ())[-1] for key in keys)].append(op.name)
     return [
-        Meeting(size, members, [_given(placement, name) for name in members])
+        CollectiveGroup(size, members, [_given(placement, name) for name in members])
         for (_, size, *_), members in groups.items()
     ]
 
@@ -144,19 +144,19 @@ def unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """
     if not strategy.is_whole:
         return
-    for meeting in meetings(placement):
+    for meeting in collective_groups(placement):
         if len(meeting.members) < meeting.size:
             yield _waiting(placement, strategy, meeting)
         elif not meeting.is_complete:
             yield _unequal(placement, meeting)
 
 
-def _waiting(placement: Placement, strategy: Strategy, meeting: Meeting) -> Finding:
+def _waiting(placement: Placement, strategy: Strategy, meeting: CollectiveGroup) -> Finding:
     name, *_ = meeting.members
     devices = [placement.ops[member].requested for member in meeting.members]
     others = [device for device in strategy.replicas if not _among(device, devices)]
-    come = joined(dict.fromkeys(device.short for device in devices))
-    left = joined(device.short for device in others)
+    come = join_and(dict.fromkeys(device.short for device in devices))
+    left = join_and(device.short for device in others)
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -174,10 +174,10 @@ def _waiting(placement: Placement, strategy: Strategy, meeting: Meeting) -> Find
     )
 
 
-def _unequal(placement: Placement, meeting: Meeting) -> Finding:
+def _unequal(placement: Placement, meeting: CollectiveGroup) -> Finding:
     name, *_ = meeting.members
     brought = [
-        f"{_told(value)} from {request_of(placement.ops[member])}"
+        f"{_told(value)} from {requested_device(placement.ops[member])}"
         for member, value in zip(meeting.members, meeting.values, strict=True)
     ]
     return Finding(
@@ -185,9 +185,9 @@ def _unequal(placement: Placement, meeting: Meeting) -> Finding:
         op=placement.ops[name].type,
         evidence="requested",
         expected="one shape",
-        found=joined(brought),
+        found=join_and(brought),
         ops=tuple(meeting.members),
-        message=f"{_what(placement, name)} {name} is given {joined(brought)}",
+        message=f"{_what(placement, name)} {name} is given {join_and(brought)}",
         consequence="the step fails, or never ends",
         fix="build the same model in every worker",
         alike="other shapes",

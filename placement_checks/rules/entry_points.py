@@ -16,7 +16,7 @@ _GROUP = "placement_checks.rules"
 
 
 @cache
-def found(own: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+def discover(own: tuple[str, ...]) -> Mapping[str, EntryPoint]:
     """The entry points by the names of their rules, in the order of these.
 
     Args:
@@ -24,12 +24,14 @@ def found(own: tuple[str, ...]) -> Mapping[str, EntryPoint]:
             another distribution, the entry point is known as ``name (distribution)``.
     """
     by_name: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=_GROUP), key=lambda each: (each.name, owner(each))):
+    for entry in sorted(
+        entry_points(group=_GROUP), key=lambda each: (each.name, distribution(each))
+    ):
         is_taken = entry.name in own or entry.name in by_name
-        by_name[f"{entry.name} ({owner(entry)})" if is_taken else entry.name] = entry
+        by_name[f"{entry.name} ({distribution(entry)})" if is_taken else entry.name] = entry
     return by_name
 
 
-def owner(entry: EntryPoint) -> str:
+def distribution(entry: EntryPoint) -> str:
     """The distribution of an entry point."""
     return entry.dist.name if entry.dist else "an unknown distribution"

@@ -34,8 +34,8 @@ from placement_checks.core.op_types import (
     SUM,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.rules.base import steps
-from placement_checks.rules.source_lines import frames_beside, joining_ops
+from placement_checks.rules.base import path_lines
+from placement_checks.rules.source_lines import frames_up_to, joining_ops
 
 if TYPE_CHECKING:
     from placement_checks.numerics.row_weights import Diagnosis, Mistake
@@ -304,7 +304,7 @@ def _weights(placement: Placement, op: int) -> Iterator[str]:
     for gradient in gradient_flow(placement).taken(op):
         for scale in analysis.flow.walk_back([gradient], lambda op: not backward[op]):
             if types[scale] in SCALES and not backward[scale]:
-                shown = steps(placement, [scale])[0]
+                shown = path_lines(placement, [scale])[0]
                 yield from (f"{factor:g} x in {shown}" for factor in _factors(placement, scale))
 
 
@@ -324,7 +324,7 @@ def _beside_gradient(placement: Placement, op: int, gradient: int) -> Place:
     names, backward = analysis.flow.names, analysis.backward.ops
     behind = analysis.flow.walk_back([gradient], lambda op: not backward[op])
     taken = next((names[op] for op in behind if backward[op]), names[gradient])
-    return Place([names[op]], frames_beside(placement, names[op], taken))
+    return Place([names[op]], frames_up_to(placement, names[op], taken))
 
 
 def _slices(placement: Placement, *_: object) -> Place:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import steps
-from placement_checks.util.text import joined
+from placement_checks.rules.base import path_lines
+from placement_checks.util.text import join_and
 
 KERAS = "Keras 3"
 _MOST = 4  # names in a message
 
 
-def known(
+def keras_limit_finding(
     placement: Placement,
     objects: Sequence[str],
     message: str,
@@ -34,7 +34,7 @@ def known(
         evidence="requested",
         expected=expected,
         found=found,
-        path=steps(placement, [numbers[name] for name in objects]),
+        path=path_lines(placement, [numbers[name] for name in objects]),
         message=message,
         consequence=consequence,
         fix=fix,
@@ -43,7 +43,7 @@ def known(
     )
 
 
-def some(names: Iterable[str]) -> str:
+def shorten(names: Iterable[str]) -> str:
     """Some names, each once; of many the first, and how many there are more."""
     each = list(dict.fromkeys(names))
-    return joined(each if len(each) <= _MOST else [*each[:_MOST], f"{len(each) - _MOST} more"])
+    return join_and(each if len(each) <= _MOST else [*each[:_MOST], f"{len(each) - _MOST} more"])

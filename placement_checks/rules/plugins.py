@@ -15,12 +15,12 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Kind, Verdict
 from placement_checks.rules.base import Rule
-from placement_checks.rules.entry_points import owner
+from placement_checks.rules.entry_points import distribution
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-class Unloaded(Rule):
+class FailedPlugin(Rule):
     """A rule that cannot be loaded.
 
     Attributes:
@@ -49,7 +49,7 @@ class Unloaded(Rule):
 
 
 @cache
-def loaded(entry: EntryPoint, name: str) -> type[Rule]:
+def load(entry: EntryPoint, name: str) -> type[Rule]:
     """The rule of an entry point, which is known by a name; `Unloaded` where it is none."""
     try:
         rule = entry.load() if name == entry.name else None
@@ -69,11 +69,11 @@ def loaded(entry: EntryPoint, name: str) -> type[Rule]:
 
 def _unloaded(
     entry: EntryPoint, name: str, message: str, fix: str, fault: BaseException | None = None
-) -> type[Unloaded]:
-    fix = f"{fix}, uninstall {owner(entry)}, or leave it out: --without '{name}'"
-    error = ConfigError(owner(entry), message, fix)
+) -> type[FailedPlugin]:
+    fix = f"{fix}, uninstall {distribution(entry)}, or leave it out: --without '{name}'"
+    error = ConfigError(distribution(entry), message, fix)
     error.__cause__ = fault
-    return type("UnloadedRule", (Unloaded,), {"name": name, "error": error})
+    return type("UnloadedRule", (FailedPlugin,), {"name": name, "error": error})
 
 
 def _wrong(rule: object, name: str) -> tuple[str, str] | None:

@@ -7,8 +7,8 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
-from placement_checks.core.results import Impact
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -82,9 +82,9 @@ def impact_of(rule: type[Rule], op: str = "") -> Impact:
 
 def _installed() -> Mapping[str, EntryPoint]:
     """The rules of other distributions, which are looked for when they are asked for."""
-    from placement_checks.rules.entry_points import found
+    from placement_checks.rules.entry_points import discover
 
-    return found(NAMES)
+    return discover(NAMES)
 
 
 class _Rules(Mapping[str, "type[Rule]"]):
@@ -93,9 +93,9 @@ class _Rules(Mapping[str, "type[Rule]"]):
     def __getitem__(self, name: str) -> type[Rule]:
         if name in _FILE_OF:
             return rule(name)
-        from placement_checks.rules.plugins import loaded
+        from placement_checks.rules.plugins import load
 
-        return loaded(_installed()[name], name)
+        return load(_installed()[name], name)
 
     def __iter__(self) -> Iterator[str]:
         return chain(NAMES, _installed())

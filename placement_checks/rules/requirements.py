@@ -8,7 +8,7 @@ from enum import Enum, auto
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.mixed_losses import mixed_losses
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
-from placement_checks.core.missing import Missing, OneTower
+from placement_checks.core.missing import Missing, NotApplicable
 
 
 class Need(Enum):
@@ -83,7 +83,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
         )
     batches = analyse(placement).micro_batches
     if batches > 1:
-        return OneTower(
+        return NotApplicable(
             f"there is one tower, on {towers[0]}: {batches} copies of the model run on the same "
             "devices, as micro-batches do"
         )
@@ -93,7 +93,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
             f"the towers cannot be told apart: there are {losses} losses, and all ops that "
             f"read variables on a GPU request {towers[0]}"
         )
-    return OneTower(f"there is one tower, on {towers[0]}")
+    return NotApplicable(f"there is one tower, on {towers[0]}")
 
 
 def _losses(evidence: Evidence) -> Missing | None:

@@ -17,7 +17,7 @@ from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
 
 
-def frames_beside(placement: Placement, op: str, other: str) -> tuple[str, ...]:
+def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
     """The user's lines that built an op, down to the one in a function that built the other, too.
 
     A helper that clips gradients is right, and its call for each tower is not: the line to edit is

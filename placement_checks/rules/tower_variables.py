@@ -15,7 +15,7 @@ from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding
 from placement_checks.rules.base import REUSE
 from placement_checks.rules.source_lines import LoopLines
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _ANEW = (
     "use tf.compat.v1.get_variable in place of tf.Variable, and variable_scope in place of "
@@ -151,8 +151,8 @@ class OwnVariables:
         ]
         towers = "the tower" if len(readers) == 1 else "the towers"
         verb = "reads" if len(readers) == 1 else "read"
-        by = f"; {towers} on {joined(readers)} {verb} it" if readers else ""
-        gpus = gpus_of(placement)
+        by = f"; {towers} on {join_and(readers)} {verb} it" if readers else ""
+        gpus = gpu_count(placement)
         return Finding(
             object=variable,
             op=placement.ops[variable].type,
@@ -175,12 +175,12 @@ def is_trained(placement: Placement, variable: str) -> bool:
     return trainable is None or variable in trainable
 
 
-def gpus_of(placement: Placement) -> int:
+def gpu_count(placement: Placement) -> int:
     """For how many it was built, by its machine; 0 also for the log of one that has none."""
     return len(placement.machine.gpus) if placement.machine else 0
 
 
-def unsaved(placement: Placement, variable: str) -> Finding:
+def not_checkpointed(placement: Placement, variable: str) -> Finding:
     return Finding(
         object=variable,
         op=placement.ops[variable].type if variable in placement.ops else "",

@@ -14,7 +14,7 @@ from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.gradient_mistakes import Place
-from placement_checks.rules.source_lines import frames_beside
+from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def repeated_updates(placement: Placement, name: str, *, is_trained: bool) -> tu
     trained = next(iter(gradient_flow(placement).trained.values()), ())
     if not trained:
         return len(updates), Place([names[op] for op in updates])
-    frames = frames_beside(placement, names[updates[0]], names[trained[0].op])
+    frames = frames_up_to(placement, names[updates[0]], names[trained[0].op])
     return len(updates), Place([names[op] for op in updates], frames)
 
 

@@ -311,7 +311,7 @@ def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
     return frozenset(ops)
 
 
-def cut_off(graph_def: Any, ops: Collection[str]) -> None:
+def remove_fed_dependencies(graph_def: Any, ops: Collection[str]) -> None:
     """Let nothing wait for ops whose values are fed, and iterators that are have a next element.
 
     TensorFlow runs an op that is fed if another waits for it by a control edge, unless it is a

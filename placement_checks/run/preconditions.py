@@ -35,11 +35,11 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
-from placement_checks.numerics.reducing import trial_of
+from placement_checks.numerics.reducing import build_trial
 from placement_checks.run.graph_rewrites import fed_ops
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
-from placement_checks.util.text import joined, nearest, plural
+from placement_checks.util.text import join_and, nearest, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 _MAX_STEPS = 10  # steps between a random op and what switches it
@@ -173,7 +173,7 @@ def _differ(some: Values, others: Values) -> bool:
     """Whether gradients differ by more than what another order of additions does to them."""
     finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
     dtypes = {name: str(value.dtype) for name, value in finite.items()}
-    trial = trial_of(0, (), finite, others, dict.fromkeys(finite, 0.0))
+    trial = build_trial(0, (), finite, others, dict.fromkeys(finite, 0.0))
     compared = gradients(trial, dtypes, tolerance=1000)
     return any(gradient.state == "differs" for gradient in compared)
 
@@ -261,10 +261,10 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
     if idle:
         raise CannotRun(
             f"the run shows nothing: no op of {program.name} ran on what stands in for "
-            f"{joined(device.short for device in sorted(idle))}"
+            f"{join_and(device.short for device in sorted(idle))}"
         )
     if len(requested) < min(2, towers):
-        where = joined(device.short for device in requested) or "the host"
+        where = join_and(device.short for device in requested) or "the host"
         raise CannotRun(
             f"the run shows nothing: {program.name} has inputs for {plural(towers, 'tower')}, "
             f"and all of them ran on {where}"
@@ -283,7 +283,7 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
     if len(towers) > 1:
         raise InputError(
             reference.name,
-            f"it has {len(towers)} towers, on {joined(towers)}, and a reference has one",
+            f"it has {len(towers)} towers, on {join_and(towers)}, and a reference has one",
             "name the program for one GPU as the reference",
         )
     _check_trains(reference)
@@ -291,7 +291,7 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
     _check_same_variables(program, reference)
 
 
-def races_of(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
+def shared_races(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
     """The variables with a race in either program, each with the variable raced for.
 
     Programs for one GPU and for several are scheduled differently, so that the same race ends
@@ -375,7 +375,7 @@ _ADDS_UP = LINEAR | {
 }
 
 
-def changed(program: RunnableProgram) -> Iterator[str]:
+def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
     """The variables whose gradient is clipped, or else changed, before it is applied.
 
     What does not depend on gradients, such as the rows of a tower, only scales them, or chooses

@@ -41,8 +41,8 @@ from placement_checks.graph.graph_def import keep_constants_whole
 from placement_checks.graph.train_step import components
 from placement_checks.run.graph_rewrites import (
     channels_last,
-    cut_off,
     fed_ops,
+    remove_fed_dependencies,
     sums_for_collectives,
 )
 from placement_checks.tf.simulated_devices import to_simulated
@@ -369,7 +369,7 @@ def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Grap
     """
     copied = type(built.graph_def)()
     copied.CopyFrom(built.graph_def)
-    cut_off(copied, fed_ops(built.requested, built.fed))
+    remove_fed_dependencies(copied, fed_ops(built.requested, built.fed))
     bodies = (body.node_def for body in copied.library.function)
     for nodes in (copied.node, *bodies):
         for number, node in enumerate(nodes):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.capture.eager.devices import is_gpu_only
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
@@ -268,7 +268,7 @@ class ProgramSession:
         """The copies that the program itself keeps of variables, each with the first copy."""
         return {
             copy: group.of[min(group.of)]
-            for group in layout(self.program.placement).mirrored
+            for group in variable_layout(self.program.placement).mirrored
             for copies in (group.of, group.apart)
             for tower, copy in copies.items()
             if tower != min(group.of)

@@ -24,7 +24,7 @@ from typing import Any
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 from placement_checks.core.script import Script
-from placement_checks.core.user_code import is_users, users_code
+from placement_checks.core.user_code import is_user_file, users_code
 from placement_checks.targets.names import arguments_of, check, is_graph, no_module, parted
 from placement_checks.tf.process_state import own_behaviour
 from placement_checks.util.text import did_you_mean
@@ -61,7 +61,7 @@ def _program(target: str, argv: Sequence[str]) -> Program:
     where, _, name = parted(target)[0].rpartition(":")
     if where.endswith(".py"):
         file = Path(where).resolve()
-        as_file = partial(as_script, file, argv)
+        as_file = partial(emulate_script_environment, file, argv)
         with as_file():
             build = _attribute(_load_file(Path(where)), name, target)
         return Program(target, _called_within(as_file, build), file.parent, build, given, argv)
@@ -115,7 +115,7 @@ def _importable(function: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def as_script(file: Path, argv: Sequence[str] = ()) -> Iterator[None]:
+def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator[None]:
     """Make the process look, to the code in ``file``, as if ``python file`` had started it."""
     folder = file.parent
     before_path, before_argv = list(sys.path), sys.argv
@@ -158,7 +158,7 @@ def _can_be_imported(entry: os.DirEntry[str]) -> bool:
 def _hides(module: ModuleType, folder: Path) -> bool:
     """Whether a module is the user's, from another place than ``folder``."""
     file = getattr(module, "__file__", None)
-    return bool(file) and is_users(file, None) and not _lies_in(module, folder)
+    return bool(file) and is_user_file(file, None) and not _lies_in(module, folder)
 
 
 def _called_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:

@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Difference
 from placement_checks.report.commands.diff import routes, with_types
-from placement_checks.util.text import joined, plural, printable
+from placement_checks.util.text import join_and, plural, printable
 from placement_checks.verification.diff import compare
 
 _NAMED = 3  # ops of a group
@@ -53,7 +53,7 @@ def _summary(difference: Difference) -> str:
         (len(difference.added), "only left"),
         (len(difference.removed), "only right"),
     )
-    told = joined(f"{count:,} {what}" for count, what in counts if count)
+    told = join_and(f"{count:,} {what}" for count, what in counts if count)
     return f"of {plural(difference.ops, 'op')} in both, {told or 'none on another device'}"
 
 

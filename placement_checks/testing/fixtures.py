@@ -47,16 +47,16 @@ def place(request: pytest.FixtureRequest) -> Place:
     if markers.gpus_wanted(item):
         defaults |= {"gpus": markers.gpus_wanted(item), "machine": None}
     for mark in reversed(placement_marks):
-        defaults |= markers.one_machine(mark.kwargs)
+        defaults |= markers.resolve_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in placement_marks for rule in mark.args))
     one_tower = {
-        rule for mark in placement_marks if markers.is_of_one_gpu(mark) for rule in mark.args
+        rule for mark in placement_marks if markers.is_single_gpu(mark) for rule in mark.args
     }
     devices = markers.devices_of(request.config)
 
     def call(target: Any, **keywords: Any) -> Evidence:
         __tracebackhide__ = True
-        options = {**defaults, **markers.one_machine(keywords)}
+        options = {**defaults, **markers.resolve_machine(keywords)}
         reference, batch = options.pop("reference", None), options.pop("batch", None)
         if reference is None and batch is not None:
             raise UsageError(

@@ -12,7 +12,7 @@ from placement_checks.core.devices import Devices
 _ARGUMENTS = ("gpus", "machine", "soft")
 
 
-def check(item: pytest.Item) -> None:
+def validate_marks(item: pytest.Item) -> None:
     """Check the marks of a test.
 
     Raises:
@@ -41,12 +41,12 @@ def gpus_wanted(item: pytest.Item) -> int:
     return max((mark.args[0] for mark in item.iter_markers("gpu")), default=0)
 
 
-def one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a call; a number of GPUs takes the place of an outer machine."""
     return {"machine": None, **keywords} if "gpus" in keywords else dict(keywords)
 
 
-def is_of_one_gpu(mark: pytest.Mark) -> bool:
+def is_single_gpu(mark: pytest.Mark) -> bool:
     """Whether a mark asks for rules on one GPU, where nothing compares towers."""
     return mark.kwargs.get("gpus") == 1 or str(mark.kwargs.get("machine")) == "gpu*1"
 

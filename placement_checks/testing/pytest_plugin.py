@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
         set_thread_pools()
     for item in items:
-        markers.check(item)
+        markers.validate_marks(item)
 
 
 def pytest_report_collectionfinish() -> list[str]:
@@ -156,7 +156,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Put what a test has judged into its report, and no frames of ours where it is at fault."""
     if call.excinfo is not None:
-        shown_frames.leave_out_ours(call.excinfo.value)
+        shown_frames.hide_internal_frames(call.excinfo.value)
     report = yield
     report_file.attach(item, report)
     return report

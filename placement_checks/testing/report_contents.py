@@ -30,7 +30,7 @@ _LEFT: Final = Missing("it is in the process of the test")
 _WORST: Final = ("broken", "not-checked", "kept")
 
 
-class Judged(NamedTuple):
+class TestJudgement(NamedTuple):
     """What a test has judged, and whether it passed.
 
     Attributes:
@@ -59,7 +59,7 @@ def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
     ]
 
 
-def packed(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) -> str:
+def pack(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) -> str:
     """What a test has judged as text, without what cannot leave the process.
 
     Args:
@@ -70,12 +70,12 @@ def packed(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) 
     """
     slim = [Report(_told(report.evidence), report.verdicts) for report in judged]
     pages = [_page_data(report, test) for report in judged] if is_page else []
-    return base64.b64encode(pickle.dumps(Judged(outcome, slim, pages))).decode()
+    return base64.b64encode(pickle.dumps(TestJudgement(outcome, slim, pages))).decode()
 
 
-def unpacked(text: str) -> Judged:
+def unpack(text: str) -> TestJudgement:
     """What a test has judged."""
-    found: Judged = pickle.loads(base64.b64decode(text))
+    found: TestJudgement = pickle.loads(base64.b64decode(text))
     return found
 
 
@@ -140,7 +140,7 @@ _EMPTY_PAGE = """<!DOCTYPE html>
 """
 
 
-def document(tests: Mapping[str, Judged]) -> dict[str, Any]:
+def document(tests: Mapping[str, TestJudgement]) -> dict[str, Any]:
     """The document that `verify` writes as JSON; each program also has ``test``, ``outcome``.
 
     Args:
@@ -156,10 +156,10 @@ def document(tests: Mapping[str, Judged]) -> dict[str, Any]:
     return {**whole, "programs": [test | program for (test, _), program in programs]}
 
 
-def contents(tests: Mapping[str, Judged], suffix: str) -> str:
+def contents(tests: Mapping[str, TestJudgement], suffix: str) -> str:
     """The text of the file, in the format that its suffix stands for."""
     if suffix == ".json":
-        return f"{json_report.written(document(tests))}\n"
+        return f"{json_report.to_json(document(tests))}\n"
     if suffix == ".html":
         pages = [data for _, test in sorted(tests.items()) for data in test.pages]
         return page(pages) if pages else _EMPTY_PAGE

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
-    from placement_checks.testing.report_contents import Judged
+    from placement_checks.testing.report_contents import TestJudgement
 
 _KEY: Final = "placement_reports"  # of the report of a test
 _UNFINISHED: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -64,10 +64,10 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put what a test has judged into its report, which xdist sends to where it is written."""
     judged = item.stash.get(_JUDGED, None)
     if report.when == "call" and judged:
-        from placement_checks.testing.report_contents import packed, reports
+        from placement_checks.testing.report_contents import pack, reports
 
         path: str = item.config.getoption("--placement-report") or ""
-        vars(report)[_KEY] = packed(
+        vars(report)[_KEY] = pack(
             item.nodeid,
             report.outcome,
             reports(judged),
@@ -82,14 +82,14 @@ class ReportFile:
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
         self._config = config
         self._path = path
-        self._tests: dict[str, Judged] = {}
+        self._tests: dict[str, TestJudgement] = {}
         self._said = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if text := vars(report).get(_KEY):
-            from placement_checks.testing.report_contents import unpacked
+            from placement_checks.testing.report_contents import unpack
 
-            self._tests[report.nodeid] = unpacked(text)
+            self._tests[report.nodeid] = unpack(text)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if not is_wanted(self._config):

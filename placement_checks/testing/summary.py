@@ -73,7 +73,7 @@ _PACKAGE = __name__.partition(".")[0]
 _AROUND_TESTS = f"{__package__}.pytest_plugin"
 
 
-def leave_out_ours(error: BaseException) -> None:
+def hide_internal_frames(error: BaseException) -> None:
     """End the traceback where the test calls us: the message says what is at fault, and of what.
 
     All of it stays with a fault of ours, and for who asks for tracebacks.

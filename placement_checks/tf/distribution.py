@@ -37,7 +37,7 @@ def around_distributed_variables(around: Around) -> Iterator[None]:
         yield
 
 
-def parts_of(variable: Any) -> Sequence[Any]:
+def replica_values(variable: Any) -> Sequence[Any]:
     """The variables that one of a strategy is made of; else itself.
 
     They are in the order of replicas, or of the rows where it is cut for parameter servers.

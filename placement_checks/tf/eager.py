@@ -133,7 +133,7 @@ def around_gradients_of_ops(around: Around) -> Iterator[None]:
         register(original)
 
 
-def lifted(tensor: Any, graph: Any) -> Any:
+def lift_to_outer_graph(tensor: Any, graph: Any) -> Any:
     """A tensor of a function, made in another graph; None where it hangs on what is outside."""
     owner = "tensorflow.python.eager.lift_to_graph"
     lift = existing_in(owner, "lift_to_graph")

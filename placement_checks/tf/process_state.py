@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from placement_checks.core.user_code import is_users
+from placement_checks.core.user_code import is_user_file
 from placement_checks.tf.patching import eager_context, existing, existing_in, existing_module
 
 
@@ -209,6 +209,6 @@ def _files_that_turn_off(modules: Iterable[str]) -> set[str]:
         file
         for file in files
         if file.endswith(".py")
-        and is_users(file, None)
+        and is_user_file(file, None)
         and _TURNED_OFF.search(Path(file).read_text(encoding="utf-8", errors="replace"))
     }

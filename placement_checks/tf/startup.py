@@ -8,8 +8,8 @@ import os
 import sys
 
 from placement_checks.core.errors import InputError
-from placement_checks.util.progress import doing
-from placement_checks.util.resources import kept_for_good
+from placement_checks.util.progress import step
+from placement_checks.util.resources import freeze_loaded
 from placement_checks.util.streams import quiet_stderr
 
 INSTALL = (
@@ -39,7 +39,7 @@ def import_tensorflow() -> None:
     if sys.modules.get("tensorflow") is not None:
         return
     try:
-        with doing("importing TensorFlow"), quiet_stderr(), kept_for_good():
+        with step("importing TensorFlow"), quiet_stderr(), freeze_loaded():
             import tensorflow  # noqa: F401
     except Exception as error:  # whatever stands in its way, such as a TMPDIR that is read-only
         raise InputError(

@@ -151,7 +151,7 @@ def around_coordinators(schedule: Around, create: Around, wait: Around) -> Itera
         yield
 
 
-def scheduled(cluster: Any, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """What a coordinator makes of a function that it schedules, and of its result."""
     cancel = existing(existing(cluster, "closure_queue"), "_cancellation_mgr")
     closure = existing_in(_COORDINATOR, "Closure")(function, cancel, args=args, kwargs=kwargs)

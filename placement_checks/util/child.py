@@ -71,7 +71,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self._owner = os.getpid()
         self._errors = unnamed_file()
         errors = None if is_shown else self._errors
-        environment = environment_of_ours(environment)
+        environment = child_environment(environment)
         forked = _forked(forks(environment), module, arguments, environment, errors)
         self._process = forked or subprocess.Popen(
             [*_command(module), *arguments, str(self._owner)],
@@ -151,7 +151,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self.end()
 
 
-def environment_of_ours(environment: Mapping[str, str]) -> dict[str, str]:
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of a process of this package.
 
     Args:
@@ -164,7 +164,7 @@ def environment_of_ours(environment: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **environment}
 
 
-def ending(code: int) -> str:
+def describe_exit(code: int) -> str:
     """How a process ended, in words, by its return code as `subprocess` has it."""
     if code < 0:
         return f"was ended by {signal.Signals(-code).name}"
@@ -197,7 +197,7 @@ def end_with_parent(last: Callable[[], object] = lambda: None) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def answer_stream() -> BinaryIO:
+def reserve_stdout() -> BinaryIO:
     """Standard output, for answers alone; what else is printed there goes to standard error."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -229,4 +229,4 @@ def _forked(
 def _unexpected_end(code: int) -> str:
     """How a process ended that this package did not end."""
     hint = ", as the kernel does where memory runs out" if code == -signal.SIGKILL else ""
-    return ending(code) + hint
+    return describe_exit(code) + hint

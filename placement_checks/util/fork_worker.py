@@ -73,7 +73,7 @@ def serve(descriptor: int, owner: int) -> NoReturn:
             if pid == 0:
                 for own in (control.detach(), woken, wakes, told, *running.values()):
                     os.close(own)
-                _be(asked, streams)
+                become(asked, streams)
             os.setpgid(pid, pid)  # before anybody knows of it
             running[pid] = told
             _tell(told, pid)
@@ -98,7 +98,7 @@ def _tell(told: int, word: int) -> None:
         os.write(told, WORD.pack(word))
 
 
-def _be(asked: int, streams: Sequence[int]) -> NoReturn:
+def become(asked: int, streams: Sequence[int]) -> NoReturn:
     """Be the process that is asked for, forked already."""
     status = 1
     try:

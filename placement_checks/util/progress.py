@@ -25,7 +25,7 @@ _doing: tuple[str, ...] = ()  # the outermost first
 
 
 @contextlib.contextmanager
-def doing(what: str) -> Iterator[None]:
+def step(what: str) -> Iterator[None]:
     """Note what is done in this block, such as "importing TensorFlow"."""
     global _doing
     before = _doing
@@ -37,18 +37,18 @@ def doing(what: str) -> Iterator[None]:
             _doing = before
 
 
-def counted(items: Sequence[_T], what: str) -> Iterator[_T]:
+def track(items: Sequence[_T], what: str) -> Iterator[_T]:
     """The items, each noted as "step 2 of 3" while it is worked on; a single one is not."""
     if len(items) == 1:
         yield from items
         return
     for number, item in enumerate(items, 1):
-        with doing(f"{what} {number} of {len(items)}"):
+        with step(f"{what} {number} of {len(items)}"):
             yield item
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[None]:
+def live() -> Iterator[None]:
     """Show what is being done in this block.
 
     On a terminal that is one line, which is erased at the end; elsewhere a line now and then. It

@@ -64,7 +64,7 @@ def gc_paused() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_for_good() -> Iterator[None]:
+def freeze_loaded() -> Iterator[None]:
     """Load in this block what stays as long as the process: no collection ever walks it.
 
     Of what importing TensorFlow costs they are a quarter, with the one at the end of the process.

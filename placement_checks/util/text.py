@@ -5,7 +5,7 @@ Text that shows what it holds, and cannot drive the terminal or page that shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 _SPAN = 4  # names that are told as the first and the last of them
 
@@ -15,18 +15,24 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def joined(things: Iterable[object]) -> str:
+def join_and(things: Iterable[object]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *first, last = [str(thing) for thing in things] or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def spanned(names: Iterable[str]) -> str:
-    """As `joined`, where four names or more that count up are told as ``gpu:1 to gpu:4``."""
+def listed(names: Sequence[object], most: int = 3) -> str:
+    """Join names for a sentence: ``a, b and c``, or ``a, b, c and 4 more`` beyond ``most``."""
+    more = len(names) - most
+    return join_and([*names[:most], f"{more:,} more"] if more > 0 else names)
+
+
+def range_text(names: Iterable[str]) -> str:
+    """As `join_and`, where four names or more that count up are told as ``gpu:1 to gpu:4``."""
     told: list[str] = []
     for run in _counting_up(names):
         told += [f"{run[0]} to {run[-1]}"] if len(run) >= _SPAN else run
-    return joined(told)
+    return join_and(told)
 
 
 def _counting_up(names: Iterable[str]) -> list[list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from placement_checks.core.baseline import Change, Difference, place_of
+from placement_checks.core.baseline import Change, Difference, device_text
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
@@ -62,7 +62,7 @@ def _as_place(name: str) -> str:
     if not name.startswith("/"):
         return name
     try:
-        return place_of(Device.parse(name))
+        return device_text(Device.parse(name))
     except InputError:
         return name
 

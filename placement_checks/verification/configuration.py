@@ -42,7 +42,12 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.program import Target
 from placement_checks.targets.names import is_module_name, is_program, kind_of, parted, script_of
 from placement_checks.util.text import close_matches
-from placement_checks.verification.policy import collecting, converted, policy_errors, rule_named
+from placement_checks.verification.policy import (
+    collect_errors,
+    convert_value,
+    policy_errors,
+    rule_named,
+)
 
 
 @dataclass(frozen=True)
@@ -195,13 +200,13 @@ def _fields(
     """The fields of a table that are valid; errors are added for the others."""
     valid: dict[str, Any] = {}
     for key, value in table.items():
-        with collecting(errors, f"{at}.{key}"):
-            valid[key] = converted(owner, key, value)
+        with collect_errors(errors, f"{at}.{key}"):
+            valid[key] = convert_value(owner, key, value)
             if key in _CHECKS:
                 _CHECKS[key](valid[key])
     for key in ("rules", "without"):
         for name in valid.get(key, ()):
-            with collecting(errors, f"{at}.{key}"):
+            with collect_errors(errors, f"{at}.{key}"):
                 rule_named(name)
     errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
     if "machine" in valid and "gpus" in valid:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Difference, Moved, Places
+from placement_checks.core.results import Difference, MovedOp, Places
 
 
 def compare(old: Placement, new: Placement) -> Difference:
@@ -22,7 +22,7 @@ def compare(old: Placement, new: Placement) -> Difference:
         new.program,
         len(before.keys() & after.keys()),
         [
-            Moved(name, types[name], places, after[name])
+            MovedOp(name, types[name], places, after[name])
             for name, places in before.items()
             if name in after and places != after[name]
         ],

@@ -14,7 +14,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import impact_of
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
 
@@ -96,7 +96,7 @@ def verify(
     """
     evidence = Evidence.of(evidence)
     rules = rules_of(evidence, policies, only, without)
-    with doing(f"judging {evidence.placement.program}"), gc_paused():
+    with step(f"judging {evidence.placement.program}"), gc_paused():
         verdicts = [_judged(rule, evidence) for rule in rules]
     return Report(
         evidence, with_causes(verdicts, {rule.name: rule.explained_by for rule in rules})

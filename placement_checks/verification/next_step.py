@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.program import Program
-from placement_checks.core.results import Finding, Impact, Report, worst_impact
+from placement_checks.core.results import Finding, Report, worst_impact
 from placement_checks.report.common.findings import grouped
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural

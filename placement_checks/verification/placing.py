@@ -20,7 +20,7 @@ from placement_checks.core.op_types import INITIALISATION_TESTS, NO_OP, VARIABLE
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, Target
 from placement_checks.core.script import Script
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 
 _REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALISATION_TESTS | {NO_OP}
@@ -91,12 +91,12 @@ class Request:
 
     def placed(self, devices: Devices = "auto") -> Evidence:
         """Where the placer puts the ops; as for `place`."""
-        from placement_checks.placer.placing import placing
+        from placement_checks.placer.placing import place_async
 
         graph_def = self.built.graph_def
         with (
-            doing(f"placing {self.requested.program}"),
-            placing(self.requested, graph_def, self.machine, devices) as placed,
+            step(f"placing {self.requested.program}"),
+            place_async(self.requested, graph_def, self.machine, devices) as placed,
         ):
             evidence = self.evidence  # while the placer works
             with gc_paused():

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.rules.base import Rule
-from placement_checks.rules.plugins import Unloaded
+from placement_checks.rules.plugins import FailedPlugin
 from placement_checks.rules.registry import RULES
 from placement_checks.util.text import did_you_mean
 
@@ -32,7 +32,7 @@ _DESCRIPTIONS: Mapping[Any, str] = {
 }
 
 
-def converted(owner: type[Any], name: str, value: object) -> Any:
+def convert_value(owner: type[Any], name: str, value: object) -> Any:
     """A value as that field of a dataclass holds it: a tuple for a list, and for a single name.
 
     Raises:
@@ -60,7 +60,7 @@ def _listed(fields: Sequence[str]) -> str:
 
 
 @contextmanager
-def collecting(errors: list[ConfigError], at: str) -> Iterator[None]:
+def collect_errors(errors: list[ConfigError], at: str) -> Iterator[None]:
     """Add an error that is raised within to ``errors``, as one of the field ``at``."""
     try:
         yield
@@ -142,9 +142,9 @@ def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
         PlacementError: a field that the rule does not have, or a value that is not valid.
     """
     rule = RULES[name]
-    if issubclass(rule, Unloaded):
+    if issubclass(rule, FailedPlugin):
         return rule()  # judging says why, which is more than that it has no such field
-    return rule(**{field: converted(rule, field, value) for field, value in values.items()})
+    return rule(**{field: convert_value(rule, field, value) for field, value in values.items()})
 
 
 def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
@@ -160,7 +160,7 @@ def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
             errors.append(ConfigError(f"{at}{name}", "is not a table of fields"))
             continue
         for field, value in values.items():
-            with collecting(errors, f"{at}{name}.{field}"):
+            with collect_errors(errors, f"{at}{name}.{field}"):
                 make_rule(name, {field: value})
     return errors
 

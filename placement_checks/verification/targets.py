@@ -13,7 +13,7 @@ from placement_checks.core.program import Program, Target
 from placement_checks.core.script import Script
 from placement_checks.logs import STDIN, read_logs
 from placement_checks.targets.names import GRAPH_SUFFIXES, check, kind_of
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
 
@@ -88,7 +88,7 @@ def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
     machine = _machine(settings)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
-    with doing(f"reading {log_file}"):
+    with step(f"reading {log_file}"):
         log = read_logs([log_file])
     if program is None:
         return Evidence(log.placement(machine))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from placement_checks import Device
-from placement_checks.analysis.step.schedule import observed_overlap, possible_overlap, simulated
+from placement_checks.analysis.step.schedule import observed_overlap, possible_overlap, simulate
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 
 HOST, *GPUS = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2"))
@@ -46,7 +46,7 @@ def test_a_host_does_not_keep_towers_apart() -> None:
     trace = Trace(16, [], tasks)
 
     assert possible_overlap(trace, TOWERS[:2]) == [(0, 1, 1.0)]
-    timeline = simulated(trace.ops)
+    timeline = simulate(trace.ops)
     assert timeline is not None
     assert timeline.seconds == 57
 
@@ -60,7 +60,7 @@ def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once() -> Non
 def test_of_ops_that_wait_for_each_other_there_is_no_schedule() -> None:
     trace = Trace(16, [], [TimedOp("a", GPUS[0], 1, [1]), TimedOp("b", GPUS[1], 1, [0])])
 
-    assert simulated(trace.ops) is None
+    assert simulate(trace.ops) is None
     assert possible_overlap(trace, TOWERS[:2]) == []
 
 

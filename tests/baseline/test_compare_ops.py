@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.graphs import placement
 
 from placement_checks import Placement
-from placement_checks.baseline.build import Group, Site, baseline_of
+from placement_checks.baseline.build import Group, Site, build_baseline
 from placement_checks.baseline.compare_ops import Allowed
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
@@ -55,7 +55,7 @@ def looked_up(baseline: Baseline, spread: AnySpread) -> Allowed:
 
 
 def baseline(spread: AnySpread) -> Baseline:
-    return parse(render(baseline_of(spread)), "any.txt")  # type: ignore[arg-type]
+    return parse(render(build_baseline(spread)), "any.txt")  # type: ignore[arg-type]
 
 
 @given(spreads)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks.figures import GOALS, Figures, Record, lines
 
-from placement_checks.targets.importing import as_script
+from placement_checks.targets.importing import emulate_script_environment
 from placement_checks.testing.benchmark import Timings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ FIGURES = "figures"  # the entry of `extra_info`
 
 @pytest.fixture(scope="module")
 def mnist(fixtures: Path) -> ModuleType:
-    with as_script(fixtures / "mnist.py"):
+    with emulate_script_environment(fixtures / "mnist.py"):
         return import_module("mnist")
 
 

@@ -14,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import place, verify
 from placement_checks.capture.in_process.builder import built_program, noting_eager_code
-from placement_checks.capture.in_process.recorder import Building
+from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, WatchedCode
@@ -58,7 +58,7 @@ def train(layers: int) -> None:
 
 
 @contextmanager
-def traced(layers: int) -> Iterator[Building]:
+def traced(layers: int) -> Iterator[BuildRecorder]:
     """What was noted of a program that is about to take its first step."""
     ask_for_cpus(3)
     with noting_eager_code(Program("program", lambda: None), 2) as building:
@@ -67,7 +67,7 @@ def traced(layers: int) -> Iterator[Building]:
         yield building
 
 
-def judged(building: Building) -> int:
+def judged(building: BuildRecorder) -> int:
     """How many ops there are, after all rules have judged them."""
     code = WatchedCode("program")
     code.built = built_program(building.program, 2, building.trained(), lambda _: Missing("one"))
@@ -82,7 +82,7 @@ def test_reading_and_judging_a_traced_step(benchmark: BenchmarkFixture, record: 
         pytest.skip("tracing so many ops takes 10 s: --benchmark-only")
     spent: list[float] = []
 
-    def judge(building: Building) -> None:
+    def judge(building: BuildRecorder) -> None:
         begin = time.process_time()
         ops = judged(building)
         spent.append(time.process_time() - begin)

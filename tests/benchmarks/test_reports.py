@@ -13,7 +13,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from rich.console import Console
 from support.reports import broken, finding, report
 
-from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import write
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
@@ -21,10 +21,10 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 FINDINGS = 10_000
 
 
-@pytest.mark.parametrize("extent", [Extent.BRIEF, Extent.FULL])
+@pytest.mark.parametrize("extent", [DetailLevel.BRIEF, DetailLevel.FULL])
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "each another"])
 def test_many_findings(
-    benchmark: BenchmarkFixture, record: Record, fixtures: Path, extent: Extent, alike: bool
+    benchmark: BenchmarkFixture, record: Record, fixtures: Path, extent: DetailLevel, alike: bool
 ) -> None:
     source = fixtures / "mnist.py"
     found = [
@@ -52,6 +52,6 @@ def test_many_findings(
 
     benchmark.pedantic(cost, rounds=3)
 
-    if extent is Extent.FULL and not alike:
+    if extent is DetailLevel.FULL and not alike:
         record(figures.REPORT, costs)
     benchmark.extra_info["CPU s"] = [round(each, 3) for each in costs]

@@ -82,7 +82,7 @@ FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too d
 STAGES = {
     "placement_checks.targets.importing._load_file": None,
     "placement_checks.capture.programs.build": None,
-    "placement_checks.placer.placing.placing": "placeable",
+    "placement_checks.placer.placing.place_async": "placeable",
     "placement_checks.verification.running._traced": "towers-overlap",
     "placement_checks.run.compare.measure.measure": "weights-equal",
     "placement_checks.run.compare.pair.runnable": "gradients-equal",
@@ -380,7 +380,7 @@ def test_a_placer_that_died_leaves_what_is_asked_for(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = PlacerError("the placer", "died", "look at its log")
-    monkeypatch.setattr("placement_checks.placer.placing.placing", failing(died))
+    monkeypatch.setattr("placement_checks.placer.placing.place_async", failing(died))
 
     ran = run("verify", "train.py:towers")
 

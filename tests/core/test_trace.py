@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from placement_checks import Device
 from placement_checks.analysis.step.schedule import overlaps
 from placement_checks.core.devices import LOCALHOST
-from placement_checks.core.trace import OpSpan, Timeline, merged
+from placement_checks.core.trace import OpSpan, Timeline, merge_spans
 
 HOST, *GPUS = (
     Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2")
@@ -52,11 +52,11 @@ def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(
     starts = sorted(second for second in seconds if second - 1 not in seconds)
     ends = sorted(second + 1 for second in seconds if second + 1 not in seconds)
 
-    assert merged(given_spans) == list(zip(starts, ends, strict=True))
+    assert merge_spans(given_spans) == list(zip(starts, ends, strict=True))
 
 
 def test_spans_that_touch_become_one() -> None:
-    assert merged([(2, 3), (0, 1), (1, 2), (5, 6)]) == [(0, 3), (5, 6)]
+    assert merge_spans([(2, 3), (0, 1), (1, 2), (5, 6)]) == [(0, 3), (5, 6)]
 
 
 @given(some_spans, some_spans)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from placement_checks import Machine, PlacementError, place
 from placement_checks.core.missing import Missing
-from placement_checks.placer.placing import prepared
+from placement_checks.placer.placing import prepare_graph_def
 
 tf1 = tf.compat.v1
 
@@ -48,7 +48,7 @@ def test_large_constants_are_not_sent_but_those_that_shapes_depend_on_are() -> N
         tf.split(tf1.placeholder(tf.float32, [1000]), sizes, name="parts")
     graph_def = graph.as_graph_def()
 
-    graph_def = prepared(graph_def, Machine.local())
+    graph_def = prepare_graph_def(graph_def, Machine.local())
 
     assert graph_def.ByteSize() < 100_000
     placement = place(graph).placement
@@ -61,7 +61,7 @@ def test_a_graph_without_a_job_is_placed_on_the_local_host_only() -> None:
         tf1.placeholder(tf.float32, name="x")
     graph_def = graph.as_graph_def()
 
-    graph_def = prepared(graph_def, Machine.local())
+    graph_def = prepare_graph_def(graph_def, Machine.local())
 
     assert graph_def.node[0].device == "/job:localhost/replica:0/task:0/device:GPU:1"
 

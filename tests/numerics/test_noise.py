@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placement_checks.numerics.block_statistics import mean_over, noise_of, uncertain_elements
+from placement_checks.numerics.block_statistics import noise_of, uncertain_elements, weighted_mean
 
 
 def arrays(**values: object) -> dict[str, np.ndarray]:
@@ -54,6 +54,6 @@ def test_the_mean_over_parts_weights_them_by_their_rows() -> None:
         ((3,), arrays(w=[8.0, 0.0], b=1.0)),
     ]
 
-    mean = mean_over(parts, 4)
+    mean = weighted_mean(parts, 4)
 
     assert {name: value.tolist() for name, value in mean.items()} == {"w": [5.0, 6.0], "b": 0.25}

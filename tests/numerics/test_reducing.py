@@ -14,9 +14,9 @@ from placement_checks.core.measurement import Sample, Trial
 from placement_checks.numerics.comparing import differing, divided, gradients
 from placement_checks.numerics.diagnosis import diagnoses
 from placement_checks.numerics.reducing import (
+    build_trial,
+    select_all,
     step_elements,
-    taken_of,
-    trial_of,
     variable_step,
 )
 from placement_checks.numerics.row_weights import Diagnosis
@@ -29,14 +29,14 @@ def both(found: dict[str, Any], seed: int = 0) -> tuple[Trial, Trial]:
     """A batch with all elements, and the same with some."""
     given = problem(seed, 12, SHAPES)
     whole = given.trial(found, SPLIT)
-    some = trial_of(12, SPLIT, whole.expected, whole.found, whole.noise)
+    some = build_trial(12, SPLIT, whole.expected, whole.found, whole.noise)
 
     def samples(of: Any) -> list[Sample]:
-        return [Sample(each.rows, taken_of(each.gradients, some.elements)) for each in of]
+        return [Sample(each.rows, select_all(each.gradients, some.elements)) for each in of]
 
     return whole, replace(
         some,
-        start=taken_of(given.start, some.elements),
+        start=select_all(given.start, some.elements),
         per_tower=samples(whole.per_tower),
         per_row=samples(whole.per_row),
     )
@@ -64,7 +64,7 @@ def test_of_a_large_gradient_some_elements_are_kept() -> None:
 def test_of_many_gradients_fewer_are_kept(names: int) -> None:
     values = {f"v{number}": np.ones((70, 60 + number % 50)) for number in range(names)}
 
-    trial = trial_of(4, (), values, values, dict.fromkeys(values, 0.0))
+    trial = build_trial(4, (), values, values, dict.fromkeys(values, 0.0))
 
     assert 490 * names <= sum(value.size for value in trial.expected.values()) <= 700_000
 
@@ -153,7 +153,7 @@ def test_of_a_gradient_that_is_nearly_all_zeros_the_others_are_kept() -> None:
     found = given.times(spread([2, 0], SPLIT))
     whole = given.trial(found, SPLIT)
 
-    some = trial_of(12, SPLIT, whole.expected, whole.found, whole.noise)
+    some = build_trial(12, SPLIT, whole.expected, whole.found, whole.noise)
 
     assert np.count_nonzero(some.expected["table"]) == 1200
     assert 4000 < some.expected["table"].size <= 4096
@@ -231,4 +231,4 @@ def test_no_copy_of_a_whole_array_is_made() -> None:
         )
         < 1.5
     )
-    assert peak_of(lambda: trial_of(4, (), {"w": expected}, {"w": found}, names)) < 12
+    assert peak_of(lambda: build_trial(4, (), {"w": expected}, {"w": found}, names)) < 12

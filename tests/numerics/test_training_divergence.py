@@ -15,7 +15,7 @@ from placement_checks.core.measurement import NO_STEPS, Array, Measurement, Traj
 from placement_checks.core.missing import Missing
 from placement_checks.numerics.training_divergence import (
     Divergence,
-    compared,
+    compare_variables,
     compensated_factor,
     is_proportional,
     trained_variable_of,
@@ -40,7 +40,7 @@ def after(
         dtypes={**dict.fromkeys(steps.steps[0], "float32"), **(dtypes or {})},
         trajectory=steps,
     )
-    equal, apart = compared(numbers, steps, **more)
+    equal, apart = compare_variables(numbers, steps, **more)
     assert len(equal) + len(apart) == len(steps.steps[0])
     return (
         {same.variable: same.state for same in equal},
@@ -56,7 +56,7 @@ def test_two_rows_tell_too_little_of_the_noise(
     batch = Trial(rows, (), {}, {}, {})
     numbers = measurement(batch, dtypes={"w": "float32"}, trajectory=steps)
 
-    equal, _ = compared(numbers, steps)
+    equal, _ = compare_variables(numbers, steps)
 
     assert {same.variable: same.state for same in equal} == states
 
@@ -116,7 +116,7 @@ def test_the_state_is_that_after_the_last_step() -> None:
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7 + 20 * ONE]])
     numbers = measurement(dtypes={"w": "float32"}, trajectory=steps)
 
-    ((same,), apart) = compared(numbers, steps)
+    ((same,), apart) = compare_variables(numbers, steps)
 
     assert not apart
     assert same.error == pytest.approx(20 / 7, rel=1e-3)
@@ -478,7 +478,7 @@ def test_variables_that_go_where_rounding_takes_them(
         [batch({"w": 1, "v": 1}, noisy)],
         [sound, batch({"w": 1, "v": 1}, noisy)],
     ):
-        equal, departed = compared(walked(*trials, trajectory=steps), steps)
+        equal, departed = compare_variables(walked(*trials, trajectory=steps), steps)
         assert [same.variable for same in equal] == left
         assert {divergence.difference.variable for divergence in departed} == apart
 
@@ -501,7 +501,7 @@ def test_gradients_may_be_coarser_than_the_variables(
     )
     numbers = walked(trajectory=steps, dtypes={"w": "float64"}, precisions={"w": precision})
 
-    equal, apart = compared(numbers, steps)
+    equal, apart = compare_variables(numbers, steps)
 
     assert [
         difference.state for difference in (*equal, *(other.difference for other in apart))
@@ -519,7 +519,7 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
     numbers = measurement(trajectory=steps, dtypes=dict.fromkeys("wv", "float32"))
 
     def apart(**precisions: str) -> list[str]:
-        _, found = compared(replace(numbers, precisions=precisions), steps, tolerance=0.5)
+        _, found = compare_variables(replace(numbers, precisions=precisions), steps, tolerance=0.5)
         return [divergence.difference.variable for divergence in found]
 
     assert apart(w="float32", v="float32") == ["w"]
@@ -537,7 +537,7 @@ def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
     dtypes = {"w": "float32", "mean": "float32", "step": "int64"}
     numbers = walked(trajectory=steps, dtypes=dtypes, precisions={"w": "float16"})
 
-    equal, _ = compared(numbers, steps)
+    equal, _ = compare_variables(numbers, steps)
 
     assert {same.variable: same.state for same in equal} == {
         "w": "too-coarse",

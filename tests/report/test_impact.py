@@ -11,8 +11,9 @@ from support.reports import broken, finding, report, written
 from support.towers import program
 
 from placement_checks import Report, Verdict
-from placement_checks.core.results import Impact, by_impact
-from placement_checks.report.formats.locations import ranked
+from placement_checks.core.impact import Impact
+from placement_checks.core.results import by_impact
+from placement_checks.report.formats.locations import rank_root_causes
 
 KEPT = Verdict("kept-rule", "kept", "assigned")
 
@@ -78,7 +79,7 @@ def test_a_list_has_all_of_the_training_before_the_layout() -> None:
     slow = [finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(2)]
     program = report(broken("slow", *slow), broken("wrong", *wrong), broken("wrong-too", wrong[0]))
 
-    told = [(each.rule, each.group.first.object) for each in ranked([program])]
+    told = [(each.rule, each.group.first.object) for each in rank_root_causes([program])]
 
     assert told == [
         ("wrong", "w0"),
@@ -94,7 +95,7 @@ def test_what_many_programs_share_is_not_before_what_is_worse_in_one() -> None:
     slow = broken("slow", finding("v", impact=Impact.LAYOUT))
     wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
 
-    told = ranked([report(slow, program=name) for name in "pq"] + [report(slow, wrong)])
+    told = rank_root_causes([report(slow, program=name) for name in "pq"] + [report(slow, wrong)])
 
     assert [each.rule for each in told] == ["wrong", "slow"]
 

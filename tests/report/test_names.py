@@ -23,7 +23,7 @@ from placement_checks.report.common import json as json_report
 from placement_checks.report.page.data import program_data
 from placement_checks.report.page.write import page as picture_page
 from placement_checks.report.text import writer
-from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.findings import DetailLevel
 from placement_checks.verification.diff import compare
 
 HOSTILE = ["w\x1b[31mX", "a\nKEPT all is well", "gnp.\u202egpu", "b\x9b2J\x7f", "half\udcff"]
@@ -66,7 +66,7 @@ def in_format(format: str) -> str:
 
 FORMS: dict[str, Callable[[], str]] = {
     "text": lambda: console_text(
-        lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
+        lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, DetailLevel.FULL)
     ),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
@@ -75,7 +75,7 @@ FORMS: dict[str, Callable[[], str]] = {
     ),
     "page": lambda: page(
         "\x1b[2J",
-        lambda to: writer.write([verify(graph("GPU:0"))], to, Extent.FULL),
+        lambda to: writer.write([verify(graph("GPU:0"))], to, DetailLevel.FULL),
         [Picture(drawn(), "\x07")],
     ),
     "picture": lambda: picture_page([program_data(verify(graph("GPU:0")))], "\x1b[2J"),

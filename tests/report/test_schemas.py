@@ -17,11 +17,11 @@ from support.timings import loop, timing
 from support.towers import host, on, program
 
 from placement_checks import Device, Verdict
-from placement_checks.analysis.step.transfers import copies, sent
+from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.core.baseline import Change, Copies, Crossing
 from placement_checks.core.baseline import Difference as BaselineDifference
 from placement_checks.core.errors import InputError
-from placement_checks.core.results import Difference, Moved
+from placement_checks.core.results import Difference, MovedOp
 from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
 from placement_checks.report.commands import diff, log, place
@@ -29,7 +29,7 @@ from placement_checks.report.commands import time as timing_report
 from placement_checks.report.common import baseline
 from placement_checks.report.common import json as json_report
 from placement_checks.report.schemas import NAMES, schema
-from placement_checks.testing.report_contents import Judged, document
+from placement_checks.testing.report_contents import TestJudgement, document
 
 ERROR = InputError("b.py", "is not there", "name another")
 DIFFERENT = BaselineDifference(
@@ -62,7 +62,7 @@ def verify_documents() -> Iterator[str]:
     yield json_report.render([full], [ERROR, ERROR])
     yield json_report.render([], [ERROR])
     yield json_report.render([], [])
-    yield json_report.written(document({"test_it.py::test": Judged("passed", [full])}))
+    yield json_report.to_json(document({"test_it.py::test": TestJudgement("passed", [full])}))
 
 
 def time_documents() -> Iterator[str]:
@@ -74,7 +74,7 @@ def time_documents() -> Iterator[str]:
 
 
 def diff_documents() -> Iterator[str]:
-    moved = [Moved("w", "VariableV2", (CPU,), (GPU, CPU))]
+    moved = [MovedOp("w", "VariableV2", (CPU,), (GPU, CPU))]
     yield diff.render_json(Difference("a", "b", 2, moved, {"x": "Add"}, {"y": ""}, ["a: cut"]))
     yield diff.render_json(Difference("a", "b", 0, [], {}, {}))
     yield baseline.render_json(DIFFERENT)
@@ -90,7 +90,7 @@ def log_documents() -> Iterator[str]:
 def place_documents() -> Iterator[str]:
     outputs = {"tower_0/w/read": (4,)}
     graph = program(host("x", "Placeholder"), on(0, "tower_0/x", "Add", "x"), outputs=outputs)
-    yield "\n".join(place.render_json(graph, sent(graph, copies(graph))))
+    yield "\n".join(place.render_json(graph, sent_tensors(graph, copies(graph))))
     yield "\n".join(place.render_json(placement(machine=None, placer=None), []))
 
 

@@ -14,7 +14,7 @@ from support.graphs import op, placement
 from placement_checks import RULES, verify
 from placement_checks.core.errors import ConfigError
 from placement_checks.rules import entry_points as rules_of_others
-from placement_checks.rules.plugins import loaded
+from placement_checks.rules.plugins import load
 from placement_checks.rules.registry import NAMES
 
 GRAPH = placement(op("a", "MatMul", "", "GPU:1"), op("b", "MatMul", "", "GPU:0"))
@@ -35,8 +35,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def forget() -> None:
-    rules_of_others.found.cache_clear()
-    loaded.cache_clear()
+    rules_of_others.discover.cache_clear()
+    load.cache_clear()
 
 
 def test_a_rule_of_others_is_listed_last_and_judged(install: Install) -> None:

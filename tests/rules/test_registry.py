@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from placement_checks import Evidence, Verdict
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
-from placement_checks.core.results import Impact
 from placement_checks.rules import registry
 from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import NAMES, RULES, impact_of

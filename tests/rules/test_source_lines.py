@@ -6,7 +6,7 @@ import pytest
 from support.graphs import HandWrittenDetails, op, placement
 
 from placement_checks.core.placement import Frame
-from placement_checks.rules.source_lines import frames_beside
+from placement_checks.rules.source_lines import frames_up_to
 
 
 class Details(HandWrittenDetails):
@@ -37,4 +37,4 @@ def test_the_line_is_in_a_function_that_built_both(
     details = Details({"a": lines, "b": others}, {}, {}, {}, {})
     graph = replace(placement(op("a", "Mul"), op("b", "Mul")), details=details)
 
-    assert frames_beside(graph, "a", "b") == tuple(f"net.py:{number}" for number in expected)
+    assert frames_up_to(graph, "a", "b") == tuple(f"net.py:{number}" for number in expected)

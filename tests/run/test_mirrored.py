@@ -11,7 +11,10 @@ import tensorflow as tf
 from support import pairs
 
 from placement_checks.core.measurement import Measurement
-from placement_checks.numerics.training_divergence import compared, variables_with_stale_copies
+from placement_checks.numerics.training_divergence import (
+    compare_variables,
+    variables_with_stale_copies,
+)
 
 tf1 = tf.compat.v1
 
@@ -54,7 +57,7 @@ def single() -> dict[str, Any]:
 
 def apart(measured: Measurement) -> list[str]:
     assert measured.trajectory
-    found = compared(measured, measured.trajectory, scale=measured.scale)[1]
+    found = compare_variables(measured, measured.trajectory, scale=measured.scale)[1]
     return [divergence.difference.variable for divergence in found]
 
 
@@ -69,7 +72,7 @@ def test_every_copy_is_compared(gpus: int) -> None:
     names = [f"{name}{slot}" for name in ("w", "b") for slot in ("", "/Momentum")] + ["count"]
     copies = {f"{name}/replica_{i}" for name in names for i in range(1, gpus)}
     assert measured.trajectory
-    assert {same.variable for same in compared(measured, measured.trajectory)[0]} == {
+    assert {same.variable for same in compare_variables(measured, measured.trajectory)[0]} == {
         *names,
         *copies,
     }

@@ -12,7 +12,7 @@ from support import pairs, towers
 
 from placement_checks.capture.programs import load
 from placement_checks.core.program import Gradient, Program
-from placement_checks.run.preconditions import changed
+from placement_checks.run.preconditions import clipped_gradients
 from placement_checks.run.runnable import runnable
 
 tf1 = tf.compat.v1
@@ -63,7 +63,9 @@ def test_gradients_are_changed_by_what_depends_on_them(
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         return pairs.towers(num_gpus, optimizer=lambda: Changing(0.1))
 
-    assert set(changed(runnable(load(Program("towers", towers), 2), "simulated"))) == names
+    assert (
+        set(clipped_gradients(runnable(load(Program("towers", towers), 2), "simulated"))) == names
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_what_a_strategy_adds_up_is_not_changed(kind: str, found: list[str]) -> 
     taken = SimpleNamespace(gradients={"w": Gradient("sum:0")})
     program: Any = SimpleNamespace(placement=towers.program(sums), gradient_tensors=taken)
 
-    assert list(changed(program)) == found
+    assert list(clipped_gradients(program)) == found
 
 
 def test_a_branch_changes_gradients_where_they_choose_it() -> None:
@@ -91,7 +93,7 @@ def test_a_branch_changes_gradients_where_they_choose_it() -> None:
         taken = SimpleNamespace(gradients={"w": Gradient("choice:0")})
         placement = towers.program(norm, rows, choice, padded)
         program: Any = SimpleNamespace(placement=placement, gradient_tensors=taken)
-        return list(changed(program))
+        return list(clipped_gradients(program))
 
     assert chosen_by("rows") == []
     assert chosen_by("norm") == ["w"]

@@ -12,7 +12,7 @@ from support.graphs import placement
 from placement_checks import Finding, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
-from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import write
 
 
@@ -37,7 +37,7 @@ def report(*verdicts: Verdict, program: str = "p") -> Report:
     return Report(Evidence(placement(program=program)), verdicts)
 
 
-def written(*reports: Report, extent: Extent = Extent.BRIEF, width: int = 40) -> str:
+def written(*reports: Report, extent: DetailLevel = DetailLevel.BRIEF, width: int = 40) -> str:
     """Narrower than the lines, which must not be broken again."""
     file = StringIO()
     write(reports, Console(file=file, width=width), extent)

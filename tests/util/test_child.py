@@ -15,7 +15,7 @@ import psutil
 import pytest
 from support.descriptors import open_files
 
-from placement_checks.util.child import Child, Ended, ending
+from placement_checks.util.child import Child, Ended, describe_exit
 from placement_checks.util.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ OBEDIENT = """
     from placement_checks.util import child
     def main():
         child.end_with_parent()
-        replies = child.answer_stream()
+        replies = child.reserve_stdout()
         print("started", flush=True)
         for line in sys.stdin:
             replies.write(str(eval(line)).encode() + b"\\n")
@@ -251,7 +251,7 @@ def test_it_ends_with_its_owner_though_a_process_forked_from_that_holds_its_inpu
     ("code", "words"), [(0, "ended with status 0"), (-15, "was ended by SIGTERM")]
 )
 def test_ending(code: int, words: str) -> None:
-    assert ending(code) == words
+    assert describe_exit(code) == words
 
 
 def test_the_user_s_folder_is_not_searched_for_modules(

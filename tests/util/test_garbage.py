@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from placement_checks.util.resources import gc_paused, kept_for_good
+from placement_checks.util.resources import freeze_loaded, gc_paused
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -20,7 +20,7 @@ def test_the_collector_rests_and_is_left_as_it_was(enabled: bool) -> None:
 
 
 def test_what_is_kept_for_good_is_walked_no_more() -> None:
-    with kept_for_good():
+    with freeze_loaded():
         assert not gc.isenabled()
         kept = [object()]
 

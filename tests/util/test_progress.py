@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from placement_checks.util import progress
-from placement_checks.util.progress import counted, doing
+from placement_checks.util.progress import step, track
 
 ERASED = "\r\x1b[2K"
 QUICK = "progress._REDRAWN_EVERY = progress._TOLD_EVERY = 0.02\n"
 WORK = """
-with progress.doing("building train.py:build"), progress.shown():
+with progress.step("building train.py:build"), progress.live():
     print("a report")
     time.sleep(0.5)
 print("threads", threading.active_count())
@@ -155,7 +155,7 @@ def test_a_full_pipe_that_nobody_reads_does_not_hold_the_work_up() -> None:
 def test_an_interrupt_erases_the_line_too() -> None:
     interrupted = """
 try:
-    with progress.doing("building"), progress.shown():
+    with progress.step("building"), progress.live():
         time.sleep(0.5)
         raise KeyboardInterrupt
 except KeyboardInterrupt:
@@ -169,7 +169,7 @@ except KeyboardInterrupt:
 
 def test_it_is_shown_where_standard_error_led_at_first(tmp_path: Path) -> None:
     redirected = f"""
-with progress.doing("importing TensorFlow"), progress.shown():
+with progress.step("importing TensorFlow"), progress.live():
     os.dup2(os.open({str(tmp_path / "held")!r}, os.O_WRONLY | os.O_CREAT), 2)
     time.sleep(0.5)
 """
@@ -179,7 +179,7 @@ with progress.doing("importing TensorFlow"), progress.shown():
 
 def test_lines_of_user_code_stay_whole_in_a_pipe() -> None:
     printing = """
-with progress.doing("building"), progress.shown():
+with progress.step("building"), progress.live():
     for number in range(200):
         print("user", number, "says so", file=sys.stderr)
         time.sleep(0.002)
@@ -192,24 +192,24 @@ with progress.doing("building"), progress.shown():
 
 
 def test_what_is_done_is_told_from_the_outside_in() -> None:
-    with doing("running train.py:build"):
-        told = [progress._what() for _ in counted("abc", "step")]
+    with step("running train.py:build"):
+        told = [progress._what() for _ in track("abc", "step")]
         assert progress._what() == "running train.py:build"
     assert told == [f"running train.py:build: step {number} of 3" for number in (1, 2, 3)]
     assert progress._what() == "working"
 
 
 def test_one_of_one_is_not_counted() -> None:
-    with doing("running"):
-        assert [progress._what() for _ in counted("a", "step")] == ["running"]
+    with step("running"):
+        assert [progress._what() for _ in track("a", "step")] == ["running"]
 
 
 def test_a_loop_that_was_left_by_an_error_is_over() -> None:
-    steps = counted("abc", "step")
-    with contextlib.suppress(ZeroDivisionError), doing("running"):
+    steps = track("abc", "step")
+    with contextlib.suppress(ZeroDivisionError), step("running"):
         for _ in steps:
             raise ZeroDivisionError
     assert progress._what() == "working"
-    with doing("judging"):
+    with step("judging"):
         steps.close()  # type: ignore[attr-defined]
         assert progress._what() == "judging"

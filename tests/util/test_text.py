@@ -9,10 +9,11 @@ from placement_checks.util.text import (
     close_matches,
     did_you_mean,
     file_size,
-    joined,
+    join_and,
+    listed,
     nearest,
     plural,
-    spanned,
+    range_text,
 )
 
 
@@ -27,8 +28,8 @@ def test_counted(number: int, text: str) -> None:
     ("things", "text"),
     [([], ""), (["a"], "a"), (["a", "b"], "a and b"), ((1, 2, 3), "1, 2 and 3")],
 )
-def test_listed(things: list[object], text: str) -> None:
-    assert joined(things) == text
+def test_join_and(things: list[object], text: str) -> None:
+    assert join_and(things) == text
 
 
 @pytest.mark.parametrize(
@@ -93,10 +94,25 @@ def test_difflib_is_loaded_for_a_wrong_word_alone() -> None:
 def test_names_that_count_up_are_told_by_the_first_and_the_last(
     numbers: tuple[int, ...], text: str
 ) -> None:
-    assert spanned(f"/gpu:{number}" for number in numbers) == text
+    assert range_text(f"/gpu:{number}" for number in numbers) == text
 
 
 def test_names_that_count_up_have_one_stem() -> None:
     names = ["a", "/gpu:0", "/cpu:1", "/gpu:2", "/gpu:3", "b"]
 
-    assert spanned(names) == "a, /gpu:0, /cpu:1, /gpu:2, /gpu:3 and b"
+    assert range_text(names) == "a, /gpu:0, /cpu:1, /gpu:2, /gpu:3 and b"
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a and b"),
+        (["a", "b", "c"], "a, b and c"),
+        (["a", "b", "c", "d"], "a, b, c and 1 more"),
+        ([*range(2000)], "0, 1, 2 and 1,997 more"),
+    ],
+)
+def test_listed(names: list[object], text: str) -> None:
+    assert listed(names) == text

@@ -9,7 +9,7 @@ from placement_checks import Device
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.core.results import Moved
+from placement_checks.core.results import MovedOp
 from placement_checks.logs import Log, Record
 from placement_checks.verification.diff import compare
 
@@ -33,7 +33,7 @@ def test_moved_added_and_removed() -> None:
     difference = compare(old, new)
 
     assert difference
-    assert difference.moved == [Moved("a", "Add", (CPU,), (GPU,))]
+    assert difference.moved == [MovedOp("a", "Add", (CPU,), (GPU,))]
     assert (difference.removed, difference.added) == ({"b": "Mul"}, {"c": "Sub"})
 
 
@@ -43,7 +43,7 @@ def test_an_op_on_several_devices_is_compared_as_a_whole() -> None:
     one = placement(op("a", "Add", "", "CPU:0"))
 
     assert not compare(old.placement(), new.placement())
-    assert compare(old.placement(), one).moved == [Moved("a", "Add", (CPU, GPU), (CPU,))]
+    assert compare(old.placement(), one).moved == [MovedOp("a", "Add", (CPU, GPU), (CPU,))]
 
 
 def test_the_devices_of_an_op_are_counted_through() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from placement_checks import RULES
 from placement_checks.core.errors import ConfigError, InputError
-from placement_checks.verification.policy import collecting, converted
+from placement_checks.verification.policy import collect_errors, convert_value
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Fields:
     ],
 )
 def test_a_value_that_fits(name: str, value: object, found: object) -> None:
-    fit = converted(Fields, name, value)
+    fit = convert_value(Fields, name, value)
 
     assert (fit, type(fit)) == (found, type(found))
 
@@ -89,7 +89,7 @@ NO_WAYS: Sequence[Any] = ("Fast", 1, [])
 )
 def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        converted(Fields, name, value)
+        convert_value(Fields, name, value)
 
     assert (refused.value.message, refused.value.fix) == (f"{value!r} does not fit", fix)
 
@@ -109,7 +109,7 @@ def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
 )
 def test_a_field_that_there_is_not(rule: str, name: str, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        converted(RULES[rule], name, 1)
+        convert_value(RULES[rule], name, 1)
 
     assert (refused.value.message, refused.value.fix) == ("is not a known field", fix)
 
@@ -122,10 +122,10 @@ def test_each_field_of_a_rule_takes_its_default_and_says_what_it_takes(
     rule: type[Any], name: str
 ) -> None:
     default = getattr(rule(), name)
-    assert converted(rule, name, default) == default
+    assert convert_value(rule, name, default) == default
 
     with pytest.raises(ConfigError, match=r"does not fit; give (a|')"):
-        converted(rule, name, object)
+        convert_value(rule, name, object)
 
 
 anything = st.recursive(
@@ -137,7 +137,7 @@ anything = st.recursive(
 @given(st.sampled_from([field.name for field in dataclasses.fields(Fields)]), anything)
 def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) -> None:
     try:
-        found = converted(Fields, name, value)
+        found = convert_value(Fields, name, value)
     except ConfigError:
         return
     assert found in (value, (value,), tuple(value) if isinstance(value, list) else value)
@@ -154,7 +154,7 @@ def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) ->
 def test_errors_are_collected_where_they_stand(error: ConfigError, text: str) -> None:
     errors: list[ConfigError] = []
 
-    with collecting(errors, "a.b"):
+    with collect_errors(errors, "a.b"):
         raise error
 
     assert list(map(str, errors)) == [text]

@@ -12,10 +12,10 @@ from support.towers import on, program, variable
 from placement_checks import Finding, Program, Report, Verdict, verify
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, InitialState, Step
-from placement_checks.core.results import Impact
 from placement_checks.verification.next_step import next_step
 
 NO_STEP = "which op is one step is not known; return it from the function"

@@ -16,7 +16,7 @@ from placement_checks.core.op_types import (
     is_update,
 )
 from placement_checks.core.placement import Placement, StepOps, producer_of
-from placement_checks.util.text import joined
+from placement_checks.util.text import join_and
 
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
 
@@ -112,7 +112,7 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
     ends = {end for op in train_ops for end in _ends(op, flow)}
     if len(ends) == 1:
         return list(ends), ""
-    names = joined(sorted(flow.names[end] for end in ends)[:3])
+    names = join_and(sorted(flow.names[end] for end in ends)[:3])
     return sorted(ends), (
         f"the graph has {len(ends)} train ops, {names}, and it is not known which is one step; "
         "return it from the function that builds the graph: {'train_op': train_op}"

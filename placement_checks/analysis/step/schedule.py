@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from placement_checks.core.devices import Device
-from placement_checks.core.trace import OpSpan, Spans, TimedOp, Timeline, Trace, total
+from placement_checks.core.trace import OpSpan, Spans, TimedOp, Timeline, Trace, span_length
 
 _MIN_BUSY = 0.005  # seconds that a group must compute for its overlap to count
 
@@ -30,7 +30,7 @@ class Overlap(NamedTuple):
     share: float
 
 
-def simulated(ops: Sequence[TimedOp]) -> Timeline | None:
+def simulate(ops: Sequence[TimedOp]) -> Timeline | None:
     """The schedule of some ops: each device takes them one by one, as they become ready.
 
     None if some wait for each other, so that they could never run.
@@ -76,7 +76,7 @@ def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list
     takes no time in it, since hosts have many cores.
     """
     ops = [op if op.device.is_gpu else op._replace(seconds=0.0) for op in trace.ops]
-    timeline = simulated(ops)
+    timeline = simulate(ops)
     return [] if timeline is None else overlaps(timeline, groups)
 
 
@@ -115,4 +115,4 @@ def _share(one: Spans, other: Spans) -> float:
             first += 1
         else:
             second += 1
-    return both / min(total(one), total(other))
+    return both / min(span_length(one), span_length(other))

@@ -22,7 +22,7 @@ _HANDLES = frozenset({"resource"})
 _CUTS = CUTS.keys() | PARTITIONS
 
 
-class Copied(NamedTuple):
+class CopiedTensor(NamedTuple):
     """One tensor that a step copies to a device, once.
 
     Attributes:
@@ -68,7 +68,7 @@ def copies_text(number: int) -> str:
     return f"{number:,} {'copy' if number == 1 else 'copies'}"
 
 
-def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
+def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     """The copies of one step: every tensor that an op takes from another device.
 
     The same tensor is copied to the same device once. Loops count as one iteration, and both
@@ -81,7 +81,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
     """
     analysis = analyse(placement)
     size_of = cache(partial(_size, analysis, rows))
-    by_tensor: dict[tuple[str, Device], Copied] = {}
+    by_tensor: dict[tuple[str, Device], CopiedTensor] = {}
     for op, here in _across_devices(analysis, placement.by_number):
         for source in op.inputs:
             producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
@@ -91,7 +91,9 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
                 continue
             tensor = source if ":" in source else f"{source}:0"
             if (tensor, here) not in by_tensor and (size := size_of(tensor)) != 0:
-                by_tensor[tensor, here] = Copied(tensor, producer.assigned, here, size, op.name)
+                by_tensor[tensor, here] = CopiedTensor(
+                    tensor, producer.assigned, here, size, op.name
+                )
     return list(by_tensor.values())
 
 
@@ -108,12 +110,12 @@ def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tupl
                 break
 
 
-def transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
+def transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
     """The copies, added up for each pair of devices, the largest sum first."""
     return _by_pair((copy.source, copy.to, copy) for copy in all_copies)
 
 
-def network_transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
+def network_transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
     """The copies that go over the network, added up for each pair of tasks."""
     return _by_pair(
         (source, to, copy)
@@ -123,8 +125,8 @@ def network_transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
     )
 
 
-def _by_pair(by_pair: Iterable[tuple[Device, Device, Copied]]) -> list[Transfer]:
-    pairs: dict[tuple[Device, Device], list[Copied]] = defaultdict(list)
+def _by_pair(by_pair: Iterable[tuple[Device, Device, CopiedTensor]]) -> list[Transfer]:
+    pairs: dict[tuple[Device, Device], list[CopiedTensor]] = defaultdict(list)
     for source, to, copy in by_pair:
         pairs[source, to].append(copy)
     sums = [
@@ -192,7 +194,7 @@ _PHASES: Mapping[Part, Phase] = {
 _OF_ONE_VARIABLE: frozenset[Part] = frozenset({"average", "update", "apply"})
 
 
-class Sent(NamedTuple):
+class SentTensor(NamedTuple):
     """A copy, and what it is for.
 
     Attributes:
@@ -202,7 +204,7 @@ class Sent(NamedTuple):
         tower: the number of the tower that takes or else sends it, or -1.
     """
 
-    copied: Copied
+    copied: CopiedTensor
     phase: Phase
     variable: str
     tower: int
@@ -213,7 +215,7 @@ class Sent(NamedTuple):
         return self.variable.rpartition("/")[0] or self.variable
 
 
-class Sum(NamedTuple):
+class ReducedTensor(NamedTuple):
     """What several copies are together; ``unknown`` of them have a size that is not known."""
 
     copies: int = 0
@@ -221,9 +223,9 @@ class Sum(NamedTuple):
     unknown: int = 0
 
     @staticmethod
-    def of(several: Iterable[Copied]) -> Sum:
+    def of(several: Iterable[CopiedTensor]) -> ReducedTensor:
         sizes = [copied.bytes for copied in several]
-        return Sum(len(sizes), sum(filter(None, sizes)), sizes.count(None))
+        return ReducedTensor(len(sizes), sum(filter(None, sizes)), sizes.count(None))
 
 
 class LayerTraffic(NamedTuple):
@@ -237,12 +239,12 @@ class LayerTraffic(NamedTuple):
     """
 
     layer: str
-    total: Sum
-    phases: Mapping[Phase, Sum]
-    largest: Copied
+    total: ReducedTensor
+    phases: Mapping[Phase, ReducedTensor]
+    largest: CopiedTensor
 
 
-def sent(placement: Placement, copied: Sequence[Copied]) -> list[Sent]:
+def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[SentTensor]:
     """The copies of a step with their phases and layers."""
     number, found = analyse(placement).flow.number, addresses(placement)
     names = analyse(placement).flow.names
@@ -254,19 +256,19 @@ def sent(placement: Placement, copied: Sequence[Copied]) -> list[Sent]:
         layer = found.layers[second if found.layers[first] == NONE else first]
         tower = found.towers[source if found.towers[taker] == NONE else taker]
         variable = "" if layer == NONE else names[layer]
-        told.append(Sent(copy, _PHASES.get(part, "other"), variable, tower))
+        told.append(SentTensor(copy, _PHASES.get(part, "other"), variable, tower))
     return told
 
 
-def by_layer(all_sent: Iterable[Sent]) -> list[LayerTraffic]:
+def by_layer(all_sent: Iterable[SentTensor]) -> list[LayerTraffic]:
     """The copies, added up for each layer and phase; the layers that send most come first."""
-    groups: dict[str, dict[Phase, list[Copied]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[Phase, list[CopiedTensor]]] = defaultdict(lambda: defaultdict(list))
     for each in all_sent:
         groups[each.layer][each.phase].append(each.copied)
     layers = []
     for layer, phases in groups.items():
         copies = [copied for each in phases.values() for copied in each]
-        sums = {phase: Sum.of(phases[phase]) for phase in PHASES if phase in phases}
+        sums = {phase: ReducedTensor.of(phases[phase]) for phase in PHASES if phase in phases}
         largest = max(copies, key=lambda copied: copied.bytes or 0)
-        layers.append(LayerTraffic(layer, Sum.of(copies), sums, largest))
+        layers.append(LayerTraffic(layer, ReducedTensor.of(copies), sums, largest))
     return sorted(layers, key=lambda each: (-each.total.bytes, -each.total.copies, each.layer))

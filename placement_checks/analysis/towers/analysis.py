@@ -16,16 +16,16 @@ from placement_checks.analysis.towers.discovery import (
     Tower,
     TowersByLoss,
     cached_inputs,
-    from_examples,
+    depends_on_inputs,
     micro_batches,
     serving_sites,
     tower_of_ops,
     towers_by_loss,
 )
-from placement_checks.analysis.towers.losses import Losses, losses_of
+from placement_checks.analysis.towers.losses import Losses, tower_losses
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
-from placement_checks.util.text import spanned
+from placement_checks.util.text import range_text
 
 
 class TowerAnalysis:
@@ -107,7 +107,7 @@ class TowerAnalysis:
     @cached_property
     def examples(self) -> Sequence[int]:
         """For each op whether its value depends on examples."""
-        return from_examples(self.placement, self.flow)
+        return depends_on_inputs(self.placement, self.flow)
 
     @cached_property
     def cached_inputs(self) -> frozenset[str]:
@@ -136,7 +136,7 @@ class TowerAnalysis:
 
     @cached_property
     def losses(self) -> Losses:
-        return losses_of(
+        return tower_losses(
             self.loss_ops, self.flow, self.tower_of, self.towers_behind, len(self.towers)
         )
 
@@ -198,7 +198,7 @@ class TowerAnalysis:
     def names_of(self, mask: int) -> str:
         """``the tower on /device:GPU:0``, or ``the towers on …``, whose bits are set."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
-        return f"the {'tower' if len(towers) == 1 else 'towers'} on {spanned(map(str, towers))}"
+        return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
 
     @cached_property
     def variables_read(self) -> frozenset[str]:

@@ -253,7 +253,7 @@ class CopiesByLoss:
         """For each copy the last ops behind a joint loss that belong to it alone."""
         found: list[list[int]] = [[] for _ in range(copies)]
         for op in self._flow.walk_back([loss], lambda op: masks[op].bit_count() > 1):
-            number = only(masks[op])
+            number = single_tower(masks[op])
             if number != NONE:
                 found[number].append(op)
         return found
@@ -270,12 +270,12 @@ def towers_by_op(flow: DataFlow, layers: Layers, losses: Groups) -> Sequence[int
         layers: tells variables, and the ops that pass them on.
         losses: the loss ops of each tower.
     """
-    reached = reaching(flow, losses)
+    reached = reachability_masks(flow, losses)
     bits = [0] * len(reached)
     for op, sources in enumerate(flow.inputs):
         if layers.passed_on[op] == op:
             continue
-        if only(reached[op]) != NONE:
+        if single_tower(reached[op]) != NONE:
             bits[op] = reached[op]
             continue
         for source in sources:
@@ -284,7 +284,7 @@ def towers_by_op(flow: DataFlow, layers: Layers, losses: Groups) -> Sequence[int
     return bits
 
 
-def reaching(flow: DataFlow, ends: Groups) -> Sequence[int]:
+def reachability_masks(flow: DataFlow, ends: Groups) -> Sequence[int]:
     """For each op a bit mask of the groups of ends that its value reaches."""
     reached = [0] * len(flow.names)
     for number, group in enumerate(ends):
@@ -300,6 +300,6 @@ def reaching(flow: DataFlow, ends: Groups) -> Sequence[int]:
             return reached
 
 
-def only(mask: int) -> int:
+def single_tower(mask: int) -> int:
     """The number of the single bit that is set, or -1."""
     return mask.bit_length() - 1 if mask and not mask & (mask - 1) else NONE

@@ -39,7 +39,12 @@ from typing import NamedTuple
 from placement_checks.analysis.graph.backward import Backward
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.updates import Updates
-from placement_checks.analysis.towers.by_loss import Copies, Groups, only, reaching
+from placement_checks.analysis.towers.by_loss import (
+    Copies,
+    Groups,
+    reachability_masks,
+    single_tower,
+)
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.op_types import (
     EXAMPLE_SOURCES,
@@ -133,7 +138,7 @@ class TowersByLoss(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def tower_device(requested: Device) -> Device:
+def requested_gpu(requested: Device) -> Device:
     """The full name of a requested device; without a job it is on the local host."""
     return requested if requested.job else requested.over(LOCALHOST)
 
@@ -209,15 +214,15 @@ def _places(
     so are ops that are colocated with another op, such as a lookup with its table: their device
     does not tell where the copy runs.
     """
-    reached = reaching(flow, losses)
+    reached = reachability_masks(flow, losses)
     on_gpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
     on_cpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
     for op, mask in enumerate(reached):
-        copy = only(mask)
+        copy = single_tower(mask)
         requested, colocated = placement.by_number[op].requested, placement.by_number[op].colocated
         if copy >= 0 and in_model[op] and requested.type is not None and not colocated:
             counts = on_gpus if requested.is_gpu else on_cpus
-            counts[copy][flow.types[op], tower_device(requested)] += 1
+            counts[copy][flow.types[op], requested_gpu(requested)] += 1
     return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
 
 
@@ -276,7 +281,7 @@ def serving_sites(
     """
     backward = backward_pass.ops
     requests = {op.requested for op in placement.by_number}
-    requested = {request: Site(tower_device(request)) for request in requests if request.is_gpu}
+    requested = {request: Site(requested_gpu(request)) for request in requests if request.is_gpu}
     sites = [requested.get(op.requested) for op in placement.by_number]
     unsure = [
         number
@@ -314,18 +319,18 @@ def _by_loss(
     Returns:
         The ops that the losses do not decide.
     """
-    reached = reaching(flow, by_loss.losses)
+    reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
     several = {site.device for site in by_loss.by_site if site.copy >= 0}
     left = set(unsure)
     for op, mask in enumerate(reached):
         if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
-        site, tower = sites[op], only(mask)
+        site, tower = sites[op], single_tower(mask)
         device = None if site is None else site.device
         if device is None and in_model[op]:
             asked = placement.by_number[op].requested
-            device = tower_device(asked) if asked.type is not None else None
+            device = requested_gpu(asked) if asked.type is not None else None
             device = device if device in on_cpu else None
         if device is None:
             continue
@@ -336,7 +341,7 @@ def _by_loss(
         elif device in several:
             left.add(op)
     for op, (forward, _) in backward.forward.items():
-        if sites[op] is not None and only(reached[forward]) >= 0:
+        if sites[op] is not None and single_tower(reached[forward]) >= 0:
             sites[op] = sites[forward] or sites[op]
     return sorted(left)
 
@@ -686,7 +691,7 @@ def _single(towers: Iterable[int]) -> int:
     return different.pop() if len(different) == 1 else -1
 
 
-def from_examples(placement: Placement, flow: DataFlow) -> Sequence[int]:
+def depends_on_inputs(placement: Placement, flow: DataFlow) -> Sequence[int]:
     """For each op whether its value depends on examples, and so not on weights alone."""
     own = [0] * len(flow.names)
     for op in _sources(placement, flow):

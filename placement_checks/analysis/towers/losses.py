@@ -23,7 +23,7 @@ class Losses(NamedTuple):
     unknown: str = ""
 
 
-def losses_of(
+def tower_losses(
     losses: Sequence[int],
     flow: DataFlow,
     tower_of: Sequence[int],

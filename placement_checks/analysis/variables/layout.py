@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.towers.discovery import tower_device
+from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import (
@@ -147,7 +147,7 @@ class Layout:
         reads, ops = self._analysis.reads_by_gpu, self._placement.by_number
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
-            device = tower_device(self._placement.ops[name].requested)
+            device = requested_gpu(self._placement.ops[name].requested)
             using = [
                 op
                 for op in reads.readers[name]
@@ -157,7 +157,7 @@ class Layout:
                 readers.bit_count() > 1
                 and device.is_gpu
                 and using
-                and all(tower_device(ops[op].requested) == device for op in using)
+                and all(requested_gpu(ops[op].requested) == device for op in using)
             ):
                 found[name] = device
         used = {device for tower in self._analysis.towers for device in tower.devices}
@@ -324,13 +324,13 @@ class Layout:
             for device in tower.devices
         }
         for name in self._analysis.updates.by_variable:
-            tower = numbers.get(tower_device(self._placement.ops[name].requested))
+            tower = numbers.get(requested_gpu(self._placement.ops[name].requested))
             unread = name not in self._analysis.variables_read
             if unread and tower is not None and self._sources(name) in sums:
                 yield name, tower
 
 
-def layout(placement: Placement) -> Layout:
+def variable_layout(placement: Placement) -> Layout:
     """The layout of a placement, found once."""
     return placement.cached(Layout)
 
@@ -433,7 +433,7 @@ class Unshared:
 
     def __init__(self, placement: Placement) -> None:
         self._towers = analyse(placement).towers
-        variables = layout(placement)
+        variables = variable_layout(placement)
         apart = {*variables.copies, *analyse(placement).cached_inputs}
         apart |= accumulators(placement).tower_of.keys()
         named = made_by_get_variable(placement) - apart

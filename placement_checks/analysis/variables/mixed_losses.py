@@ -13,9 +13,9 @@ from typing import NamedTuple
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
-from placement_checks.analysis.towers.by_loss import only, reaching
-from placement_checks.analysis.towers.discovery import tower_device
-from placement_checks.analysis.variables.layout import Layout, layout
+from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
+from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.variables.layout import Layout, variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CONST, SCALES, SUMS_UP
 from placement_checks.core.placement import Placement
@@ -91,7 +91,7 @@ class MixedLosses:
 
     def __init__(self, placement: Placement) -> None:
         self._analysis: TowerAnalysis = analyse(placement)
-        self._layout: Layout = layout(placement)
+        self._layout: Layout = variable_layout(placement)
 
     @cached_property
     def all(self) -> Sequence[MixedLoss]:
@@ -128,11 +128,11 @@ class MixedLosses:
             return {}
         owners = {site.device: tower for site, tower in by_loss.by_site.items() if site.copy < 0}
         away: dict[int, tuple[int, Device]] = {}
-        for op, mask in enumerate(reaching(flow, by_loss.losses)):
-            tower, request = only(mask), placement.by_number[op].requested
+        for op, mask in enumerate(reachability_masks(flow, by_loss.losses)):
+            tower, request = single_tower(mask), placement.by_number[op].requested
             if tower < 0 or not request.is_gpu or analysis.backward.ops[op]:
                 continue
-            device = tower_device(request)
+            device = requested_gpu(request)
             is_bound = bool(placement.by_number[op].colocated)
             if analysis.examples[op] and not is_bound and owners.get(device, tower) != tower:
                 away[op] = tower, device
@@ -140,7 +140,7 @@ class MixedLosses:
             op
             for variable, readers in analysis.reads_by_gpu.readers.items()
             for op in readers
-            if op in away and tower_device(placement.ops[variable].requested) == away[op][1]
+            if op in away and requested_gpu(placement.ops[variable].requested) == away[op][1]
         }
         found: dict[int, dict[int, int]] = defaultdict(dict)
         for group in _connected(away, flow):
@@ -278,6 +278,6 @@ def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
     return placement.cached(MixedLosses).all
 
 
-def meetings(placement: Placement) -> Mapping[int, int]:
+def shared_ops(placement: Placement) -> Mapping[int, int]:
     """Where towers meet that depend on each other alike: ops, each with the towers' bits."""
     return placement.cached(MixedLosses).meetings

@@ -35,7 +35,7 @@ from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.graph.layers import NONE
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import accumulators, layout
+from placement_checks.analysis.variables.layout import accumulators, variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import ADDITIONS, VARIABLES
@@ -75,7 +75,7 @@ class Roles(Mapping[str, Role]):
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._analysis = analyse(placement)
-        self._layout = layout(placement)
+        self._layout = variable_layout(placement)
         self._variables = {variable.name: variable for variable in placement.variables}
         self._roles: dict[str, Role] = {}
 

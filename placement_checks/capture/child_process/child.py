@@ -15,19 +15,24 @@ import tempfile
 from pathlib import Path
 
 from placement_checks.capture.child_process.file_journal import put_back
-from placement_checks.capture.child_process.request import DRIVER, VISIBLE_GPUS, Asked, end_with
+from placement_checks.capture.child_process.request import (
+    DRIVER,
+    VISIBLE_GPUS,
+    CaptureRequest,
+    end_with,
+)
 from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.errors import as_error
 from placement_checks.tf.startup import import_tensorflow, without_deprecations
-from placement_checks.util.child import answer_stream, end_with_parent
+from placement_checks.util.child import end_with_parent, reserve_stdout
 
 _HOME = str(Path(__file__).resolve().parents[3])
 
 
 def main() -> None:
     """Answer one request."""
-    answers = answer_stream()
-    asked: Asked = pickle.load(sys.stdin.buffer)
+    answers = reserve_stdout()
+    asked: CaptureRequest = pickle.load(sys.stdin.buffer)
     end_with_parent(lambda: put_back(asked.journal))
     _close_stdin()
     _leave_our_path(asked)
@@ -53,7 +58,7 @@ def _draw_other_numbers() -> None:
     np.random.seed()
 
 
-def _show_gpus(asked: Asked) -> None:
+def _show_gpus(asked: CaptureRequest) -> None:
     """Let ``CUDA_VISIBLE_DEVICES`` name as many GPUs as the program finds, if it was set.
 
     So far it hid those of this machine from TensorFlow, which reads it once.
@@ -67,7 +72,7 @@ def _show_gpus(asked: Asked) -> None:
         os.environ[VISIBLE_GPUS] = ",".join(map(str, range(asked.gpus)))
 
 
-def _stand_in_for_gpus(asked: Asked) -> None:
+def _stand_in_for_gpus(asked: CaptureRequest) -> None:
     """Let logical CPUs stand in for GPUs, before TensorFlow makes its devices."""
     from placement_checks.tf.simulated_devices import ask_for_cpus
 
@@ -81,7 +86,7 @@ def _close_stdin() -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
-def _leave_our_path(asked: Asked) -> None:
+def _leave_our_path(asked: CaptureRequest) -> None:
     """Find modules where ``python train.py`` finds them, also in processes that it starts.
 
     This package came first so far; where it is installed, that is where other packages are too.

@@ -28,7 +28,7 @@ from placement_checks.capture.child_process.file_journal import (
     place_of,
     put_back,
 )
-from placement_checks.capture.in_process.fake_gpus import standing_in
+from placement_checks.capture.in_process.fake_gpus import shadow_command
 from placement_checks.core.errors import InputError
 from placement_checks.tf.patching import patched
 from placement_checks.tf.sessions import around_files
@@ -62,7 +62,7 @@ def files_kept(journal: Path) -> Iterator[list[Path]]:
                 around_files({name: _around(of) for name, of in keeper.of_tensorflow().items()})
             )
             if script := file_journal.script(journal):
-                stack.enter_context(standing_in("rm", lambda _: script))
+                stack.enter_context(shadow_command("rm", lambda _: script))
             stack.enter_context(patched(tf.compat.v1.train.Saver, "save", lambda _: _unsaved))
             yield back
     finally:

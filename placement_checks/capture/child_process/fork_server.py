@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from placement_checks.capture.child_process.request import DRIVER, VISIBLE_GPUS
 from placement_checks.tf.startup import import_tensorflow
-from placement_checks.util.child import environment_of_ours
+from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
 from placement_checks.util.fork_worker import serve
 
@@ -71,7 +71,7 @@ def fork_this_process(let_go: Callable[[], object]) -> None:
         return
     server = ForkServer.of_this_process(let_go)
     if server is not None:
-        _kept.keep(server, environment_of_ours({}))
+        _kept.keep(server, child_environment({}))
 
 
 def _read(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -6,22 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from placement_checks.capture.in_process.recorder import Building
+from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import SeenStep, Watch
 from placement_checks.core.op_types import REF_VARIABLES
-from placement_checks.core.user_code import shown
+from placement_checks.core.user_code import relative_path
 from placement_checks.tf1.lazy_modules import Used
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _MOST = 3  # names in a note
 
 
-def notes_of(building: Building) -> Sequence[str]:
+def notes_of(building: BuildRecorder) -> Sequence[str]:
     """What a report says of the step of a session that was watched; of none, nothing."""
-    return of_sessions(building.watch) if building.watch.steps else []
+    return session_notes(building.watch) if building.watch.steps else []
 
 
-def of_sessions(watch: Watch) -> Sequence[str]:
+def session_notes(watch: Watch) -> Sequence[str]:
     """What a report says of the step that a session would have run."""
     steps = [step for step in watch.steps if step.updates]
     kinds = (
@@ -42,20 +42,20 @@ def of_sessions(watch: Watch) -> Sequence[str]:
             "not those"
         )
     if watch.servers:
-        notes.append(f"nothing was sent to {joined(watch.servers)}")
+        notes.append(f"nothing was sent to {join_and(watch.servers)}")
     return notes
 
 
 def _at(steps: Iterable[SeenStep]) -> str:
     places = list(dict.fromkeys(step.called_at for step in steps if step.called_at))
-    return f", at {joined(places)}" if places else ""
+    return f", at {join_and(places)}" if places else ""
 
 
-def kept_note(kept: Sequence[Path]) -> Iterator[str]:
+def file_guard_note(kept: Sequence[Path]) -> Iterator[str]:
     """That a program deletes or overwrites files, which are put back."""
     if kept:
-        files = [shown(str(path)) for path in dict.fromkeys(kept)]
-        yield f"it deletes or overwrites {joined(files[:_MOST])}; what was there is put back"
+        files = [relative_path(str(path)) for path in dict.fromkeys(kept)]
+        yield f"it deletes or overwrites {join_and(files[:_MOST])}; what was there is put back"
 
 
 def version_1_notes(used: Used, nodes: Iterable[Any]) -> Iterator[str]:

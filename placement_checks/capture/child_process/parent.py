@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from placement_checks.capture.child_process.file_journal import put_back
 from placement_checks.capture.child_process.fork_server import fork_server
-from placement_checks.capture.child_process.notes import kept_note
-from placement_checks.capture.child_process.request import VISIBLE_GPUS, Asked
+from placement_checks.capture.child_process.notes import file_guard_note
+from placement_checks.capture.child_process.request import VISIBLE_GPUS, CaptureRequest
 from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.script import Script
@@ -48,17 +48,17 @@ def watched(
         try:
             python_path, names_gpus = os.environ.get("PYTHONPATH"), VISIBLE_GPUS in os.environ
             path = sys.path if script.eager else ()
-            asked = Asked(script, gpus, python_path, path, names_gpus, journal)
+            asked = CaptureRequest(script, gpus, python_path, path, names_gpus, journal)
             answer = _answer(asked, folder, environment)
         finally:
             kept = put_back(journal)
     if isinstance(answer, PlacementError):
         raise answer
     assert isinstance(answer, RecordedProgram)
-    return replace(answer, notes=[*answer.notes, *kept_note(kept)])
+    return replace(answer, notes=[*answer.notes, *file_guard_note(kept)])
 
 
-def _answer(asked: Asked, folder: str, variables: Mapping[str, str]) -> object:
+def _answer(asked: CaptureRequest, folder: str, variables: Mapping[str, str]) -> object:
     """What the process answers, which is ended with all that it has started.
 
     Its temporary files are in ``folder``, as it does not end by itself.

@@ -16,7 +16,7 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 DRIVER = Path("/dev/nvidiactl")  # there where NVIDIA's driver is loaded
 
 
-class Asked(NamedTuple):
+class CaptureRequest(NamedTuple):
     """A request.
 
     Attributes:

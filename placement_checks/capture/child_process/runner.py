@@ -20,13 +20,13 @@ from typing import Any, BinaryIO, NoReturn
 
 from placement_checks.capture.child_process.file_guard import files_kept
 from placement_checks.capture.child_process.notes import notes_of, version_1_notes
-from placement_checks.capture.child_process.request import Asked, end_with
+from placement_checks.capture.child_process.request import CaptureRequest, end_with
 from placement_checks.capture.child_process.servers import servers_recorded
 from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.child_process.source_edits import SourceValues, explain_outdated
 from placement_checks.capture.eager.errors import no_traced_step, refusals_told
 from placement_checks.capture.in_process.builder import build, build_eagerly, noting_eager_code
-from placement_checks.capture.in_process.recorder import Building, Built, noting
+from placement_checks.capture.in_process.recorder import BuildRecorder, Built, record_build
 from placement_checks.capture.in_process.sessions import Watch
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, as_error
@@ -112,7 +112,7 @@ class Watched:
         answers: where the answer goes.
     """
 
-    def __init__(self, asked: Asked, answers: BinaryIO) -> None:
+    def __init__(self, asked: CaptureRequest, answers: BinaryIO) -> None:
         self._script = asked.script.for_gpus(asked.gpus)
         self._gpus = asked.gpus
         self._journal = asked.journal
@@ -123,7 +123,7 @@ class Watched:
         self._surroundings = contextlib.ExitStack()
         self._files = contextlib.ExitStack()  # never closed: threads may save what they have
         self._answering = threading.Lock()
-        self._building: Building | None = None
+        self._building: BuildRecorder | None = None
         self._servers: Sequence[RecordedServer] = ()
         self._version_1: Used | None = None
         self._values = SourceValues(dict(self._script.let))
@@ -146,7 +146,7 @@ class Watched:
         program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
         started = programs_started()
         eager = not self._script.v1
-        with noting(program, self._gpus, self._trains, eager=eager) as building:
+        with record_build(program, self._gpus, self._trains, eager=eager) as building:
             self._building = building
             try:
                 with (
@@ -180,7 +180,7 @@ class Watched:
         assert isinstance(program, Program)
         return program
 
-    def _trains(self, building: Building) -> NoReturn:
+    def _trains(self, building: BuildRecorder) -> NoReturn:
         """Answer with the program that is about to train, and end the process."""
         self._answering.acquire()  # and keep it
         try:

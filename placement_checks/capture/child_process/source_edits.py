@@ -35,9 +35,9 @@ from typing import Any
 
 from placement_checks.capture.child_process.python_2 import python_2_cause
 from placement_checks.core.errors import InputError, message_of
-from placement_checks.core.user_code import is_users, shown, users_frames
+from placement_checks.core.user_code import is_user_file, relative_path, users_frames
 from placement_checks.tf.patching import patched
-from placement_checks.util.text import did_you_mean, joined
+from placement_checks.util.text import did_you_mean, join_and
 
 # What only Python 2 reads, by what Python 3 says of it, and by what stands in the line.
 _PYTHON_2 = (
@@ -65,7 +65,7 @@ def as_input_error(error: BaseException, path: Path, source: bytes) -> InputErro
         path: of the script.
         source: what is in it.
     """
-    name = shown(str(path))
+    name = relative_path(str(path))
     if not isinstance(error, SyntaxError):
         reason = message_of(error) or "it is nested too deep"
         return InputError(name, f"cannot be compiled: {reason}", "check that it is a script")
@@ -164,7 +164,7 @@ class SourceValues:
 
         def get_code(loader: Any, name: str) -> Any:
             file = loader.get_filename(name)
-            if not is_users(file, None):
+            if not is_user_file(file, None):
                 return original(loader, name)
             try:
                 tree = ast.parse(loader.get_data(file), file)
@@ -371,7 +371,7 @@ def _assigned_nowhere(
     message = f"no Python file of the program assigns anything to {name}"
     for file in files:
         if name in file.names:  # within functions
-            where = f"{shown(str(file.path))}:{file.names[name]}"
+            where = f"{relative_path(str(file.path))}:{file.names[name]}"
             return InputError(
                 f"--let {name}={text}",
                 f"{message} outside of a function; {where} does within one, whose local "
@@ -393,8 +393,8 @@ def _assigned_nowhere(
     main = files[0]
     some = list(main.names)
     some = [*some[:_SHOWN], "others"] if len(some) > _SHOWN else some
-    assigned = joined(some) if some else "no name"
-    fix = did_you_mean(name, names) or f"{shown(str(main.path))} assigns to {assigned}"
+    assigned = join_and(some) if some else "no name"
+    fix = did_you_mean(name, names) or f"{relative_path(str(main.path))} assigns to {assigned}"
     return InputError(f"--let {name}={text}", message, fix)
 
 
@@ -411,7 +411,7 @@ def _line_of_key(key: str, configurations: Iterable[Path]) -> str:
         with contextlib.suppress(OSError):
             text = path.read_bytes().decode("utf-8", "replace")
             if found := pattern.search(text):
-                return f"{shown(str(path))}:{text.count(chr(10), 0, found.end()) + 1}"
+                return f"{relative_path(str(path))}:{text.count(chr(10), 0, found.end()) + 1}"
     return ""
 
 
@@ -447,7 +447,7 @@ def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
     try:
         yield
     except SyntaxError as error:  # of a module that it imports
-        if error.filename is None or not is_users(error.filename, None):
+        if error.filename is None or not is_user_file(error.filename, None):
             raise
         file = Path(error.filename)
         raise as_input_error(error, file, file.read_bytes()) from None

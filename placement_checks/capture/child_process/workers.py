@@ -38,7 +38,7 @@ from placement_checks.core.script import Script
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.graph.flatten import rename_classes
 from placement_checks.graph.op_origins import Recorded
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
 
@@ -297,7 +297,7 @@ def watched_workers(script: Script, gpus: int, machine: Machine | None) -> Recor
         return on_servers(first, gpus)
     workers = {(first.server.job, first.server.task): first}
     for server in _others(first.server):
-        with doing(f"as {server.name}"), _named(server):
+        with step(f"as {server.name}"), _named(server):
             environment = environment_of(server.cluster, server.job, server.task)
             worker = watched(script, gpus, environment)
             _check_is(server, worker, script.name)

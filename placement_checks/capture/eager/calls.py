@@ -20,7 +20,7 @@ from placement_checks.capture.eager.devices import (
 from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
 from placement_checks.core.op_types import is_update
 from placement_checks.core.user_code import users_frames
-from placement_checks.graph.gradients import GradientNotes, is_whole
+from placement_checks.graph.gradients import GradientNotes, is_top_level
 from placement_checks.tf.distribution import around_strategies, is_default_strategy
 from placement_checks.tf.eager import MAKES_VARIABLES, around_calls, traced_functions
 from placement_checks.tf.keras import around_training_in_graphs, parts_of_keras
@@ -30,7 +30,7 @@ from placement_checks.tf.process_state import is_eager_by_default
 _MOST_STEPS = 20  # made up, while others may still come
 
 
-class WantsEager(BaseException):
+class NotAGraphProgram(BaseException):
     """Ends a program that is built into a graph, and is meant to be run eagerly."""
 
 
@@ -115,7 +115,7 @@ class CallWatch:
                 return original(function, tensor_inputs, captured_inputs)
             if getattr(self._thread, "calls", False):
                 return original(function, tensor_inputs, captured_inputs)
-            if trains(function.graph, self._notes):
+            if is_training_function(function.graph, self._notes):
                 self._note(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
@@ -140,7 +140,7 @@ class CallWatch:
                 self.eager_gradients += 1
             else:
                 graph = tf.compat.v1.get_default_graph()
-                self.in_graph |= is_whole(graph) and not self._notes[graph].is_taking
+                self.in_graph |= is_top_level(graph) and not self._notes[graph].is_taking
             return original(*args, **kwargs)
 
         return taken
@@ -152,8 +152,8 @@ class CallWatch:
         """
 
         def fit(*args: Any, **kwargs: Any) -> Any:
-            if is_eager_by_default() and is_whole(tf.compat.v1.get_default_graph()):
-                raise WantsEager
+            if is_eager_by_default() and is_top_level(tf.compat.v1.get_default_graph()):
+                raise NotAGraphProgram
             return original(*args, **kwargs)
 
         return fit
@@ -184,10 +184,10 @@ class CallWatch:
 
     def _in_graph(self, function: Any) -> None:
         """A call that adds to a graph, where one that trains cannot be taken out again."""
-        if is_whole(tf.compat.v1.get_default_graph()):
+        if is_top_level(tf.compat.v1.get_default_graph()):
             self.in_graph = True
-            if trains(function.graph, self._notes):
-                raise WantsEager
+            if is_training_function(function.graph, self._notes):
+                raise NotAGraphProgram
 
     def _note(self, function: Any, given: Sequence[Any], captured: Sequence[Any]) -> None:
         """Note a step, which may be the last one: programs take their steps in turn."""
@@ -218,15 +218,15 @@ def watching_calls(watch: CallWatch) -> Iterator[None]:
         yield
 
 
-def trains(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:
+def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:
     """Whether a function takes gradients and changes variables, itself or in those it calls."""
-    graphs = with_called(graph)
+    graphs = called_functions(graph)
     return any(each in notes and notes[each].has_any for each in graphs) and any(
         is_update(op.type) for each in graphs for op in each.get_operations()
     )
 
 
-def with_called(graph: Any) -> Sequence[Any]:
+def called_functions(graph: Any) -> Sequence[Any]:
     """The graph of a function, and those of the functions that it calls."""
     found: dict[Any, None] = {}
     waiting = [graph]

@@ -37,10 +37,10 @@ from placement_checks.tf.workers import (
     has_begun,
     make_local,
     resolver_of,
-    scheduled,
     set_connected,
     set_worker_gpus,
 )
+from placement_checks.tf.workers import schedule as scheduled
 from placement_checks.util.text import plural
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.devices import Device
-from placement_checks.core.user_code import is_users, users_frames
+from placement_checks.core.user_code import is_user_file, users_frames
 from placement_checks.tf.eager import SCOPES_THROUGH, around_eager_ops, failed_eager_op
 from placement_checks.tf.graphs import definition_of
 from placement_checks.tf.sessions import ASKED_THROUGH
@@ -81,7 +81,7 @@ def _is_named_by_user() -> bool:
     frame = inspect.currentframe()
     while frame is not None and _is_between(str(frame.f_globals.get("__name__"))):
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code.co_filename, None)
+    return frame is not None and is_user_file(frame.f_code.co_filename, None)
 
 
 def _is_between(module: str) -> bool:

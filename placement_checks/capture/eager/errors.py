@@ -18,17 +18,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import CallWatch, WantsEager
+from placement_checks.capture.eager.calls import CallWatch, NotAGraphProgram
 from placement_checks.capture.eager.devices import Refused
 from placement_checks.capture.eager.notes import TracingNotes
 from placement_checks.capture.eager.variables import NotedVariable, made_by
 from placement_checks.core.errors import InputError, message_of
 from placement_checks.core.op_types import EXAMPLE_SOURCES
-from placement_checks.core.user_code import is_users, users_frames
+from placement_checks.core.user_code import is_user_file, users_frames
 from placement_checks.tf.distribution import name_of_strategy
 from placement_checks.tf.eager import is_of_eager_tensors
 from placement_checks.tf.keras import is_of_keras
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _MOST_FUNCTIONS = 4  # names of functions in a message
 _MODEL = "model"  # the key of a Keras model
@@ -48,7 +48,7 @@ _RAISE = "RAISE_VARARGS"  # the instruction
 _OF_A_TASK = re.compile(r"TF_CONFIG|ClusterResolver")
 
 
-class MeansEager(InputError):
+class EagerOnlyError(InputError):
     """What went wrong as a program was built into a graph, which is to be run eagerly.
 
     Attributes:
@@ -58,9 +58,9 @@ class MeansEager(InputError):
     is_guess = False
 
     @staticmethod
-    def of(error: InputError, *, is_guess: bool = False) -> MeansEager:
+    def of(error: InputError, *, is_guess: bool = False) -> EagerOnlyError:
         """The same error."""
-        same = MeansEager(error.object, error.message, error.fix, details=error.details)
+        same = EagerOnlyError(error.object, error.message, error.fix, details=error.details)
         same.is_guess = is_guess
         return same
 
@@ -90,15 +90,15 @@ def eager_code_told(calls: CallWatch) -> Iterator[None]:
     """
     try:
         yield
-    except WantsEager:
-        raise MeansEager(
+    except NotAGraphProgram:
+        raise EagerOnlyError(
             "the program", "trains in a traced function", "call it eagerly, not in a graph"
         ) from None
     except InputError as error:
         if calls.means_eager or _OF_A_TASK.search(error.details):
-            raise MeansEager.of(error) from None
+            raise EagerOnlyError.of(error) from None
         if _is_eager_only(error.__context__):
-            raise MeansEager.of(error, is_guess=True) from None
+            raise EagerOnlyError.of(error, is_guess=True) from None
         raise
 
 
@@ -118,7 +118,7 @@ def refusals_told(program: str) -> Iterator[None]:
         raise MeansGraph(error.object, error.message, error.fix, details=error.details) from None
     except Refused as refused:
         raise InputError(program, refused.message, refused.fix) from None
-    except WantsEager:
+    except NotAGraphProgram:
         raise InputError(
             program,
             "calls the tf.function that trains within a tf.Graph, as one op of it",
@@ -251,7 +251,7 @@ def no_traced_step(program: str, calls: CallWatch) -> InputError:
         return InputError(
             program,
             f"ended without a training step: {plural(len(names), 'function')} ran, "
-            f"{joined(names[:_MOST_FUNCTIONS])}{more}, and none takes gradients and changes "
+            f"{join_and(names[:_MOST_FUNCTIONS])}{more}, and none takes gradients and changes "
             "variables",
             f"call the function that trains, or return it: {step}",
         )
@@ -266,7 +266,7 @@ _KERAS_2 = "Keras 2: install tf_keras, and set TF_USE_LEGACY_KERAS=1"
 _SIZES = re.compile(r"'?(\w+)'? sizes: (\d+)")
 
 
-def told_of_keras(error: InputError) -> InputError:
+def explain_keras_error(error: InputError) -> InputError:
     """The error for what a user's code raised; of what Keras cannot do with its cause.
 
     Any other error is given back as it is.
@@ -281,7 +281,7 @@ def told_of_keras(error: InputError) -> InputError:
     own = [number for number, frame in enumerate(stack) if is_of_keras(frame)]
     if not own:
         return error
-    called_back = any(is_users(frame.filename, None) for frame in stack[own[0] :])
+    called_back = any(is_user_file(frame.filename, None) for frame in stack[own[0] :])
     said = f"{type(raised).__name__}: {message_of(raised)}"
     for pattern, tell in (_TOLD if called_back else {**_TOLD, **_TOLD_OF_FIT}).items():
         if found := re.search(pattern, said, re.DOTALL):
@@ -325,7 +325,7 @@ def _no_aggregation(found: re.Match[str]) -> tuple[str, str]:
 
 def _unequal(found: re.Match[str]) -> tuple[str, str]:
     sizes = [f"{name} has {plural(int(rows), 'row')}" for name, rows in _SIZES.findall(found[0])]
-    return f"its data are of unequal lengths: {joined(sizes)}", ""
+    return f"its data are of unequal lengths: {join_and(sizes)}", ""
 
 
 def _over_workers(_: re.Match[str]) -> tuple[str, str]:
@@ -371,7 +371,7 @@ _OF_SCOPE = re.compile(
 )
 
 
-def told_of_scope(error: InputError, notes: TracingNotes, folder: Path | None) -> InputError:
+def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | None) -> InputError:
     """The error for what a user's code raised; of variables outside of a scope with their names.
 
     Any other error is given back as it is.
@@ -392,7 +392,7 @@ def told_of_scope(error: InputError, notes: TracingNotes, folder: Path | None) -
     more = [f"{len(names) - _MOST_VARIABLES} more"] if len(names) > _MOST_VARIABLES else []
     return InputError(
         error.object,
-        f"it made {joined([*names[:_MOST_VARIABLES], *more])} outside of the scope of its "
+        f"it made {join_and([*names[:_MOST_VARIABLES], *more])} outside of the scope of its "
         f"{name_of_strategy(strategy)}{_lines(outside, folder)}, and TensorFlow refuses to train "
         f"with {'it' if len(names) == 1 else 'them'} ({type(raised).__name__})",
         "make the model, its optimizer and its metrics under `with strategy.scope():`",
@@ -406,7 +406,7 @@ def _is_of_scope(raised: BaseException, folder: Path | None) -> bool:
     if message or not isinstance(raised, AssertionError):
         return _OF_SCOPE.search(message) is not None
     frames = traceback.extract_tb(raised.__traceback__)
-    return bool(frames) and not is_users(frames[-1].filename, folder)
+    return bool(frames) and not is_user_file(frames[-1].filename, folder)
 
 
 def _outside(notes: TracingNotes) -> Sequence[NotedVariable]:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from placement_checks.capture.eager.devices import gpu_only_ops_made_up, refuse_stand_in
 from placement_checks.capture.eager.variables import VariableNotes, noting_variables
-from placement_checks.graph.gradients import Call, GradientNotes, is_whole
+from placement_checks.graph.gradients import Call, GradientNotes, is_top_level
 from placement_checks.tf.distribution import around_reductions, replicas_told_by_users_lines
 from placement_checks.tf.eager import around_eager_devices, around_gradients_of_ops
 from placement_checks.tf.patching import patched
@@ -232,7 +232,7 @@ def _simulated_in_functions(scope: Callable[..., Any]) -> Callable[..., Any]:
     simulated = _simulated(scope)
 
     def device(graph: tf.Graph, name: Any) -> Any:
-        traces = not is_whole(graph) and tf.compat.v1.executing_eagerly_outside_functions()
+        traces = not is_top_level(graph) and tf.compat.v1.executing_eagerly_outside_functions()
         return (simulated if traces else scope)(graph, name)
 
     return device

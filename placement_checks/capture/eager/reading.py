@@ -31,13 +31,13 @@ from placement_checks.graph.flatten import FlatGraph, TracedOp, called_by
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.op_origins import BodyOp, Origin, deciding_line, dims
 from placement_checks.graph.reading import GraphSource
-from placement_checks.tf.distribution import parts_of
+from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import handle_of, next_of
 from placement_checks.tf.keras import parts_of_keras, variable_of
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 
-def in_turn(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence[SeenCall]:
+def alternating_steps(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence[SeenCall]:
     """The steps that each train other variables, as adversaries do.
 
     A step that trains variables of one before is left out: it may be the same function, traced
@@ -62,7 +62,9 @@ def _trained(step: SeenCall, notes: TracingNotes) -> set[int]:
         for source, _ in notes.gradients[graph].by_source
     ]
     return {
-        id(handle_of(parts_of(source)[0])) for source in sources if isinstance(source, tf.Variable)
+        id(handle_of(replica_values(source)[0]))
+        for source in sources
+        if isinstance(source, tf.Variable)
     }
 
 
@@ -78,12 +80,12 @@ def notes_of(steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
     if len(steps) == 1:
         yield f"watched until its first training step, {told[0]}"
     else:
-        yield f"watched until {len(steps)} training steps, which take turns: {joined(told)}"
+        yield f"watched until {len(steps)} training steps, which take turns: {join_and(told)}"
     names = [step.name for step in steps]
     if retraced := [name for name in left_out if name in names]:
-        yield f"{joined(dict.fromkeys(retraced))} is traced again, for other shapes: not judged"
+        yield f"{join_and(dict.fromkeys(retraced))} is traced again, for other shapes: not judged"
     if others := [name for name in left_out if name not in names]:
-        yield f"{joined(dict.fromkeys(others))} trains the same variables, and is not judged"
+        yield f"{join_and(dict.fromkeys(others))} trains the same variables, and is not judged"
     if flat.loops and steps[0].method:
         yield "a call of it takes several steps, of which one is judged"
     elif flat.loops:
@@ -267,7 +269,7 @@ def read_steps(
     Raises:
         InputError: the steps are inside of one op, such as a loop over a dataset.
     """
-    steps = in_turn(seen, notes)
+    steps = alternating_steps(seen, notes)
     return _Reading(steps, notes, program, folder).step(
         [step.name for step in seen if step not in steps]
     )
@@ -379,7 +381,7 @@ class _Reading:
         """The name of a variable, that of its first copy; ``""`` if the step does not take it."""
         if not isinstance(inner := variable_of(variable), tf.Variable):
             return ""
-        noted = self._notes.variables.of_handle(handle_of(parts_of(inner)[0]))
+        noted = self._notes.variables.of_handle(handle_of(replica_values(inner)[0]))
         return self._name_by_id.get(id(noted), "")
 
     @cached_property

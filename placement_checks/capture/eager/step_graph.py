@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from placement_checks.capture.eager.calls import SeenCall, trains
+from placement_checks.capture.eager.calls import SeenCall, is_training_function
 from placement_checks.capture.eager.notes import TracingNotes
 from placement_checks.capture.eager.packed_gradients import take_sums_apart
 from placement_checks.capture.eager.variables import NotedVariable
@@ -186,7 +186,9 @@ class FlatStep:
         """The bodies of all functions in one graph."""
 
         def holds_step(function: str) -> bool:
-            return function in self.graphs and trains(self.graphs[function], self._notes.gradients)
+            return function in self.graphs and is_training_function(
+                self.graphs[function], self._notes.gradients
+            )
 
         def placeholders(function: str) -> Sequence[str]:
             graph = self.graphs.get(function)

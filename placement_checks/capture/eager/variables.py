@@ -25,7 +25,7 @@ from placement_checks.tf.distribution import (
     ORDERS_COLLECTIVES,
     around_distributed_variables,
     name_of_strategy,
-    parts_of,
+    replica_values,
     strategy_around,
 )
 from placement_checks.tf.eager import (
@@ -35,7 +35,7 @@ from placement_checks.tf.eager import (
     around_variables_of_functions,
     eager_device,
     handle_of,
-    lifted,
+    lift_to_outer_graph,
 )
 from placement_checks.tf.graphs import current_stack, kernels_of
 from placement_checks.tf.keras import around_keras_variables, variable_of
@@ -121,7 +121,7 @@ class VariableNotes:
 
     def note_parts(self, whole: Any) -> None:
         """Note what a strategy has made of several variables."""
-        for replica, part in enumerate(parts_of(whole)):
+        for replica, part in enumerate(replica_values(whole)):
             if noted := self.of_handle(handle_of(part)):
                 noted.of, noted.replica = whole, replica
 
@@ -133,7 +133,7 @@ class VariableNotes:
 
     def note_path(self, keras: Any, variable: Any) -> None:
         """Note which variable of Keras one of TensorFlow is."""
-        for part in parts_of(variable):
+        for part in replica_values(variable):
             if noted := self.of_handle(handle_of(part)):
                 noted.path = keras.path
 
@@ -304,7 +304,7 @@ def _of_functions(variables: Mapping[str, NotedVariable]) -> dict[str, Any]:
             name: value
             for name, noted in variables.items()
             if noted.first_value is not None
-            and (value := lifted(noted.first_value, graph)) is not None
+            and (value := lift_to_outer_graph(noted.first_value, graph)) is not None
         }
         if not first:
             return {}

@@ -15,9 +15,9 @@ from functools import partial
 
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import WantsEager
+from placement_checks.capture.eager.calls import NotAGraphProgram
 from placement_checks.capture.eager.errors import (
-    MeansEager,
+    EagerOnlyError,
     eager_code_told,
     is_eager_step,
     no_traced_step,
@@ -26,7 +26,12 @@ from placement_checks.capture.eager.errors import (
     seems_eager,
     take_step,
 )
-from placement_checks.capture.in_process.recorder import Building, Built, noting, stop
+from placement_checks.capture.in_process.recorder import (
+    BuildRecorder,
+    Built,
+    record_build,
+    stop_at_train_step,
+)
 from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
@@ -36,7 +41,7 @@ from placement_checks.core.program import (
     Step,
 )
 from placement_checks.core.user_code import users_code
-from placement_checks.graph.gradients import built_graph, record_graphs
+from placement_checks.graph.gradients import record_graphs, select_graph
 from placement_checks.tf.keras import names_of_keras
 from placement_checks.tf.process_state import Behaviour
 
@@ -90,7 +95,9 @@ def logs_held(unless: type[BaseException]) -> Iterator[Callable[[], None]]:
 _one_at_a_time = threading.RLock()
 
 
-def build(program: Program, num_gpus: int, trains: Callable[[Building], None] = stop) -> Built:
+def build(
+    program: Program, num_gpus: int, trains: Callable[[BuildRecorder], None] = stop_at_train_step
+) -> Built:
     """Build a program for so many GPUs. One that goes on to train is stopped at its first step.
 
     Args:
@@ -103,16 +110,16 @@ def build(program: Program, num_gpus: int, trains: Callable[[Building], None] = 
         InputError: the builder raised, built nothing, or returned what does not describe a step;
             or its graph is larger than 2 GB.
     """
-    with logs_held(unless=MeansEager) as log:
+    with logs_held(unless=EagerOnlyError) as log:
 
-        def ends(building: Building) -> None:
+        def ends(building: BuildRecorder) -> None:
             log()
             trains(building)
 
         return _build(program, num_gpus, ends)
 
 
-def _build(program: Program, num_gpus: int, trains: Callable[[Building], None]) -> Built:
+def _build(program: Program, num_gpus: int, trains: Callable[[BuildRecorder], None]) -> Built:
     arguments = program.arguments(num_gpus)
     graph, step, returned = None, Step(), None
     with in_new_graph(program, num_gpus, trains) as (building, graph_of):
@@ -123,7 +130,7 @@ def _build(program: Program, num_gpus: int, trains: Callable[[Building], None]) 
         ):
             returned = program.build(**arguments)
             if is_eager_step(returned):
-                raise WantsEager
+                raise NotAGraphProgram
             graph = graph_of(returned)  # a mapping of the user's own
             step = Step() if returned is graph else Step.of(returned, program.name)
         if building.watch.steps:
@@ -135,16 +142,16 @@ def _build(program: Program, num_gpus: int, trains: Callable[[Building], None]) 
             "build ops in the default graph or in a tf.Graph() of its own, or call the function "
             "that trains",
         )
-        raise MeansEager.of(built_nothing) if building.calls.means_eager else built_nothing
+        raise EagerOnlyError.of(built_nothing) if building.calls.means_eager else built_nothing
     if returned is None and seems_eager(graph, building.calls):
-        raise MeansEager(program.name, "took no training step", "return it, or call it")
+        raise EagerOnlyError(program.name, "took no training step", "return it, or call it")
     return building.built(graph, step)
 
 
 @contextlib.contextmanager
 def noting_eager_code(
-    program: Program, gpus: int, trains: Callable[[Building], None] = stop
-) -> Iterator[Building]:
+    program: Program, gpus: int, trains: Callable[[BuildRecorder], None] = stop_at_train_step
+) -> Iterator[BuildRecorder]:
     """Note in this block what eager code traces; logical CPUs must stand in for the GPUs already.
 
     The arguments are those of `build`.
@@ -152,12 +159,12 @@ def noting_eager_code(
     with (
         _one_at_a_time,
         _undisturbed(),
-        noting(program, gpus, trains, eager=True) as building,
+        record_build(program, gpus, trains, eager=True) as building,
     ):
         yield building
 
 
-def build_eagerly(building: Building, num_gpus: int) -> Built:
+def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
     """Run eager code for so many GPUs until its first training step, a traced function.
 
     Args:
@@ -191,8 +198,8 @@ def build_eagerly(building: Building, num_gpus: int) -> Built:
 
 @contextlib.contextmanager
 def in_new_graph(
-    program: Program, gpus: int, trains: Callable[[Building], None] = stop
-) -> Iterator[tuple[Building, Callable[[object], tf.Graph]]]:
+    program: Program, gpus: int, trains: Callable[[BuildRecorder], None] = stop_at_train_step
+) -> Iterator[tuple[BuildRecorder, Callable[[object], tf.Graph]]]:
     """Note in this block what is built, in a new default graph or in others.
 
     Yields:
@@ -205,9 +212,9 @@ def in_new_graph(
         _undisturbed(),
         default.as_default(),
         record_graphs() as made,
-        noting(program, gpus, trains) as building,
+        record_build(program, gpus, trains) as building,
     ):
-        yield building, partial(built_graph, default, made)
+        yield building, partial(select_graph, default, made)
 
 
 def built_program(

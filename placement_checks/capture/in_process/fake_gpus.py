@@ -37,7 +37,7 @@ from placement_checks.tf.simulated_devices import is_stand_in
 
 
 @contextlib.contextmanager
-def standing_in(name: str, script: Callable[[Path], str]) -> Iterator[Path]:
+def shadow_command(name: str, script: Callable[[Path], str]) -> Iterator[Path]:
     """Put a command before all others of its name in this block.
 
     Args:
@@ -132,7 +132,7 @@ def _command(gpus: int, ways: set[str]) -> Iterator[None]:
     def script(folder: Path) -> str:
         return _SCRIPT.format(mark=shlex.quote(str(folder / _MARK)), gpus=gpus)
 
-    with standing_in(_COMMAND, script) as folder:
+    with shadow_command(_COMMAND, script) as folder:
         try:
             yield
         finally:
@@ -217,7 +217,7 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras", "placement_checks")
 _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
 
-class Asked:
+class GpuQueries:
     """By which calls the program has asked how many GPUs there are.
 
     Attributes:
@@ -232,7 +232,7 @@ class Asked:
 
 
 @contextlib.contextmanager
-def answering_gpus(gpus: int) -> Iterator[Asked]:
+def fake_gpu_count(gpus: int) -> Iterator[GpuQueries]:
     """Let the program in this block find so many GPUs, those of the machine not among them.
 
     What it sets for such GPUs, like the growth of their memory, has no effect.
@@ -244,7 +244,7 @@ def answering_gpus(gpus: int) -> Iterator[Asked]:
     Yields:
         Whether, and how, the program has asked.
     """
-    asked = Asked()
+    asked = GpuQueries()
     visible = os.environ.get(_VISIBLE)
     try:
         with (
@@ -289,7 +289,7 @@ def _is_programs(frame: FrameType | None) -> bool:
     return False
 
 
-def _of_context(gpus: int, asked: Asked) -> Mapping[str, patching.Around]:
+def _of_context(gpus: int, asked: GpuQueries) -> Mapping[str, patching.Around]:
     """What takes the place of the methods of the eager context."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
@@ -320,7 +320,7 @@ def _of_context(gpus: int, asked: Asked) -> Mapping[str, patching.Around]:
     return {name: _for_program(answer) for name, answer in methods.items()}
 
 
-def _listing(gpus: list[Any], way: str, asked: Asked) -> patching.Around:
+def _listing(gpus: list[Any], way: str, asked: GpuQueries) -> patching.Around:
     """For a method that lists devices of a type, or all."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:
@@ -367,7 +367,7 @@ def _set_visible(original: Callable[..., Any]) -> Callable[..., None]:
     return set_visible_devices
 
 
-def _local_devices(gpus: int, asked: Asked) -> patching.Around:
+def _local_devices(gpus: int, asked: GpuQueries) -> patching.Around:
     """For the list of local devices, with as many GPUs as a configuration leaves."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[bytes]]:
@@ -395,7 +395,7 @@ def _local_gpu(index: int) -> bytes:
     return bytes(attributes.SerializeToString())
 
 
-def _session_devices(gpus: int, asked: Asked) -> patching.Around:
+def _session_devices(gpus: int, asked: GpuQueries) -> patching.Around:
     """For the devices of a session, those of each of its tasks behind its CPU."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:

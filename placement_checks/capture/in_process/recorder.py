@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from placement_checks.capture.eager.calls import CallWatch, watching_calls
 from placement_checks.capture.eager.cluster import coordinator_alone, workers_alone
-from placement_checks.capture.eager.errors import told_of_keras, told_of_scope
+from placement_checks.capture.eager.errors import explain_keras_error, explain_scope_error
 from placement_checks.capture.eager.notes import TracingNotes, noting_traced
 from placement_checks.capture.eager.reading import read_steps
-from placement_checks.capture.in_process.fake_gpus import Asked, answering_gpus
+from placement_checks.capture.in_process.fake_gpus import GpuQueries, fake_gpu_count
 from placement_checks.capture.in_process.sessions import Stopped, Watch, watching
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
@@ -66,7 +66,7 @@ class Built(NamedTuple):
     gradients_inside: str = ""
 
 
-class Building:
+class BuildRecorder:
     """What is noted while a program builds.
 
     Attributes:
@@ -80,8 +80,8 @@ class Building:
     def __init__(
         self,
         program: Program,
-        trains: Callable[[Building], None],
-        asked: Asked,
+        trains: Callable[[BuildRecorder], None],
+        asked: GpuQueries,
         tracing: TracingNotes,
         servers: Sequence[RecordedServer] = (),
     ) -> None:
@@ -105,8 +105,8 @@ class Building:
 
     def refused(self, error: InputError) -> InputError:
         """The error for code that raised, told by its cause where that is a strategy."""
-        told = told_of_scope(error, self._tracing, self.program.folder)
-        return told_of_keras(error) if told is error else told
+        told = explain_scope_error(error, self._tracing, self.program.folder)
+        return explain_keras_error(error) if told is error else told
 
     def trained(self) -> Built:
         """What was built when the first training step came.
@@ -156,15 +156,15 @@ class Building:
         )
 
 
-def stop(_building: Building) -> None:
+def stop_at_train_step(_building: BuildRecorder) -> None:
     """End what is built at its first training step."""
     raise Stopped
 
 
 @contextlib.contextmanager
-def noting(
-    program: Program, gpus: int, trains: Callable[[Building], None], *, eager: bool = False
-) -> Iterator[Building]:
+def record_build(
+    program: Program, gpus: int, trains: Callable[[BuildRecorder], None], *, eager: bool = False
+) -> Iterator[BuildRecorder]:
     """Note in this block what a program builds that finds so many GPUs.
 
     When it would train, ``trains`` is called.
@@ -176,7 +176,7 @@ def noting(
         eager: whether it may be eager code, for which logical CPUs stand in for the GPUs.
     """
     with (
-        answering_gpus(gpus) as asked,
+        fake_gpu_count(gpus) as asked,
         record_gradients() as gradients,
         record_applied() as applied,
         noting_traced(eager=eager) as (variables, reductions, forward),
@@ -185,6 +185,6 @@ def noting(
     ):
         strategies: list[Any] = []
         tracing = TracingNotes(variables, gradients, applied, reductions, forward, strategies)
-        building = Building(program, trains, asked, tracing, servers)
+        building = BuildRecorder(program, trains, asked, tracing, servers)
         with watching(building.watch), watching_calls(building.calls):
             yield building

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from placement_checks.core.builder_result import Scalars
+from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.op_types import PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
@@ -138,7 +138,7 @@ def run_next_part(
     return session.run(fetches, handle)
 
 
-def soft(written: Any) -> Any:
+def with_soft_placement(written: Any) -> Any:
     """The configuration with which a session for GPUs can run on the CPU."""
     config = tf1.ConfigProto()
     config.CopyFrom(written)
@@ -149,7 +149,7 @@ def soft(written: Any) -> Any:
     return config
 
 
-def made_up(tensor: tf.Tensor) -> Any:
+def zeros_for(tensor: tf.Tensor) -> Any:
     """A result of the right dtype and shape, all zeros; of an unknown dimension 1.
 
     Of texts none, where their number is not known: the names of variables without a value, which
@@ -196,9 +196,9 @@ class SeenStep:
     called_at: str
 
     @property
-    def losses(self) -> Scalars:
+    def losses(self) -> ScalarLosses:
         """The scalars of floats among what it reports."""
-        return Scalars(
+        return ScalarLosses(
             tensor
             for tensor in self.reported
             if tensor.dtype.is_floating and tensor.shape.rank == 0
@@ -257,7 +257,7 @@ class Watch:
         """All steps that were seen of one graph, as one: those of a GAN take turns."""
         return Step(
             train_op=[op for step in self.own_steps for op in step.train_ops],
-            loss=Scalars(loss for step in self.own_steps for loss in step.losses),
+            loss=ScalarLosses(loss for step in self.own_steps for loss in step.losses),
             config=self.own_steps[0].config,
         )
 
@@ -284,7 +284,7 @@ class Watch:
 
         def opened(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
             written = tf1.ConfigProto() if config is None else config
-            original(session, "", graph, soft(written))
+            original(session, "", graph, with_soft_placement(written))
             self.sessions += 1
             self._configs[session] = written
             if target:
@@ -314,10 +314,10 @@ class Watch:
             elif run.keeps_gradients:
                 self._note_accumulation(session, run, fetched, feeds)
             if trains or session in self._remote:
-                return list(map(made_up, fetches))
+                return list(map(zeros_for, fetches))
             only_reads = run.reads and not run.changes and not targets
             if only_reads and options is None:
-                return self._read(execute, metadata) or list(map(made_up, fetches))
+                return self._read(execute, metadata) or list(map(zeros_for, fetches))
             return execute(options, metadata)
 
         return ran

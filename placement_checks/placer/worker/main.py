@@ -16,7 +16,7 @@ from typing import Any
 from placement_checks.placer.worker import network, protocol
 from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.tf import c_library
-from placement_checks.util.child import answer_stream, end_with_parent
+from placement_checks.util.child import end_with_parent, reserve_stdout
 
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # set: do not move to a network of its own
 _CONDITIONS = ("types", "tasks", "soft", "limit")
@@ -31,7 +31,7 @@ def main() -> None:
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
-    replies = answer_stream()
+    replies = reserve_stdout()
     try:
         placer = _placer(kind)
     except _Unavailable as reason:

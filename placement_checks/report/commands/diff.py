@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.results import Difference, Places
 from placement_checks.core.versions import versions
-from placement_checks.report.common.json import written
+from placement_checks.report.common.json import to_json
 from placement_checks.util.text import plural, printable
 
 _SCHEMA = 1
@@ -37,7 +37,7 @@ def render_json(difference: Difference) -> str:
         "added": [{"node": node, "op": kind} for node, kind in difference.added.items()],
         "unread": list(difference.unread),
     }
-    return written(document)
+    return to_json(document)
 
 
 def render_text(difference: Difference) -> str:

@@ -7,17 +7,17 @@ from typing import Any
 
 from placement_checks.analysis.step.transfers import (
     PHASES,
-    Copied,
+    CopiedTensor,
     LayerTraffic,
     Phase,
-    Sent,
-    Sum,
+    ReducedTensor,
+    SentTensor,
     by_layer,
     transfers,
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.versions import versions
-from placement_checks.report.common.json import written
+from placement_checks.report.common.json import to_json
 from placement_checks.report.text.layout import shortened
 
 _SCHEMA = 1
@@ -26,13 +26,13 @@ _WIDEST = 40  # of a layer's name
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def render_text(placement: Placement, all_sent: Sequence[Sent]) -> Iterator[str]:
+def render_text(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str]:
     """A line for each pair of devices, and below them a table of the layers that send most."""
     yield from map(str, transfers(each.copied for each in all_sent))
     yield from _table(placement, all_sent)
 
 
-def render_json(placement: Placement, all_sent: Sequence[Sent]) -> Sequence[str]:
+def render_json(placement: Placement, all_sent: Sequence[SentTensor]) -> Sequence[str]:
     """The lines of one JSON document, its form fixed by ``"schema": 1``; it has each copy."""
     document = {
         "schema": _SCHEMA,
@@ -57,10 +57,10 @@ def render_json(placement: Placement, all_sent: Sequence[Sent]) -> Sequence[str]
         ],
         "copies": [_copy(placement, each) for each in all_sent],
     }
-    return written(document).split("\n")
+    return to_json(document).split("\n")
 
 
-def _copy(placement: Placement, each: Sent) -> dict[str, Any]:
+def _copy(placement: Placement, each: SentTensor) -> dict[str, Any]:
     copied = each.copied
     return {
         "tensor": copied.tensor,
@@ -76,12 +76,12 @@ def _copy(placement: Placement, each: Sent) -> dict[str, Any]:
     }
 
 
-def _line(placement: Placement, copied: Copied) -> str | None:
+def _line(placement: Placement, copied: CopiedTensor) -> str | None:
     """The user's line that built the op that yields it, or else the one that takes it."""
     return placement.where(producer_of(copied.tensor)) or placement.where(copied.taker)
 
 
-def _table(placement: Placement, all_sent: Sequence[Sent]) -> Iterator[str]:
+def _table(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str]:
     layers = by_layer(all_sent)
     if not layers:
         return
@@ -108,17 +108,20 @@ def _table(placement: Placement, all_sent: Sequence[Sent]) -> Iterator[str]:
 
 
 def _row(layer: LayerTraffic, phases: Sequence[Phase]) -> list[str]:
-    cells = [_cell(total) for phase in phases for total in [layer.phases.get(phase, Sum())]]
+    cells = [
+        _cell(total) for phase in phases for total in [layer.phases.get(phase, ReducedTensor())]
+    ]
     return [shortened(layer.layer or "of no layer", _WIDEST), *cells]
 
 
-def _cells(all_sent: Sequence[Sent], phases: Sequence[Phase]) -> list[str]:
+def _cells(all_sent: Sequence[SentTensor], phases: Sequence[Phase]) -> list[str]:
     return [
-        _cell(Sum.of(each.copied for each in all_sent if each.phase == phase)) for phase in phases
+        _cell(ReducedTensor.of(each.copied for each in all_sent if each.phase == phase))
+        for phase in phases
     ]
 
 
-def _cell(total: Sum) -> str:
+def _cell(total: ReducedTensor) -> str:
     if not total.copies:
         return ""
     if total.unknown == total.copies:

@@ -22,7 +22,7 @@ from rich.text import Text
 from placement_checks.core.timing import Loop, Timing
 from placement_checks.core.trace import OpSpan, Timeline, Trace
 from placement_checks.core.versions import versions
-from placement_checks.report.common.json import written
+from placement_checks.report.common.json import to_json
 from placement_checks.report.text.layout import show
 from placement_checks.util.text import plural, printable
 
@@ -121,7 +121,7 @@ def _duration(seconds: float) -> str:
 def render(timings: Sequence[Timing]) -> str:
     """The JSON document; `placement-checks time --against` reads it again."""
     documents = [timing.document() for timing in timings]
-    return written({"schema": SCHEMA, "versions": versions(), "timings": documents})
+    return to_json({"schema": SCHEMA, "versions": versions(), "timings": documents})
 
 
 def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -188,7 +188,7 @@ def chrome_trace(timeline: Timeline, title: str) -> str:
             }
             for span in lane
         ]
-    return written({"traceEvents": events, "displayTimeUnit": "ms"}, indent=None)
+    return to_json({"traceEvents": events, "displayTimeUnit": "ms"}, indent=None)
 
 
 _COLUMNS = 110

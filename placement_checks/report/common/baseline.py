@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from placement_checks.analysis.step.transfers import copies_text
 from placement_checks.core.baseline import Change, Copies, Crossing, Difference
 from placement_checks.core.versions import versions
-from placement_checks.report.common.json import difference_document, written
-from placement_checks.util.text import joined, plural, printable
+from placement_checks.report.common.json import difference_document, to_json
+from placement_checks.util.text import join_and, plural, printable
 
 SCHEMA = 1
 MOST_LISTED = 10  # of each kind
@@ -66,7 +66,7 @@ def change_text(change: Change) -> str:
         text += f" on {change.new}"
     notes = "; ".join(filter(None, (change.note, change.where)))
     text += f"  ({notes})" if notes else ""
-    return text + (f" [breaks {joined(change.rules)}]" if change.rules else "")
+    return text + (f" [breaks {join_and(change.rules)}]" if change.rules else "")
 
 
 def _crossing(crossing: Crossing) -> str:
@@ -86,4 +86,4 @@ def _amount(copies: Copies) -> str:
 
 def render_json(difference: Difference) -> str:
     """One JSON document, its form fixed by ``"schema": 1``."""
-    return written({"schema": SCHEMA, "versions": versions(), **difference_document(difference)})
+    return to_json({"schema": SCHEMA, "versions": versions(), **difference_document(difference)})

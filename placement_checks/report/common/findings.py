@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from placement_checks.core.results import Finding, Impact, Verdict, worst_impact
+from placement_checks.core.impact import Impact
+from placement_checks.core.results import Finding, Verdict, worst_impact
 from placement_checks.util.text import plural
 
 _IN_A_NAME = frozenset("/_")

@@ -62,7 +62,7 @@ SCHEMA = 2
 
 def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
     """The document as text."""
-    return written(document(reports, errors))
+    return to_json(document(reports, errors))
 
 
 def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dic
     return document
 
 
-def written(document: Mapping[str, Any], indent: int | None = 2) -> str:
+def to_json(document: Mapping[str, Any], indent: int | None = 2) -> str:
     """A document as text, in which control characters of names are escaped for terminals."""
     return escaped(json.dumps(document, indent=indent, ensure_ascii=False))
 

@@ -14,11 +14,16 @@ from typing import TextIO
 from placement_checks.core.results import Report
 from placement_checks.report.common.baseline import first_line, render_text
 from placement_checks.report.common.findings import Sections
-from placement_checks.report.formats.locations import Location, Ranked, Repository, ranked
+from placement_checks.report.formats.locations import (
+    Location,
+    Ranked,
+    Repository,
+    rank_root_causes,
+)
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import summary, title
-from placement_checks.util.text import joined
+from placement_checks.util.text import join_and
 
 _SHOWN = 10  # of the errors of a step
 _NAMED = 3  # programs that have the same finding
@@ -28,8 +33,8 @@ _NAME = "placement_checks"
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Write what failed, the findings, what was not checked but must be, and the count."""
     files = Repository()
-    errors = [_command("error", [told(str(error))], _NAME) for error in outcome.errors]
-    errors += [_annotation(each, files) for each in ranked(outcome.reports)]
+    errors = [_command("error", [one_line(str(error))], _NAME) for error in outcome.errors]
+    errors += [_annotation(each, files) for each in rank_root_causes(outcome.reports)]
     errors += _moved(outcome.reports, files)
     warnings = [*_unchecked(outcome), *_following(outcome.reports, files)]
     lines = [*errors, *warnings, *_last(outcome, len(errors))]
@@ -40,7 +45,7 @@ def _annotation(told_once: Ranked, files: Repository) -> str:
     group, (report, *_) = told_once.group, told_once.reports
     at = files.location_of(group.where, report)
     in_no_line = at is None or at.line is None
-    lines = [*sentences(group, with_line=in_no_line), f"in {_programs(told_once.reports)}"]
+    lines = [*finding_sentences(group, with_line=in_no_line), f"in {_programs(told_once.reports)}"]
     return _command("error", lines, told_once.title, at)
 
 
@@ -48,16 +53,16 @@ def _moved(reports: Sequence[Report], files: Repository) -> Iterator[str]:
     """What differs from its baseline, once for each program, at the first line that is known."""
     for report in reports:
         if report.baseline:
-            lines = [*render_text(report.baseline).split("\n"), f"in {told(title(report))}"]
+            lines = [*render_text(report.baseline).split("\n"), f"in {one_line(title(report))}"]
             at = files.location_of(first_line(report.baseline), report)
             yield _command("error", lines, "baseline", at)
 
 
 def _programs(reports: Sequence[Report]) -> str:
-    names = [told(title(report)) for report in reports[:_NAMED]]
+    names = [one_line(title(report)) for report in reports[:_NAMED]]
     if left := len(reports) - len(names):
         names.append(f"{left} more")
-    return joined(names)
+    return join_and(names)
 
 
 def _unchecked(outcome: Outcome) -> Iterator[str]:
@@ -67,7 +72,7 @@ def _unchecked(outcome: Outcome) -> Iterator[str]:
         for verdict in filter(outcome.must_be_checked, report.verdicts):
             rules[verdict.reason or ""][verdict.rule] = None
     for reason, names in rules.items():
-        yield _command("warning", [f"{joined(names)}: {told(reason)}"], "not checked")
+        yield _command("warning", [f"{join_and(names)}: {one_line(reason)}"], "not checked")
 
 
 def _following(reports: Sequence[Report], files: Repository) -> Iterator[str]:
@@ -76,7 +81,7 @@ def _following(reports: Sequence[Report], files: Repository) -> Iterator[str]:
         for section in Sections(report.verdicts).consequences:
             if section.groups:
                 at = files.location_of(section.groups[0].where, report)
-                lines = [section.title, f"in {told(title(report))}"]
+                lines = [section.title, f"in {one_line(title(report))}"]
                 yield _command("warning", lines, section.rule, at)
 
 

@@ -12,7 +12,7 @@ from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.common.findings import grouped
 from placement_checks.report.formats.locations import Repository
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.text.findings import finding_lines, told
+from placement_checks.report.text.findings import finding_lines, one_line
 from placement_checks.report.text.writer import title
 from placement_checks.util.text import plural, printable
 
@@ -72,7 +72,7 @@ def _case(verdict: Verdict, report: Report, outcome: Outcome, files: Repository)
         lines = finding_lines(groups, report.evidence.placement, everything=True)
         also = f", and {plural(more, 'finding')} more" if more > 0 else ""
         text = "\n".join(printable(line.text) for line in lines)
-        _said(case, "failure", f"{told(message)}{also}", "broken", text)
+        _said(case, "failure", f"{one_line(message)}{also}", "broken", text)
     elif outcome.must_be_checked(verdict):
         _said(case, "failure", f"not checked: {verdict.reason}", "not-checked")
     elif verdict.state == "not-checked":

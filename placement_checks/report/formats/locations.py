@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from placement_checks.core.results import Impact, Report, worst_impact
+from placement_checks.core.impact import Impact
+from placement_checks.core.results import Report, worst_impact
 from placement_checks.report.common.findings import Group, Sections
 from placement_checks.util.text import plural
 
@@ -38,7 +39,7 @@ class Ranked:
         return self.rule if number == 1 else f"{self.rule} ({plural(number, 'finding')})"
 
 
-def ranked(reports: Sequence[Report]) -> list[Ranked]:
+def rank_root_causes(reports: Sequence[Report]) -> list[Ranked]:
     """The root causes in the order of their impact.
 
     Of one impact the first group of each rule comes first, then the second ones, and so on; in

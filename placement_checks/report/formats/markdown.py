@@ -15,11 +15,11 @@ from placement_checks.core.results import Report, by_impact
 from placement_checks.report.common.baseline import render_text
 from placement_checks.report.common.findings import Sections
 from placement_checks.report.common.source import source_text
-from placement_checks.report.formats.locations import Ranked, ranked
+from placement_checks.report.formats.locations import Ranked, rank_root_causes
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import summary, title
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _PROGRAMS = 8  # rows of the table
 _GROUPS = 10
@@ -73,7 +73,7 @@ def _rules(names: Sequence[str]) -> str:
 
 def _folds(outcome: Outcome) -> Iterator[str]:
     """One line each; without an empty one between them, GitHub reads all as one piece of HTML."""
-    groups = ranked(outcome.reports)
+    groups = rank_root_causes(outcome.reports)
     lines = [
         *_some([_failure(error) for error in outcome.errors], "error"),
         *(_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])),
@@ -90,7 +90,7 @@ def _folds(outcome: Outcome) -> Iterator[str]:
     verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
     unchecked = dict.fromkeys(each.rule for each in verdicts if outcome.must_be_checked(each))
     if unchecked:
-        lines.append(f"<p>not checked, which is a failure here: {_text(joined(unchecked))}</p>")
+        lines.append(f"<p>not checked, which is a failure here: {_text(join_and(unchecked))}</p>")
     if lines:
         yield ""
         yield from lines
@@ -107,7 +107,7 @@ def _failure(error: PlacementError) -> str:
 
 def _fold(each: Ranked, *, is_open: bool) -> str:
     """A group of findings: its rule, line and message, and the rest where it is unfolded."""
-    message, *others = sentences(each.group)
+    message, *others = finding_sentences(each.group)
     where = each.group.where
     at = f" {_code(where)}" if where else ""
     source = source_text(where) if where else None
@@ -128,19 +128,19 @@ def _moved(report: Report) -> str:
     """What differs from the program's baseline, in a fold."""
     assert report.baseline is not None
     first, *others = render_text(report.baseline, _OTHERS).split("\n")
-    lines = (told(line, _LONGEST_CHANGE) for line in (*others, f"in {title(report)}"))
+    lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {title(report)}"))
     details = "<br>".join(map(_text, lines))
     return f"<details><summary><b>baseline</b>: {_text(first)}</summary>{details}</details>"
 
 
 def _code(text: str) -> str:
     """A text as code, in which GitHub links nothing."""
-    return f"<code>{escape(told(text, _LONGEST), quote=False)}</code>"
+    return f"<code>{escape(one_line(text, _LONGEST), quote=False)}</code>"
 
 
 def _text(text: str) -> str:
     """A text in HTML that mentions nobody, and links to nothing."""
-    shown = _SPECIAL.sub(rf"\g<0>{_INVISIBLE}", told(text, _LONGEST))
+    shown = _SPECIAL.sub(rf"\g<0>{_INVISIBLE}", one_line(text, _LONGEST))
     return escape(shown, quote=False)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.findings import DetailLevel
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
@@ -36,7 +36,7 @@ class Outcome:
     errors: Sequence[PlacementError] = ()
     requested: Collection[str] = ()
     require_all: bool = False
-    extent: Extent = Extent.BRIEF
+    extent: DetailLevel = DetailLevel.BRIEF
     is_quiet: bool = False
     next_step: str | None = None
     explained: Callable[[str], str] = _without_words

@@ -20,7 +20,7 @@ from placement_checks.report.common.findings import Group, Sections
 from placement_checks.report.common.json import escaped
 from placement_checks.report.formats.locations import Location, Repository
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import title
 
 _SCHEMA = (
@@ -99,8 +99,8 @@ class _Run:
     def _result(self, report: Report, rule: str, group: Group, level: str) -> _Json:
         at = self._repository.location_of(group.where, report)
         in_no_line = at is None or at.line is None
-        lines = [*sentences(group, with_line=in_no_line), f"in {told(title(report))}"]
-        place: _Json = {"logicalLocations": [{"fullyQualifiedName": told(group.first.object)}]}
+        lines = [*finding_sentences(group, with_line=in_no_line), f"in {one_line(title(report))}"]
+        place: _Json = {"logicalLocations": [{"fullyQualifiedName": one_line(group.first.object)}]}
         if at is not None:
             place["physicalLocation"] = self._physical(at)
         return {
@@ -117,7 +117,7 @@ class _Run:
     def _moved(self, report: Report, difference: Difference) -> _Json:
         """What differs from the program's baseline."""
         at = self._repository.location_of(first_line(difference), report)
-        lines = [*render_text(difference).split("\n"), f"in {told(title(report))}"]
+        lines = [*render_text(difference).split("\n"), f"in {one_line(title(report))}"]
         digest = sha256(f"{_BASELINE}\0{title(report)}".encode("utf-8", "backslashreplace"))
         return {
             "ruleId": _BASELINE,
@@ -165,9 +165,8 @@ class _Run:
                 yield self._note(verdict, report)
 
     def _note(self, verdict: Verdict, report: Report) -> _Json:
-        text = (
-            f"{verdict.rule} is not checked in {told(title(report))}: {told(verdict.reason or '')}"
-        )
+        reason = one_line(verdict.reason or "")
+        text = f"{verdict.rule} is not checked in {one_line(title(report))}: {reason}"
         return {
             "level": "warning" if self._outcome.must_be_checked(verdict) else "note",
             "message": {"text": _unlinked(text)},
@@ -200,7 +199,7 @@ def _fenced(text: str) -> str:
 
 
 def _failure(error: PlacementError) -> _Json:
-    return {"level": "error", "message": {"text": _unlinked(told(str(error)))}}
+    return {"level": "error", "message": {"text": _unlinked(one_line(str(error)))}}
 
 
 def _artifact(path: str) -> _Json:
@@ -220,7 +219,7 @@ def _other_lines(group: Group) -> Iterator[tuple[str, str]]:
     lines: Sequence[tuple[str | None, str]] = (
         (first.device_line, "the device is requested here"),
         *((line, "called from here") for line in group.callers),
-        (first.where, f"{told(first.object)} is made here"),
-        *((line, f"likewise {told(name)}") for name, line in group.others),
+        (first.where, f"{one_line(first.object)} is made here"),
+        *((line, f"likewise {one_line(name)}") for name, line in group.others),
     )
     yield from ((line, words) for line, words in lines if line and line != group.where)

@@ -14,7 +14,7 @@ from rich.console import Console
 from placement_checks.report.common import json
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text import writer
-from placement_checks.report.text.layout import WIDTH, fitted
+from placement_checks.report.text.layout import WIDTH, terminal_width
 
 Writer = Callable[[Outcome, TextIO], None]
 
@@ -24,7 +24,7 @@ def _text(outcome: Outcome, stream: TextIO) -> None:
         only = outcome.fails if outcome.is_quiet else None
         step = None if outcome.is_quiet else outcome.next_step
         console = Console(file=stream)
-        with fitted(console.width if stream.isatty() else WIDTH):
+        with terminal_width(console.width if stream.isatty() else WIDTH):
             writer.write(outcome.reports, console, outcome.extent, step, only=only)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.addresses import Part, addresses
 from placement_checks.analysis.step.transfers import copies
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
@@ -30,8 +30,8 @@ from placement_checks.core.variables import Variable
 from placement_checks.report.commands.diff import routes, with_types
 from placement_checks.report.commands.time import caption_of, visible
 from placement_checks.report.page.devices import Places
-from placement_checks.report.page.findings import findings_told, headline, rules_told
-from placement_checks.report.page.layout import KINDS, Drawn, drawn, kind_of
+from placement_checks.report.page.findings import findings_told, headline, rules_data
+from placement_checks.report.page.layout import KINDS, PageLayout, kind_of, page_layout
 from placement_checks.report.page.write import front_coded, runs, table
 from placement_checks.report.text.writer import conditions, run_conditions
 from placement_checks.util.text import plural, printable
@@ -50,7 +50,7 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
     towers = 0
     if placement.requested:
         slots = addresses(placement).slot_of
-        lies = layout(placement)
+        lies = variable_layout(placement)
         readers = lies.readers
         trained.update(lies.copies)
         towers = len(analyse(placement).towers)
@@ -171,7 +171,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
     places = Places(evidence, before)
     knows_flow = bool(placement.requested)
     number = {name: at for at, name in enumerate(placement.ops)}
-    at = drawn(placement)
+    at = page_layout(placement)
     findings = findings_told(report, places, number)
     state, sentence, facts = headline(report, places)
     return {
@@ -188,7 +188,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         "ops": _ops(placement, places, at),
         "copies": crossings(placement, places, at.parts),
         "variables": list(variables_data(placement, number)),
-        "rules": rules_told(report),
+        "rules": rules_data(report),
         "findings": findings,
         "uncounted": sorted(
             {
@@ -214,7 +214,7 @@ def _notes(report: Report) -> Iterator[str]:
         yield run_conditions(evidence.measurement, evidence.placement.program)
 
 
-def _ops(placement: Placement, places: Places, at: Drawn) -> dict[str, Any]:
+def _ops(placement: Placement, places: Places, at: PageLayout) -> dict[str, Any]:
     ops = placement.by_number
     types = table(op.type for op in ops)
     lines = table(placement.where(op.name) or "" for op in ops)

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Report, by_impact
@@ -20,13 +20,13 @@ from placement_checks.report.common.findings import Group, Section, Sections, gr
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import Places
 from placement_checks.report.text import error_bars
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _NOT_FOUND = -1
 _OTHERS = re.compile(r",? which ")  # what follows tells of other devices than those at fault
 
 
-def rules_told(report: Report) -> list[dict[str, Any]]:
+def rules_data(report: Report) -> list[dict[str, Any]]:
     """Every rule that was selected, in the order of their impact."""
     return [
         {
@@ -140,7 +140,7 @@ def headline(report: Report, places: Places) -> Headline:
     if broken:
         checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
         verb = "is" if len(broken) == 1 else "are"
-        facts = [f"{checked} {verb} broken: {joined(broken)}."]
+        facts = [f"{checked} {verb} broken: {join_and(broken)}."]
         state, sentence = "broken", _of_devices(_worst(report), places)
     elif kept:
         state, sentence = "kept", _all_kept(placement, places, kept)
@@ -178,7 +178,7 @@ def _idle(findings: Sequence[Finding]) -> str:
     names = [finding.object for finding in findings]
     if len(names) > _FEW:
         return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
-    return f"{joined(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
+    return f"{join_and(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
 
 
 def _not_counting(findings: Sequence[Finding]) -> str | None:
@@ -195,7 +195,7 @@ def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
     if len(findings) == 1:
         return None
     places = Counter(finding.found for finding in findings)
-    on = joined(
+    on = join_and(
         f"{place} ({number})" if len(places) > 1 else place for place, number in places.items()
     )
     return f"{len(findings)} variables sit on {on}, not on {findings[0].expected}"
@@ -247,14 +247,14 @@ def _sharing(placement: Placement, places: Places) -> str:
     towers = len(places.towers)
     if towers < 2 or not placement.assigned:
         return ""
-    lies = layout(placement)
+    lies = variable_layout(placement)
     read = [name for name in lies.readers if lies.kind(name) != "own"]
     kinds = {lies.kind(name) for name in read}
     if kinds == {"mirrored"}:
         return f"{towers} towers compute alike, each with a copy of the variables"
     on = {placement.ops[name].assigned for name in read} - {None}
     if kinds == {"central"} and 0 < len(on) <= _FEW:
-        labels = joined(places.label(device) for device in places.devices if device in on)
+        labels = join_and(places.label(device) for device in places.devices if device in on)
         return f"{towers} towers compute alike and share the variables on {labels}"
     return ""
 
@@ -264,7 +264,7 @@ def _placed(placement: Placement, places: Places) -> str:
     if not used:
         return plural(len(placement.ops), "op")
     where = [places.label(device) for device in places.devices if device in used]
-    named = joined(where) if len(where) <= _FEW else plural(len(where), "device")
+    named = join_and(where) if len(where) <= _FEW else plural(len(where), "device")
     return f"{plural(len(placement.ops), 'op')} on {named}"
 
 
@@ -278,7 +278,7 @@ def _facts(placement: Placement, places: Places) -> list[str]:
 
 def _trained(placement: Placement, places: Places) -> str:
     """Where the trained variables are; "" where that cannot be said in a few words."""
-    mirrored = layout(placement).mirrored if placement.requested else ()
+    mirrored = variable_layout(placement).mirrored if placement.requested else ()
     if mirrored:
         gpus = max(len(group.of) for group in mirrored)
         return f"{plural(len(mirrored), 'trained variable')}, with a copy on each of {gpus} GPUs."
@@ -287,7 +287,7 @@ def _trained(placement: Placement, places: Places) -> str:
     on.pop(None, None)
     if not 0 < len(on) <= _FEW:
         return ""
-    where = joined(
+    where = join_and(
         f"{places.label(device)}{f' ({on[device]})' if len(on) > 1 else ''}"
         for device in places.devices
         if device in on

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.addresses import Addresses, Part, addresses
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
@@ -139,7 +139,7 @@ def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
 
 def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
     """Variables that stand for one another, one of each tower, in the order of the towers."""
-    lies = layout(placement)
+    lies = variable_layout(placement)
     for group in lies.mirrored:
         yield [name for _, name in sorted({**group.of, **group.apart}.items())]
     own: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -228,7 +228,7 @@ _FEW = 2  # ops
 _NUMBER = re.compile(r"_?\d+$")
 
 
-class Drawn(NamedTuple):
+class PageLayout(NamedTuple):
     """Where the ops of a program are drawn, by their numbers.
 
     Attributes:
@@ -248,12 +248,12 @@ class Drawn(NamedTuple):
     roles: Mapping[str, int]
 
 
-def drawn(placement: Placement) -> Drawn:
+def page_layout(placement: Placement) -> PageLayout:
     """By data flow where it is known, else by names alone, as of a log."""
     return _by_flow(placement) if placement.requested else _by_names(placement)
 
 
-def _by_flow(placement: Placement) -> Drawn:
+def _by_flow(placement: Placement) -> PageLayout:
     """Rows by layer, phases by the part that an op has in a step."""
     found = addresses(placement)
     rows = Rows()
@@ -295,7 +295,7 @@ def _by_flow(placement: Placement) -> Drawn:
             row_of[key] = rows.of([of.type], inside)
         at.append(row_of[key])
     tree = rows.numbered()
-    return Drawn(
+    return PageLayout(
         phases,
         [tree.number[row] for row in at],
         found.towers,
@@ -323,7 +323,7 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
     return slots | layers
 
 
-def _by_names(placement: Placement) -> Drawn:
+def _by_names(placement: Placement) -> PageLayout:
     """Rows by name scope, where only devices are known; scopes of one stem are copies of one."""
     rows = Rows()
     unscoped = rows.section("in no scope")
@@ -337,7 +337,7 @@ def _by_names(placement: Placement) -> Drawn:
         at.append(rows.of(path, 0 if first else unscoped))
     tree = rows.numbered()
     roles = dict.fromkeys(("inputs", "average", "update", "other", "outside"), NOWHERE)
-    return Drawn(
+    return PageLayout(
         phases,
         [tree.number[row] for row in at],
         [NOWHERE] * len(at),

@@ -31,7 +31,7 @@ from placement_checks.core.placement import (
 from placement_checks.core.results import Verdict
 from placement_checks.report.common.source import source_text
 from placement_checks.report.text.layout import Row, in_rows, show
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _COLLECTIONS = {TRAINABLE: "TRAINABLE_VARIABLES", GLOBAL: "GLOBAL_VARIABLES"}
 
@@ -135,7 +135,7 @@ def _of_variable(placement: Placement, op: Op) -> Iterator[Row]:
         key for name, key in _COLLECTIONS.items() if op.name in placement.collected.get(name, ())
     ]
     if any(placement.collections.values()):
-        yield Row("is in", [joined(within) or f"neither {' nor '.join(_COLLECTIONS.values())}"])
+        yield Row("is in", [join_and(within) or f"neither {' nor '.join(_COLLECTIONS.values())}"])
     role = roles(placement)[op.name]
     yield Row("role", [f"{role}: {role.reason}"])
     readers = analysis.reads_by_gpu.readers.get(op.name, [])
@@ -276,7 +276,7 @@ def _elsewhere(asking: Sequence[Op], device: Device) -> list[str]:
         if op.assigned and not op.assigned.matches(device):
             ops[op.assigned.short, op.fallback_reason].append(op.name)
     return [
-        f"{joined(names[:1])}{_more(names)} to {where}" + (f": {reason}" if reason else "")
+        f"{join_and(names[:1])}{_more(names)} to {where}" + (f": {reason}" if reason else "")
         for (where, reason), names in ops.items()
     ]
 

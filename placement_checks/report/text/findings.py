@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from rich.text import Text
 
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Impact
 from placement_checks.report.common.findings import Group, Section, Sections
 from placement_checks.report.common.source import lines_of_values, source_text
 from placement_checks.report.text.error_bars import picture
@@ -144,7 +144,9 @@ def likewise(group: Group, *, everything: bool = False) -> str:
     return f"{number}{': ' if len(names) == len(group.others) else ', such as '}{', '.join(names)}"
 
 
-def dealt(costs: Sequence[Iterable[int]], lines: int, always: Collection[int] = ()) -> list[int]:
+def allot_lines(
+    costs: Sequence[Iterable[int]], lines: int, always: Collection[int] = ()
+) -> list[int]:
     """How many items of each section fit, dealt out in turns: the first of each comes first.
 
     Args:
@@ -174,7 +176,7 @@ _TITLE = 2  # lines: the title, and an empty one at the end
 _STYLES = {"headline": "", "detail": "dim", "consequence": "", "fix": "green"}
 
 
-class Extent(Enum):
+class DetailLevel(Enum):
     """How much is told: what fits, or everything."""
 
     BRIEF = "brief"
@@ -182,7 +184,7 @@ class Extent(Enum):
 
 
 def findings_lines(
-    sections: Sections, extent: Extent, lines: int, placement: Placement | None = None
+    sections: Sections, extent: DetailLevel, lines: int, placement: Placement | None = None
 ) -> _Lines:
     """The findings, and the pictures of what was measured.
 
@@ -192,7 +194,7 @@ def findings_lines(
         lines: how many there are for what is told in brief.
         placement: the program, whose ops show which of its lines ran.
     """
-    if extent is Extent.BRIEF:
+    if extent is DetailLevel.BRIEF:
         yield from _brief(sections, lines, placement)
     else:
         for section in (*sections.causes, *sections.consequences):
@@ -206,10 +208,10 @@ def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Line
     causes = sections.causes
     room = lines - len(following) - len(causes)  # each may say how many of its own are left
     decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
-    given = dealt([_costs(section, placement) for section in causes], room, decisive)
+    given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
     if not all(given):
         room -= len(_left_out(causes))
-        given = dealt([_costs(section, placement) for section in causes], room, decisive)
+        given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
     for section, items in zip(causes, given, strict=True):
         if items:
             yield from _shortened(section, items, placement)
@@ -285,7 +287,7 @@ def _styled(lines: Iterator[Line]) -> Iterator[Text]:
 _LONGEST = 600  # letters of a sentence, such as what the placer says of a graph
 
 
-def sentences(group: Group, *, with_line: bool = False) -> Iterator[str]:
+def finding_sentences(group: Group, *, with_line: bool = False) -> Iterator[str]:
     """What is wrong, with which others, what it means, and the fix.
 
     Args:
@@ -294,16 +296,16 @@ def sentences(group: Group, *, with_line: bool = False) -> Iterator[str]:
     """
     first = group.first
     where = f"{group.where}: " if with_line and group.where else ""
-    yield told(f"{where}{first.message}")
+    yield one_line(f"{where}{first.message}")
     if len(group.findings) > 1:
-        yield told(likewise(group))
+        yield one_line(likewise(group))
     if first.consequence:
-        yield told(first.consequence)
+        yield one_line(first.consequence)
     if first.fix:
-        yield told(first.advice)
+        yield one_line(first.advice)
 
 
-def told(sentence: str, most: int = _LONGEST) -> str:
+def one_line(sentence: str, most: int = _LONGEST) -> str:
     """A sentence in one line, its names and itself shortened where they are very long."""
     words = " ".join(map(shortened, printable(sentence).split(" ")))
     return words if len(words) <= most else f"{words[: most - 2]} …"

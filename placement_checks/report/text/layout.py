@@ -26,7 +26,7 @@ _columns: ContextVar[int] = ContextVar("columns", default=WIDTH)
 
 
 @contextmanager
-def fitted(columns: int) -> Iterator[None]:
+def terminal_width(columns: int) -> Iterator[None]:
     """Make lines in this block that are no longer than a terminal is wide."""
     before = _columns.set(max(_NARROWEST, min(columns, WIDTH)))
     try:
@@ -35,7 +35,7 @@ def fitted(columns: int) -> Iterator[None]:
         _columns.reset(before)
 
 
-def columns() -> int:
+def current_width() -> int:
     """How long lines are."""
     return _columns.get()
 
@@ -54,7 +54,7 @@ def wrapped(
         width: of a line; None for what `fitted` says.
     """
     if width is None:
-        width = columns()
+        width = current_width()
         most = most and most * WIDTH // width
     if indent + len(text) <= width <= WIDTH and text.isprintable():
         return [" " * indent + text]

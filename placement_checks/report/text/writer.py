@@ -19,8 +19,8 @@ from rich.text import Text
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict, by_impact, worst_impact
 from placement_checks.report.common.findings import Sections
-from placement_checks.report.text.findings import Extent, findings_lines
-from placement_checks.report.text.layout import columns, shortened, show, wrapped
+from placement_checks.report.text.findings import DetailLevel, findings_lines
+from placement_checks.report.text.layout import current_width, shortened, show, wrapped
 from placement_checks.util.text import file_size, plural
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
             if bars
             else (f"{'┌'.rjust(widths[0])} {title}")
         )
-    room = max(_SHORTEST_NAME, columns() - sum(widths) - len(widths) - 1)
+    room = max(_SHORTEST_NAME, current_width() - sum(widths) - len(widths) - 1)
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"{row}  {shortened(report.evidence.placement.program, room)}"
@@ -110,7 +110,7 @@ def rule_table(
             rule, hanging = f"{first.rule:<{width}}", width
         else:
             rule, hanging = f"{', '.join(verdict.rule for verdict in alike)}: ", _SHARED
-            most = 2 + len(rule) // (columns() - _STATE_WIDTH - hanging)
+            most = 2 + len(rule) // (current_width() - _STATE_WIDTH - hanging)
         yield from _row(first, rule, hanging, details, most if is_brief else None)
 
 
@@ -174,7 +174,7 @@ _PLACERS = {
 def write(
     reports: Sequence[Report],
     console: Console,
-    extent: Extent = Extent.BRIEF,
+    extent: DetailLevel = DetailLevel.BRIEF,
     next_step: str | None = None,
     *,
     only: Callable[[Report], bool] | None = None,
@@ -203,9 +203,9 @@ def write(
             show(console, Text(part))
 
 
-def _program(report: Report, extent: Extent) -> Iterator[Text]:
+def _program(report: Report, extent: DetailLevel) -> Iterator[Text]:
     sections = Sections(report.verdicts)
-    is_brief = extent is Extent.BRIEF
+    is_brief = extent is DetailLevel.BRIEF
     head = list(_head(report, _NOTES if is_brief else None))
     below = list(_saved(report.evidence.measurement))
     room = _LINES - len(head) - len(below) - _LAST_LINES - 2  # and two empty ones

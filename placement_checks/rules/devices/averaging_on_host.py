@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import layout, unshared
+from placement_checks.analysis.variables.layout import unshared, variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, device_line, request_of, steps
+from placement_checks.rules.base import Rule, device_line, path_lines, requested_device
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import joining_ops
-from placement_checks.util.text import plural, spanned
+from placement_checks.util.text import plural, range_text
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AveragingOnHost(Rule):
         analysis = analyse(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
-        towers = spanned(str(analysis.towers[tower]) for tower in numbers)
+        towers = range_text(str(analysis.towers[tower]) for tower in numbers)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
             object=op.name,
@@ -87,9 +87,9 @@ class AveragingOnHost(Rule):
             placed=op.name,
             at=device_line(placement, op.name),
             alike=(assigned, op.requested),
-            path=steps(placement, [number, *gradient_flow(placement).taken(number)]),
+            path=path_lines(placement, [number, *gradient_flow(placement).taken(number)]),
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
-            f"together on {assigned.short}, not on {expected}; it asks for {request_of(op)}",
+            f"together on {assigned.short}, not on {expected}; it asks for {requested_device(op)}",
             consequence=f"all gradients travel to {assigned.short}, which adds them up on top of "
             "what else it computes",
             fix=f"average under `with tf.device('{self._names()[0]}'):`, from one list of "
@@ -100,11 +100,11 @@ class AveragingOnHost(Rule):
 
 def _judged(placement: Placement) -> Iterator[int]:
     """The ops that bring gradients together, of which each is on a device of its own."""
-    copies, flow = layout(placement).copies, analyse(placement).flow
+    copies, flow = variable_layout(placement).copies, analyse(placement).flow
     by_device: dict[Device | None, list[Update]] = defaultdict(list)
     for variable, updates in gradient_flow(placement).trained.items():
         if variable not in copies:
-            by_device[layout(placement).gpu_of.get(variable)] += updates
+            by_device[variable_layout(placement).gpu_of.get(variable)] += updates
     judged: set[int] = set()
     for device, updates in by_device.items():
         for op in joining_ops(placement, updates):
@@ -127,7 +127,7 @@ def _is_for_unshared(placement: Placement, op: int) -> bool:
 
 def _why_none(placement: Placement) -> str:
     """Why there is no op to judge."""
-    if layout(placement).mirrored:
+    if variable_layout(placement).mirrored:
         return (
             "each GPU applies the sum of the gradients to its own copy of the variables, and no "
             "one device brings them together"

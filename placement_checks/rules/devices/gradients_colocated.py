@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.towers.discovery import tower_device
+from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_allowed, request_of
+from placement_checks.rules.base import Rule, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -74,7 +74,7 @@ def _is_with_its_tower(placement: Placement, number: int, forward: int) -> bool:
     is_elsewhere = (
         bool(of.colocated)
         or analysis.tower_of[forward] < 0
-        or tower_device(of.requested) not in devices
+        or requested_gpu(of.requested) not in devices
     )
     return is_elsewhere and any(map(assigned.matches, devices))
 
@@ -114,7 +114,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
             f"{forward.name} ({forward.type}) on {expected}{f' {where}' if where else ''}",
         ),
         message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
-        f"it asks for {request_of(op)}",
+        f"it asks for {requested_device(op)}",
         consequence=f"{found} computes the backward pass "
         + ("of other towers too" if op.assigned.is_gpu else "in the place of the GPUs")
         + ", and what it needs of the forward pass is copied there",

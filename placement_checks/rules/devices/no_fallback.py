@@ -22,11 +22,11 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_allowed, request_of
+from placement_checks.rules.base import Rule, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 
 
-def beside_computation(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]:
+def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]:
     """Those of some ops that nobody wants on a GPU.
 
     They yield text, write or test for people, save or restore, or only such ops take their
@@ -144,7 +144,7 @@ class NoFallback(Rule):
             for op in (placement.ops.values() if fell else ())
             if (op.requested, op.assigned) in fell
         }
-        beside = beside_computation(placement, fallen)
+        beside = host_only_ops(placement, fallen)
         for name in beside:
             del fallen[name]
         groups: dict[str, list[Op]] = {}
@@ -252,18 +252,20 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     found = fell.assigned.short if fell.assigned else ""
     if itself:
         with_it = f", and {len(followers)} bound to it" if followers else ""
-        what = f"{op.name} ({op.type}) asks for {request_of(fell)} and ends on {found}{with_it}"
+        what = (
+            f"{op.name} ({op.type}) asks for {requested_device(fell)} and ends on {found}{with_it}"
+        )
     else:
         ops = "an op" if len(followers) == 1 else f"{len(followers)} ops"
         what = (
-            f"{ops} in the body of {op.name} ({op.type}), requested on {request_of(fell)}, "
+            f"{ops} in the body of {op.name} ({op.type}), requested on {requested_device(fell)}, "
             f"end{'s' if len(followers) == 1 else ''} on {found}"
         )
     return Finding(
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=request_of(fell),
+        expected=requested_device(fell),
         found=found,
         placed=fell.name,
         alike=(fell.fallback_reason, found, itself),

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
-from placement_checks.analysis.towers.by_loss import reaching
-from placement_checks.analysis.towers.discovery import tower_device
+from placement_checks.analysis.towers.by_loss import reachability_masks
+from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import NO_COMPUTATION
@@ -14,10 +14,10 @@ from placement_checks.core.placement import TRAINABLE, Kind, Placement, producer
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 
-def without_loss(
+def gpus_without_loss(
     placement: Placement, single: Placement | None, gpus: Sequence[Device]
 ) -> list[Device]:
     """The GPUs that compute no part of a loss, though the model is built once for each of them.
@@ -65,7 +65,7 @@ def _have_nothing_in_common(analysis: TowerAnalysis, losses: Collection[int]) ->
         own[flow.number[variable.name]] = 1
     weighted = flow.masks(own)
     model = [op for op, examples in enumerate(analysis.examples) if examples and weighted[op]]
-    reached = reaching(flow, [[loss] for loss in losses])
+    reached = reachability_masks(flow, [[loss] for loss in losses])
     return all(reached[op].bit_count() < 2 for op in model)
 
 
@@ -112,7 +112,7 @@ def _computing(placement: Placement) -> set[Device | None]:
         placement.by_number[op].assigned
         for op in computing
         if (site := analysis.sites[op]) is None
-        or site.device == tower_device(placement.by_number[op].requested)
+        or site.device == requested_gpu(placement.by_number[op].requested)
     }
 
 
@@ -171,7 +171,7 @@ class NoIdleDevice(Rule):
         idle = [gpu for gpu in gpus if not work[gpu]]
         findings = _findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
         if not findings and placement.requested:
-            serving = without_loss(placement, evidence.single_gpu or None, gpus)
+            serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
             findings = [_serving(placement, gpu, serving, gpus, work) for gpu in serving]
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
@@ -235,7 +235,7 @@ def _serving(
         alike=("serving", others),
         message=f"{gpu.short} computes no part of a loss, and only {holds}; {others}",
         consequence=f"the model is built {len(gpus)} times, and "
-        f"{joined(each.short for each in busy)} {computes} one copy after the other",
+        f"{join_and(each.short for each in busy)} {computes} one copy after the other",
         fix=f"{_fix(gpu)}; a GPU that is kept for variables is declared: "
         f"--set no-idle-device.allow=/gpu:{gpu.index}",
     )

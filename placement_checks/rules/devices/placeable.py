@@ -8,7 +8,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, request_of
+from placement_checks.rules.base import Rule, requested_device
 from placement_checks.rules.requirements import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
@@ -41,7 +41,7 @@ class Placeable(Rule):
 
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
-    requested = request_of(op) if op else "?"
+    requested = requested_device(op) if op else "?"
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
@@ -85,7 +85,7 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
         )
     if op and placement.machine and not placement.machine.has(op.requested):
         return (
-            f"{placement.machine} has no {request_of(op)}: correct the index, or give more "
+            f"{placement.machine} has no {requested_device(op)}: correct the index, or give more "
             "devices (--gpus, --machine)"
         )
     if placement.soft or op is None:

@@ -11,7 +11,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _EVERY = "every"  # the GPUs that no program names
 
@@ -163,7 +163,7 @@ class SessionMemory(Rule):
             expected=f"at most {self.fraction:g} of its memory for all programs",
             found=f"{taken:g} of it",
             message=f"this session takes {own}, and "
-            f"{joined(f'another {claim}' for claim in others)}: that adds up to "
+            f"{join_and(f'another {claim}' for claim in others)}: that adds up to "
             f"{100 * taken:g}% of the memory of {where}, and the program that starts last fails",
             fix="let each program see GPUs of its own (visible_device_list), or give each a "
             f"per_process_gpu_memory_fraction of {share:.2g}",
@@ -171,7 +171,7 @@ class SessionMemory(Rule):
 
 
 def _gpus(indices: Sequence[str]) -> str:
-    return f"GPU{'' if len(indices) == 1 else 's'} {joined(indices)}"
+    return f"GPU{'' if len(indices) == 1 else 's'} {join_and(indices)}"
 
 
 def _note(claim: Claim) -> str:

@@ -12,9 +12,9 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _PARAMETER_JOB = "ps"
 _SHOWN = 4  # servers in a note, and variables in the path of a finding
@@ -84,7 +84,7 @@ class ShardsBalanced(Rule):
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")
         counted = _counted_variables(placement, job)
-        judged = [variable for variable in counted if not is_among(variable.name, self.allow)]
+        judged = [variable for variable in counted if not matches_any(variable.name, self.allow)]
         shards = _shards(placement, job, judged)
         if not judged:
             return self.not_checked(f"no variable is on /job:{job}")
@@ -197,7 +197,7 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
     count = sum(len(shard.variables) for shard in shards)
     empty = [shard.task for shard in shards if not shard.variables]
     share = f", {heavy.bytes / total:.0%} of their bytes" if total else ""
-    idle = f"; {joined(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
+    idle = f"; {join_and(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
     largest = sorted(heavy.variables, key=lambda variable: -(_bytes(variable) or 0))
     return Finding(
         object=str(heavy.task),

@@ -10,7 +10,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -49,7 +49,7 @@ class SlotsWithVariables(Rule):
         findings = [
             _finding(placement, slot, variables[-1])
             for slot, variables in slots.items()
-            if not is_among(slot, self.allow)
+            if not matches_any(slot, self.allow)
             and all(
                 placement.ops[slot].assigned != placement.ops[variable].assigned
                 for variable in variables

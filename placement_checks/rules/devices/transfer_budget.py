@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from placement_checks.analysis.step.transfers import (
-    Copied,
+    CopiedTensor,
     Transfer,
     copies,
     copies_text,
@@ -72,7 +72,7 @@ class TransferBudget(Rule):
         copied = copies(placement, self.rows)
         return replace(self._judged(placement, copied), figures=_figures(transfers(copied)))
 
-    def _judged(self, placement: Placement, copied: list[Copied]) -> Verdict:
+    def _judged(self, placement: Placement, copied: list[CopiedTensor]) -> Verdict:
         links = network_transfers(copied)
         note = _note(links or transfers(copied))
         findings: dict[str, Finding] = {}
@@ -103,7 +103,7 @@ class TransferBudget(Rule):
             )
         return self.verdict([], note)
 
-    def _over_all(self, placement: Placement, copied: list[Copied]) -> Iterator[Finding]:
+    def _over_all(self, placement: Placement, copied: list[CopiedTensor]) -> Iterator[Finding]:
         if excess := _over(copied, self.bytes, self.copies):
             first = producer_of(max(copied, key=_size).tensor)
             yield _finding(
@@ -116,7 +116,7 @@ class TransferBudget(Rule):
             )
 
     def _over_links(
-        self, placement: Placement, copied: list[Copied], links: list[Transfer]
+        self, placement: Placement, copied: list[CopiedTensor], links: list[Transfer]
     ) -> Iterator[Finding]:
         """A finding for each task that sends too much to some other."""
         busy: dict[Device, list[Transfer]] = defaultdict(list)
@@ -146,8 +146,8 @@ class TransferBudget(Rule):
                 f"{_counted_all(placement)}",
             )
 
-    def _constants(self, placement: Placement, copied: list[Copied]) -> Iterator[Finding]:
-        large: dict[str, list[Copied]] = defaultdict(list)
+    def _constants(self, placement: Placement, copied: list[CopiedTensor]) -> Iterator[Finding]:
+        large: dict[str, list[CopiedTensor]] = defaultdict(list)
         for copy in _over_the_network(copied):
             if (copy.bytes or 0) > self.constant_bytes:
                 large[producer_of(copy.tensor)].append(copy)
@@ -177,15 +177,15 @@ def _is_one_host(placement: Placement) -> bool:
     return placement.machine is not None and placement.machine.is_local
 
 
-def _size(copy: Copied) -> int:
+def _size(copy: CopiedTensor) -> int:
     return copy.bytes or 0
 
 
-def _over_the_network(copied: list[Copied]) -> list[Copied]:
+def _over_the_network(copied: list[CopiedTensor]) -> list[CopiedTensor]:
     return [copy for copy in copied if copy.source.task_device != copy.to.task_device]
 
 
-def _constants_of_unknown_size(placement: Placement, copied: list[Copied]) -> int:
+def _constants_of_unknown_size(placement: Placement, copied: list[CopiedTensor]) -> int:
     sent = {producer_of(copy.tensor) for copy in _over_the_network(copied) if copy.bytes is None}
     return sum(placement.ops[name].type == CONST for name in sent)
 
@@ -195,7 +195,7 @@ def _over_budget(size: int, number: int, most: int | None, most_copies: int | No
 
 
 def _over(
-    copied: list[Copied], most: int | None, most_copies: int | None
+    copied: list[CopiedTensor], most: int | None, most_copies: int | None
 ) -> tuple[str, str] | None:
     """The budget that copies exceed, and what they need, as text."""
     size = sum(map(_size, copied))
@@ -225,7 +225,7 @@ def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
 
 
 def _finding(
-    copied: list[Copied],
+    copied: list[CopiedTensor],
     excess: tuple[str, str],
     *,
     object: str,

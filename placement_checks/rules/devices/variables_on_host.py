@@ -14,7 +14,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, request_of
+from placement_checks.rules.base import Rule, matches_any, requested_device
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -87,7 +87,7 @@ class VariablesOnHost(Rule):
             return self.not_checked(_why_none(placement))
         findings = []
         for op in placed:
-            if op.assigned is None or is_among(op.name, self.allow):
+            if op.assigned is None or matches_any(op.name, self.allow):
                 continue
             names = self._meant(placement, op.name)
             if not _is_on(names, op.assigned):
@@ -219,7 +219,7 @@ def _asks(placement: Placement, op: Op) -> str:
         return ""
     if op.colocated:
         return f"; it goes with {op.colocated[0]}"
-    return f"; it asks for {request_of(op)}"
+    return f"; it asks for {requested_device(op)}"
 
 
 def _consequence(placement: Placement, op: Op) -> str:

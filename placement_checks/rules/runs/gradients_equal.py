@@ -10,10 +10,10 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.gradient_mistakes import own_counts, place_of, scalings
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
@@ -83,7 +83,7 @@ class GradientsEqual(Rule):
         findings = [
             _missing(placement, measured, name, in_reference=in_reference)
             for name, in_reference in measured.missing.items()
-            if not is_among(name, self.allow)
+            if not matches_any(name, self.allow)
         ]
         notes = list(measured.notes)
         factor = compensated_factor(measured)
@@ -116,7 +116,7 @@ class GradientsEqual(Rule):
         return [
             difference
             for difference in differences
-            if not is_among(difference.variable, self.allow)
+            if not matches_any(difference.variable, self.allow)
         ]
 
     def _verdict(
@@ -230,7 +230,7 @@ def _finding(
         ops=tuple(place.ops) or (measured.updates.get(name, name),),
         frames=place.frames,
         alike=(diagnosis.mistake, diagnosis.fix, place.frames),
-        path=(*diagnosis.shown, *place.path, *steps(placement, scaling)),
+        path=(*diagnosis.shown, *place.path, *path_lines(placement, scaling)),
         message=f"the gradient of {name} {verb}: {diagnosis.what}"
         f"{_multiplied(placement, scaling)}",
         consequence=diagnosis.consequence,
@@ -298,4 +298,4 @@ def _some(names: Collection[str]) -> str:
     """The first of some names."""
     first = list(names)[:3]
     more = len(names) - len(first)
-    return joined([*first, *([f"{more} more"] if more else [])])
+    return join_and([*first, *([f"{more} more"] if more else [])])

@@ -12,10 +12,10 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, steps
+from placement_checks.rules.base import Rule, path_lines
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import frames_beside
-from placement_checks.util.text import joined, plural
+from placement_checks.rules.source_lines import frames_up_to
+from placement_checks.util.text import join_and, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
@@ -63,7 +63,7 @@ class TowersOverlap(Rule):
         towers = analyse(placement).towers
         groups = [tower.devices for tower in towers]
         if len(set(groups)) < len(groups):
-            return self.not_checked(f"towers share one device: {joined(map(str, towers))}")
+            return self.not_checked(f"towers share one device: {join_and(map(str, towers))}")
         if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
             return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
         possible = possible_overlap(trace, groups)
@@ -123,7 +123,7 @@ class TowersOverlap(Rule):
         analysis = analyse(placement)
         names = analysis.flow.names
         waits, awaited, by_control = _first_wait(analysis, late, path)
-        frames = frames_beside(placement, names[waits], names[awaited])
+        frames = frames_up_to(placement, names[waits], names[awaited])
         return Finding(
             object=analysis.towers[late].devices[0].short,
             op="",
@@ -133,7 +133,7 @@ class TowersOverlap(Rule):
             ops=(names[path[0]],),
             frames=frames,
             alike=(frames, by_control),
-            path=steps(placement, path),
+            path=path_lines(placement, path),
             message=f"the tower on {analysis.towers[late]} computes at once with the one on "
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",

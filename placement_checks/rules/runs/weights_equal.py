@@ -9,7 +9,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.weight_mistakes import COPIES, Cause, cause_of, copies_of
 from placement_checks.util.text import plural
@@ -79,9 +79,9 @@ class WeightsEqual(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         from placement_checks.numerics.training_divergence import (
-            compared,
+            compare_variables,
             compensated_factor,
-            unseen_parts,
+            undetectable_changes,
             variables_with_races,
             variables_with_stale_copies,
         )
@@ -89,7 +89,7 @@ class WeightsEqual(Rule):
         measured = evidence.measurement
         assert measured
         assert measured.trajectory
-        equal, divergences = compared(
+        equal, divergences = compare_variables(
             measured,
             measured.trajectory,
             tolerance=self.tolerance,
@@ -99,7 +99,7 @@ class WeightsEqual(Rule):
         divergences = [
             divergence
             for divergence in divergences
-            if not is_among(divergence.difference.variable, self.allow)
+            if not matches_any(divergence.difference.variable, self.allow)
         ]
         findings = [
             _finding(placement, measured, measured.trajectory, divergence, divergences)
@@ -111,17 +111,17 @@ class WeightsEqual(Rule):
                 variables_with_stale_copies(measured)
                 - {divergence.difference.variable for divergence in divergences}
             )
-            if not is_among(name, self.allow)
+            if not matches_any(name, self.allow)
         ]
-        equal = [same for same in equal if not is_among(same.variable, self.allow)]
+        equal = [same for same in equal if not matches_any(same.variable, self.allow)]
         differences = [*(divergence.difference for divergence in divergences), *equal]
         figures = [difference.figures() for difference in differences]
         racing = {
             name: raced_for
             for name, raced_for in variables_with_races(measured, measured.trajectory).items()
-            if not is_among(name, self.allow)
+            if not matches_any(name, self.allow)
         }
-        unseen = unseen_parts(measured, measured.trajectory, equal)
+        unseen = undetectable_changes(measured, measured.trajectory, equal)
         verdict = self._verdict(measured.trajectory, findings, equal, racing, unseen)
         return replace(verdict, figures=figures)
 

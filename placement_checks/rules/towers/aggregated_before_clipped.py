@@ -10,8 +10,8 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -46,7 +46,7 @@ class AggregatedBeforeClipped(Rule):
                 or "no variable that towers read is updated by a gradient"
             )
         clipped = [
-            each for each in clipped_alone(placement) if not is_among(each.variable, self.allow)
+            each for each in clipped_alone(placement) if not matches_any(each.variable, self.allow)
         ]
         if clipped and placement.strategy is None:
             return self.not_checked(_of_towers(clipped))
@@ -75,11 +75,11 @@ def _by_optimizer(placement: Placement, clipped: Sequence[Clipped]) -> Iterator[
     if not clipped:
         return
     how = "clipnorm or global_clipnorm" if clipped[0].by_norm else "clipvalue"
-    yield known(
+    yield keras_limit_finding(
         placement,
         [each.variable for each in clipped],
         f"an optimizer of {KERAS} with {how} clips the gradients of each replica, and then adds "
-        f"them up: those of {some(each.variable for each in clipped)}",
+        f"them up: those of {shorten(each.variable for each in clipped)}",
         _CONSEQUENCE,
         "in a train_step of your own: gradients = tf.distribute.get_replica_context().all_reduce("
         "'SUM', gradients), then clip, and divide by the number of replicas, as the optimizer "
@@ -110,7 +110,7 @@ def _finding(placement: Placement, clipped: Clipped) -> Finding:
         expected="the sum of all replicas' gradients, and then clipping",
         found="clipping in each replica, and then the sum",
         ops=(name,),
-        path=steps(placement, [clipped.op]),
+        path=path_lines(placement, [clipped.op]),
         alike=clipped.by_norm,
         message=f"each replica's gradient of {clipped.variable} is {how}, before those of all "
         "replicas are added up",

@@ -8,18 +8,18 @@ from typing import Literal, NamedTuple
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.missing import OneTower
+from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 _REPLICA = re.compile(r"(^|/)replica_[1-9]\d*/")  # where strategies build replicas after the first
 
 
-class Outside(NamedTuple):
+class OutsideScope(NamedTuple):
     """A variable that was made outside of the scope of a strategy with several replicas.
 
     Attributes:
@@ -33,7 +33,7 @@ class Outside(NamedTuple):
     updates: int
 
 
-def outside_scope(placement: Placement) -> Iterator[Outside]:
+def created_outside_scope(placement: Placement) -> Iterator[OutsideScope]:
     """The trained variables and slots that were made outside of the scope of the strategy.
 
     Those of which it is plain that replicas share them by mistake: each replica updates the one
@@ -57,7 +57,7 @@ def outside_scope(placement: Placement) -> Iterator[Outside]:
         on_gpu = placement.ops[name].requested.is_gpu
         of_each = strategy.is_of_workers
         if of_each or (len(updates) > 1 and by_replicas) or (on_gpu and strategy.copies):
-            yield Outside(name, "trained" if name in trained else "slot", len(updates))
+            yield OutsideScope(name, "trained" if name in trained else "slot", len(updates))
 
 
 def _slots(placement: Placement, variables: list[str]) -> set[str]:
@@ -117,17 +117,19 @@ class CreatedInScope(Rule):
         if strategy is None:
             return self.not_checked("the program makes no strategy, so there is no scope")
         if len(strategy.replicas) == 1:
-            return self.without(OneTower(f"there is one replica, on {strategy.replicas[0].short}"))
+            return self.without(
+                NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
+            )
         findings = [
             _finding(placement, strategy, each)
-            for each in outside_scope(placement)
-            if not is_among(each.variable, self.allow)
+            for each in created_outside_scope(placement)
+            if not matches_any(each.variable, self.allow)
         ]
         made = len(placement.variables) - len(strategy.outside)
         return self.verdict(findings, f"{plural(made, 'variable')} of {strategy.name}")
 
 
-def _finding(placement: Placement, strategy: Strategy, outside: Outside) -> Finding:
+def _finding(placement: Placement, strategy: Strategy, outside: OutsideScope) -> Finding:
     op = placement.ops[outside.variable]
     count = len(strategy.replicas)
     is_trained = outside.role == "trained"

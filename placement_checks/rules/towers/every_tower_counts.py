@@ -8,12 +8,12 @@ from operator import or_
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.analysis.variables.gradient_flow import GradientFlow, gradient_flow
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, is_among, steps
+from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -49,7 +49,7 @@ class EveryTowerCounts(Rule):
         missing = {
             variable: [*self._missing(analysis, gradients, variable, updates)]
             for variable, updates in gradients.trained.items()
-            if not is_among(variable, self.allow)
+            if not matches_any(variable, self.allow)
         }
         everywhere = set.intersection(*map(set, missing.values())) if missing else set()
         meetings = _Meetings(placement)
@@ -67,7 +67,7 @@ class EveryTowerCounts(Rule):
     ) -> Iterator[int]:
         """The numbers of the towers that read it, or its copy, and are no part of its update."""
         taken = _taken(gradients, updates)
-        for number in layout(analysis.placement).read_as(variable):
+        for number in variable_layout(analysis.placement).read_as(variable):
             if not taken >> number & 1:
                 yield number
 
@@ -95,7 +95,7 @@ def _finding(
     without = analysis.names_of(lost)
     verb = "reads" if len(missing) == 1 else "read"
     towers = analysis.names_of(taken) if taken else "no tower"
-    read_as = layout(placement).read_as(variable)
+    read_as = variable_layout(placement).read_as(variable)
     what = "it" if set(read_as.values()) == {variable} else "its copy"
     others = f", but only those of {towers}" if taken else ""
     look_at, fix = meetings.to_edit(updates[0])
@@ -108,7 +108,7 @@ def _finding(
         ops=(look_at,),
         alike=(tuple(missing), taken, useless),
         path=(
-            *steps(placement, [update]),
+            *path_lines(placement, [update]),
             *(
                 f"the tower on {analysis.towers[number]} reads {what}: "
                 f"{analysis.towers[number].reads[read_as[number]]}"

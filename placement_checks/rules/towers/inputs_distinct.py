@@ -27,8 +27,8 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, request_of, steps
-from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.base import Rule, matches_any, path_lines, requested_device
+from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural
@@ -150,7 +150,7 @@ class InputsDistinct(Rule):
             *_built_again(placement, analysis, uses),
             *same_rows(evidence, uses),
         ):
-            if not is_among(finding.object, self.allow):
+            if not matches_any(finding.object, self.allow):
                 findings.setdefault(finding.object, finding)
         if not uses and not findings:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
@@ -184,16 +184,16 @@ def _told_once(
     for finding in findings:
         if TRAIN_ON_BATCH not in placement.details.parts_of_keras(finding.object):
             yield finding
-        elif not is_among(finding.object, allow):
+        elif not matches_any(finding.object, allow):
             whole.append(finding.object)
     if whole:
         replicas = len(analysis.towers)
         pattern = f"{whole[0]}*" if all(name.startswith(whole[0]) for name in whole) else "*"
-        yield known(
+        yield keras_limit_finding(
             placement,
             list(dict.fromkeys(whole)),
             f"model.train_on_batch of {KERAS} gives each of {replicas} replicas the whole batch: "
-            f"{some(whole)}",
+            f"{shorten(whole)}",
             f"all compute the same gradients: {replicas} GPUs do the work of one",
             "model.fit, which gives each replica its part. If it is meant: "
             f"--set inputs-distinct.allow={pattern}",
@@ -224,7 +224,7 @@ def _same_slice(
         evidence="requested",
         expected="a slice of its own for each tower",
         found=f"one slice for {both}",
-        path=steps(placement, [flow.number[original], flow.number[name]]),
+        path=path_lines(placement, [flow.number[original], flow.number[name]]),
         message=f"{both} compute with the same examples: {same}",
         consequence="they compute the same gradients: one of the two works for nothing",
         fix=_DISTRIBUTED
@@ -264,9 +264,9 @@ def _on_gpus(placement: Placement) -> Iterator[Finding]:
                 op=op.type,
                 evidence="requested",
                 expected="/device:CPU:0",
-                found=request_of(op),
-                message=f"{op.name} ({op.type}) is an input op and requests {request_of(op)}: "
-                f"input ops belong on the CPU",
+                found=requested_device(op),
+                message=f"{op.name} ({op.type}) is an input op and requests "
+                f"{requested_device(op)}: input ops belong on the CPU",
                 consequence="it has no kernel there and fails, or each batch is copied to the "
                 "GPU and back",
                 fix="build the pipeline before the loop over towers, under "
@@ -308,7 +308,7 @@ def _again(analysis: TowerAnalysis, tower: int, holder: int, again: int, copy: i
         expected="one input pipeline for all towers",
         found=f"one only for the tower on {other}",
         ops=() if shard is None else (flow.names[shard],),
-        path=steps(placement, [holder, copy]),
+        path=path_lines(placement, [holder, copy]),
         message=f"{both} take the same shard of the data: {like}"
         if shard is not None
         else f"{both} each read all of the data: {like}",

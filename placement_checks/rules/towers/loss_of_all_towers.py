@@ -15,7 +15,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 
@@ -60,7 +60,7 @@ class LossOfAllTowers(Rule):
             for finding in _partial(placement, analysis, [op]):
                 findings.append(_like(finding, repeated.get(name)))
         return self.verdict(
-            [finding for finding in findings if not is_among(finding.object, self.allow)],
+            [finding for finding in findings if not matches_any(finding.object, self.allow)],
             f"{len(reported)} reported as loss, {len(of_losses)} in summaries",
         )
 
@@ -114,7 +114,7 @@ def _partial(placement: Placement, analysis: TowerAnalysis, ops: list[int]) -> I
         evidence="requested",
         expected="a loss of all towers",
         found=f"the loss of {towers}",
-        path=steps(placement, path),
+        path=path_lines(placement, path),
         message=f"{name} ({analysis.flow.types[ops[-1]]}) reports only the loss of {towers}; it "
         f"does not depend on {without}",
         consequence="what is printed looks like the loss of the batch, and is that of a part "
@@ -164,7 +164,7 @@ def _repeated(
                 evidence="requested",
                 expected="one summary for all towers",
                 found=f"one for the tower on {analysis.towers[tower]}",
-                path=steps(placement, [by_tower[first], by_tower[tower]]),
+                path=path_lines(placement, [by_tower[first], by_tower[tower]]),
                 message=f"each tower writes a summary of its own: {name} is built by the line "
                 f"that builds {original} for the tower on {analysis.towers[first]}",
                 consequence="there is a curve for each tower, of its part of each batch, and none "

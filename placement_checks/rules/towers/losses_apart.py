@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
-from placement_checks.analysis.variables.mixed_losses import MixedLoss, meetings, mixed_losses
+from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_losses, shared_ops
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 
 
@@ -47,7 +47,7 @@ class LossesApart(Rule):
         findings = [
             finding
             for finding in (_finding(placement, mixed) for mixed in mixed_losses(placement))
-            if not is_among(finding.object, self.allow)
+            if not matches_any(finding.object, self.allow)
         ]
         joint = "one loss of all towers; its parts were checked" if analysis.losses.joint else None
         note = joint or f"{len(analysis.towers)} towers"
@@ -57,10 +57,10 @@ class LossesApart(Rule):
 def _where_they_meet(placement: Placement) -> str:
     """For the note: the op at which towers meet that depend on each other alike."""
     analysis = analyse(placement)
-    meeting = min(meetings(placement), default=None)
+    meeting = min(shared_ops(placement), default=None)
     if meeting is None:
         return ""
-    towers = analysis.names_of(meetings(placement)[meeting])
+    towers = analysis.names_of(shared_ops(placement)[meeting])
     return f"; {towers} depend on each other alike: they meet at {analysis.flow.names[meeting]}"
 
 
@@ -76,7 +76,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         expected=f"only ops of the tower on {tower}",
         found=f"{contained} of the tower on {other}",
         ops=(analysis.flow.names[_mixing(analysis, mixed)],),
-        path=steps(placement, mixed.path),
+        path=path_lines(placement, mixed.path),
         message=f"the loss of the tower on {tower}, {loss}, contains what the tower on {other} "
         f"computes, such as {contained}",
         consequence=_TWICE if analysis.examples[mixed.path[-1]] else _DECAYS,

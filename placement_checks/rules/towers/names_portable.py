@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, located
+from placement_checks.rules.base import Rule, located, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.tower_variables import OwnVariables
 from placement_checks.util.text import nearest, plural
@@ -63,7 +63,7 @@ class NamesPortable(Rule):
         findings = self._named_after_towers(placement) if few is None else {}
         if evidence.reference and not (placement.step.traced and evidence.reference.step.traced):
             for finding in _unlike(placement, evidence.reference):
-                if not is_among(finding.object, self.allow):
+                if not matches_any(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
 
@@ -75,7 +75,7 @@ class NamesPortable(Rule):
         for name in _saved_apart(placement):
             scope = _tower_scope(name, scopes, siblings, len(analysis.towers))
             is_slot = name.rpartition("/")[0] in named
-            if scope and not is_slot and not is_among(name, self.allow):
+            if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
         own = OwnVariables(placement, named)
         return {
@@ -156,7 +156,7 @@ def _saved_apart(placement: Placement) -> Iterator[str]:
 def _other_copies(placement: Placement, theirs: Collection[str]) -> frozenset[str]:
     """The copies that a checkpoint need not hold: it has another one."""
     found: set[str] = set()
-    for group in layout(placement).mirrored:
+    for group in variable_layout(placement).mirrored:
         names = list(group.of.values())
         found.update(names if any(name in theirs for name in names) else names[1:])
     return frozenset(found)

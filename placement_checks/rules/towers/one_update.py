@@ -9,7 +9,7 @@ from placement_checks.analysis.graph.data_flow import StepOrder
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
@@ -29,9 +29,9 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import AVERAGE, Rule, is_among, steps
+from placement_checks.rules.base import AVERAGE, Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 
 def is_read(analysis: TowerAnalysis, variable: str) -> bool:
@@ -40,13 +40,13 @@ def is_read(analysis: TowerAnalysis, variable: str) -> bool:
     return any(analysis.updates.steps[op] for op in analysis.flow.consumers[number])
 
 
-def counted_apart(analysis: TowerAnalysis, counter: str) -> int | None:
+def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
     """The op that adds to a counter and is not part of the step; another fetch may run it."""
     writers = analysis.flow.writers.get(analysis.flow.number[counter], ())
     return next((op for op, _ in writers if analysis.flow.types[op] in ADDITIONS), None)
 
 
-def never_counted(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
+def constant_counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
     """Single numbers that the step reads, that start at 0, and that nothing else ever changes.
 
     Those are counters that nobody counts: a number that is meant to stay would not be 0. One that
@@ -144,12 +144,12 @@ class OneUpdate(Rule):
         findings = [
             finding
             for finding in (*_doubled(placement, analysis), *_counters(placement, analysis))
-            if not is_among(finding.object, self.allow)
+            if not matches_any(finding.object, self.allow)
         ]
         if findings and analysis.updates.unknown:
             return self.not_checked(analysis.updates.unknown)
         apart = next(_counted_apart(placement, analysis), None)
-        if apart is not None and not findings and not is_among(apart[0], self.allow):
+        if apart is not None and not findings and not matches_any(apart[0], self.allow):
             return self.not_checked(
                 f"the step counter {apart[0]} is incremented by {apart[1]}, which is not part of "
                 "the train op; return both as the train op"
@@ -188,7 +188,7 @@ def _doubled(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]
 def _is_sequence(placement: Placement, updates: Sequence[Update]) -> bool:
     """Whether each update takes gradients of all towers, computed after the updates before it."""
     analysis, gradients = analyse(placement), gradient_flow(placement)
-    readers = layout(placement).readers.get(updates[0].variable, analysis.all_towers)
+    readers = variable_layout(placement).readers.get(updates[0].variable, analysis.all_towers)
     if any(gradients.towers(update) & readers != readers for update in updates):
         return False
     return _wait_for_each_other(analysis, updates)
@@ -272,8 +272,8 @@ def _finding(
         expected="1 update a step",
         found=f"{count} updates",
         ops=(analysis.flow.names[updates[1].op],),
-        path=steps(placement, [update.op for update in updates]),
-        message=f"one step updates {variable} {count} times, by {joined([*names, *more])}",
+        path=path_lines(placement, [update.op for update in updates]),
+        message=f"one step updates {variable} {count} times, by {join_and([*names, *more])}",
         consequence=(
             f"{count} updates {'follow each other' if in_turn else 'race'} instead of one, each "
             "with a part of the batch"
@@ -293,7 +293,7 @@ def _counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding
         return
     declared = [name for name in placement.step.counters if name in placement.ops]
     moved_apart = {counter for counter, _ in _counted_apart(placement, analysis)}
-    others = (*_counted_again(placement, analysis), *never_counted(placement, analysis))
+    others = (*_counted_again(placement, analysis), *constant_counters(placement, analysis))
     for counter in dict.fromkeys([*declared, *others]):
         updates = analysis.updates.at_once(analysis.updates.by_variable.get(counter, ()))
         if len(updates) > 1:
@@ -321,7 +321,7 @@ def _counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding
             expected="incremented by 1 in each step",
             found=fault,
             ops=(analysis.flow.names[updates[-1].op],) if updates else _applied(placement),
-            path=steps(placement, [update.op for update in updates]),
+            path=path_lines(placement, [update.op for update in updates]),
             message=f"the step counter {counter} is {fault}",
             consequence=cost,
             fix=fix,
@@ -389,7 +389,7 @@ def _counted_apart(placement: Placement, analysis: TowerAnalysis) -> Iterator[tu
     """The declared counters that the step reads and another op moves, each with that op."""
     for counter in () if analysis.updates.unknown else placement.step.counters:
         if counter in placement.ops and counter not in analysis.updates.by_variable:
-            op = counted_apart(analysis, counter)
+            op = separate_increment(analysis, counter)
             if op is not None and is_read(analysis, counter):
                 yield counter, analysis.flow.names[op]
 

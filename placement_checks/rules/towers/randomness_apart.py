@@ -12,10 +12,10 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
-from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _REPLICA = re.compile(r"^replica_\d+/")  # how a strategy names the ops of a later replica
 _DRAWS = RANDOM_SEEDED | RANDOM_STATELESS.keys()
@@ -61,7 +61,7 @@ class RandomnessApart(Rule):
         for by_tower in drawn.values():
             for tower in sorted(by_tower)[1:]:
                 name = analysis.flow.names[by_tower[tower]]
-                if is_among(name, self.allow):
+                if matches_any(name, self.allow):
                     continue
                 if _seed_of_keras(analysis, by_tower[tower]):
                     of_keras.append(name)
@@ -71,7 +71,7 @@ class RandomnessApart(Rule):
         findings += [
             finding
             for finding in shared
-            if finding.object not in named and not is_among(finding.object, self.allow)
+            if finding.object not in named and not matches_any(finding.object, self.allow)
         ]
         if of_keras:
             findings.append(_same_masks_of_keras(placement, of_keras))
@@ -95,8 +95,8 @@ def _same_masks_of_keras(placement: Placement, draws: Sequence[str]) -> Finding:
     """That the random layers of Keras 3 draw the same numbers in all replicas."""
     strategy = placement.strategy
     assert strategy is not None
-    layers = some(_REPLICA.sub("", draw.partition("/stateless")[0]) for draw in draws)
-    return known(
+    layers = shorten(_REPLICA.sub("", draw.partition("/stateless")[0]) for draw in draws)
+    return keras_limit_finding(
         placement,
         draws,
         f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "
@@ -153,9 +153,9 @@ def _shared(
         evidence="requested",
         expected="random numbers of its own for each tower",
         found=f"one draw for {towers}",
-        path=steps(placement, [draw, *(op for _, op in sorted(users.items()))]),
+        path=path_lines(placement, [draw, *(op for _, op in sorted(users.items()))]),
         message=f"{towers} compute with the same random numbers: {name} draws them once, and "
-        f"{joined(ops[:3])} use them",
+        f"{join_and(ops[:3])} use them",
         consequence=_SAME_NOISE,
         fix="draw in the loop over towers, once for each; or draw for all rows and give each "
         "tower its part: tf.split(noise, num_gpus)[i]",
@@ -175,7 +175,7 @@ def _finding(
         evidence="requested",
         expected="random numbers of its own for each tower",
         found=f"those of {original}",
-        path=steps(placement, [by_tower[first], by_tower[tower]]),
+        path=path_lines(placement, [by_tower[first], by_tower[tower]]),
         message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
         f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
         consequence=_SAME_NOISE,

@@ -8,15 +8,15 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import NORMALISING
-from placement_checks.core.missing import OneTower
+from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import ADD_UP, Rule, is_among, steps
+from placement_checks.rules.base import ADD_UP, Rule, matches_any, path_lines
 from placement_checks.rules.collective_sums import sums_without_key, unmet_sums
-from placement_checks.rules.keras_limits import KERAS, known, some
+from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,23 @@ class ReplicasInSync(Rule):
         if strategy is None:
             return self.not_checked("no strategy keeps copies of the variables")
         if len(strategy.replicas) == 1:
-            return self.without(OneTower(f"there is one replica, on {strategy.replicas[0].short}"))
+            return self.without(
+                NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
+            )
         copies = replicas(placement).copies
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
         unmet = [
             finding
             for finding in unmet_sums(placement, strategy)
-            if not is_among(finding.object, self.allow)
+            if not matches_any(finding.object, self.allow)
         ]
         if unmet:
             return self.verdict(unmet)  # and what comes of it
         drifting = {
             variable: groups
             for variable, groups in replicas(placement).drifting.items()
-            if not is_among(variable, self.allow)
+            if not matches_any(variable, self.allow)
         }
         of_keras = [variable for variable in drifting if _is_of_keras(placement, variable)]
         findings = [
@@ -101,8 +103,8 @@ def _moving_averages(
     """That BatchNormalization does not bring the averages of replicas together."""
     if not variables:
         return
-    layers = some(variable.rpartition("/")[0] for variable in variables)
-    yield known(
+    layers = shorten(variable.rpartition("/")[0] for variable in variables)
+    yield keras_limit_finding(
         placement,
         variables,
         f"BatchNormalization of {KERAS} keeps the moving averages of each replica apart: {layers}",
@@ -143,7 +145,7 @@ def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Gr
         path=tuple(
             f"{copy} <- {step}"
             for copy in updated
-            for step in steps(placement, [updates[copy][0].op])
+            for step in path_lines(placement, [updates[copy][0].op])
         ),
         message=message,
         consequence="the copies drift apart: each replica trains a model of its own, and that of "
@@ -155,7 +157,7 @@ def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Gr
 
 
 def _devices(strategy: Strategy, copies: Sequence[str]) -> str:
-    return joined(device.short for copy in copies if (device := strategy.device_of(copy)))
+    return join_and(device.short for copy in copies if (device := strategy.device_of(copy)))
 
 
 _AGGREGATE = (

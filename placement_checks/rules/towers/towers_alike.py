@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 
 
@@ -55,7 +55,7 @@ class TowersAlike(Rule):
                 placement, analysis.flow, analysis.examples, first, other, shared
             ):
                 finding = self._finding(placement, number, difference)
-                if not is_among(finding.object, self.allow):
+                if not matches_any(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), f"{len(analysis.towers)} towers")
 
@@ -70,7 +70,7 @@ class TowersAlike(Rule):
             evidence="requested",
             expected=difference.expected,
             found=difference.found,
-            path=steps(placement, difference.path),
+            path=path_lines(placement, difference.path),
             message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
             f"where the tower on {analysis.towers[0]} computes {original} "
             f"({difference.expected}{at})",

@@ -18,7 +18,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -55,7 +55,7 @@ def untrained(placement: Placement) -> Iterator[Untrained]:
             yield Untrained(name, lost)
 
 
-def left_unused(placement: Placement) -> Iterator[str]:
+def without_gradient_use(placement: Placement) -> Iterator[str]:
     """The trainable variables that no step updates, and whose gradients nothing takes.
 
     The program took them, if only as those of all its variables.
@@ -164,8 +164,10 @@ class TrainablesTrained(Rule):
         findings = {each.variable: _finding(placement, each) for each in untrained(placement)}
         for name in _trained_in_reference(evidence):
             findings.setdefault(name, _less_than_reference(evidence, name))
-        found = [each for name, each in findings.items() if not is_among(name, self.frozen)]
-        unused = [name for name in left_unused(placement) if not is_among(name, self.frozen)]
+        found = [each for name, each in findings.items() if not matches_any(name, self.frozen)]
+        unused = [
+            name for name in without_gradient_use(placement) if not matches_any(name, self.frozen)
+        ]
         if unused and not found:
             return self.not_checked(_of_unused(unused))
         return self.verdict(found, plural(len(trainable), "trainable variable"))
@@ -209,7 +211,7 @@ def _finding(placement: Placement, variable: Untrained) -> Finding:
         expected="an update in each step",
         found="no update" if lost is None else f"a gradient that ends at {names[lost]}",
         ops=() if lost is None else _where_applied(placement),
-        path=() if lost is None else steps(placement, [lost]),
+        path=() if lost is None else path_lines(placement, [lost]),
         alike="unread" if lost is None else "lost",
         message=f"{name} is trainable, and no step updates it: {why}",
         consequence="it keeps its initial value",

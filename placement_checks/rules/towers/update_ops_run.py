@@ -9,7 +9,7 @@ from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -56,13 +56,13 @@ class UpdateOpsRun(Rule):
         updates = [
             op
             for op in statistics(placement).updates
-            if not is_among(analysis.flow.names[op], self.allow)
+            if not matches_any(analysis.flow.names[op], self.allow)
         ]
         evaluation = [
             _of_evaluation(analysis, op)
             for op in statistics(placement).of_evaluation
             if analysis.updates.steps[op] and not analysis.updates.unknown
-            if not is_among(analysis.flow.names[op], self.allow)
+            if not matches_any(analysis.flow.names[op], self.allow)
         ]
         if evaluation:
             return self.verdict(evaluation)
@@ -122,7 +122,7 @@ def _of_evaluation(analysis: TowerAnalysis, op: int) -> Finding:
         found="part of the step",
         message=f"{name} ({flow.types[op]}), the update{of} by a copy of the model that only "
         "evaluates, is part of the train op",
-        path=steps(analysis.placement, [op]),
+        path=path_lines(analysis.placement, [op]),
         consequence="the statistics mix held-out rows with those that the model is trained on",
         fix="build the copy that evaluates with training=False, or leave its scope out: "
         "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
@@ -146,7 +146,7 @@ def _finding(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
         found="not part of the step",
         message=f"{name} ({flow.types[op]}), the update{of}{by}, is not part of the train op "
         f"{roots}",
-        path=steps(analysis.placement, [op]),
+        path=path_lines(analysis.placement, [op]),
         ops=tuple(flow.names[root] for root in analysis.updates.roots[:1]),
         consequence="evaluation uses statistics of the other towers' examples alone"
         if runs

@@ -13,22 +13,28 @@ from typing import Literal
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.towers.discovery import GpuReads, ReadsByGpu
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import REUSE, Rule, is_among
+from placement_checks.rules.base import REUSE, Rule, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.tower_variables import Copy, OwnVariables, gpus_of, is_trained, unsaved
-from placement_checks.util.text import joined, plural
+from placement_checks.rules.tower_variables import (
+    Copy,
+    OwnVariables,
+    gpu_count,
+    is_trained,
+    not_checkpointed,
+)
+from placement_checks.util.text import join_and, plural
 
 
 def copies_apart(placement: Placement) -> Iterator[Finding]:
     """Findings on the copies that another sum updates than the others, or none."""
-    for group in layout(placement).mirrored:
+    for group in variable_layout(placement).mirrored:
         for tower, name in group.apart.items():
             yield _apart(placement, name, tower, list(group.of.values()))
 
@@ -36,7 +42,7 @@ def copies_apart(placement: Placement) -> Iterator[Finding]:
 def _apart(placement: Placement, name: str, tower: int, others: list[str]) -> Finding:
     analysis = analyse(placement)
     given = _update(placement, name)
-    shown = joined([*others[:3], *([f"{len(others) - 3} more"] if len(others) > 3 else [])])
+    shown = join_and([*others[:3], *([f"{len(others) - 3} more"] if len(others) > 3 else [])])
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -82,7 +88,7 @@ def not_as_declared(
 
 
 def _central(placement: Placement) -> Iterator[Finding]:
-    analysis, layouts = analyse(placement), layout(placement)
+    analysis, layouts = analyse(placement), variable_layout(placement)
     # A saved graph may have lost its collections: then those that gradients update.
     trainable = placement.collected.get(TRAINABLE, gradient_flow(placement).trained)
     for variable in placement.variables:
@@ -105,7 +111,7 @@ def _central(placement: Placement) -> Iterator[Finding]:
 
 def _mirrored(placement: Placement) -> Iterator[Finding]:
     analysis = analyse(placement)
-    for group in layout(placement).mirrored:
+    for group in variable_layout(placement).mirrored:
         (_, first), *others = sorted(group.of.items())
         for tower, name in others:
             yield Finding(
@@ -168,14 +174,14 @@ class VariablesShared(Rule):
         single = _informative(evidence)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
-        not_global = [unsaved(placement, variable) for variable in _not_global(placement)]
+        not_global = [not_checkpointed(placement, variable) for variable in _not_global(placement)]
         if len(parts.gpus) < 2 and single is None and not not_global:
             where = f"on {parts.gpus[0].device.short} only" if parts.gpus else "on no GPU"
             reason = f"variables are read {where}, and {_why_not(evidence)}"
             return self.not_checked(reason, one_tower=len(parts.gpus) == 1)
         of_single = {variable.name for variable in single.variables} if single else set()
-        mirrored = layout(placement).mirrored
-        strays = layout(placement).strays
+        mirrored = variable_layout(placement).mirrored
+        strays = variable_layout(placement).strays
         is_one_model = _is_one_model(placement)
         may_grow = {
             name
@@ -211,13 +217,13 @@ class VariablesShared(Rule):
             return self.not_checked(reason, one_tower=towers == 1)
         note = _counts(evidence, single)
         if mirrored:
-            note = f"{layout(placement)}; {note}"
+            note = f"{variable_layout(placement)}; {note}"
         if single is None and parts.joined_gpus:
             note += "; GPUs that use each other's results were taken for parts of one model"
         return self.verdict([*findings, *not_global], note)
 
     def _is_allowed(self, variable: str) -> bool:
-        return is_among(variable, self.allow)
+        return matches_any(variable, self.allow)
 
 
 def _is_one_model(placement: Placement) -> bool:
@@ -337,7 +343,7 @@ def _primaries(placement: Placement) -> dict[str, set[str]]:
 
 
 def _not_global(placement: Placement) -> Iterator[str]:
-    copies = layout(placement)
+    copies = variable_layout(placement)
     in_global = {*placement.collected.get(GLOBAL, ()), *copies.copies, *copies.apart}
     return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
 
@@ -348,7 +354,7 @@ def _counts(evidence: Evidence, single: Placement | None) -> str:
     if single is None:
         how = f"judged by data flow only: {_why_not(evidence)}"
         return f"{_sizes(placement)}; {how}" if placement.collections else how
-    gpus = gpus_of(placement) or "more"
+    gpus = gpu_count(placement) or "more"
     if all(_size(single, key) == _size(placement, key) for key in _COLLECTIONS):
         return f"{_sizes(placement)} with 1 tower and with {gpus}"
     return ", ".join(

@@ -21,7 +21,7 @@ from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.core.machines import Machine, Task
 from placement_checks.run.cluster.server_process import SERVING
 from placement_checks.run.cluster.training import Cluster, Trained
-from placement_checks.util.child import Child, Ended, ending
+from placement_checks.util.child import Child, Ended, describe_exit
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds in which the tasks end
@@ -135,7 +135,7 @@ class LocalCluster(Cluster):
             output = self.log(job, index).read_text(errors="replace")[-2000:].strip()
             return InputError(
                 f"/job:{job}/task:{index}",
-                f"its process {ending(code)}",
+                f"its process {describe_exit(code)}",
                 "start the cluster anew, and restore the variables from a checkpoint",
                 details=output,
             )

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from placement_checks.util.child import end_with_parent
 from placement_checks.util.loopback import close_to_others
-from placement_checks.util.resources import kept_for_good
+from placement_checks.util.resources import freeze_loaded
 from placement_checks.util.streams import quiet_stderr
 
 SERVING = "serving"
@@ -31,7 +31,7 @@ _IOLBF = 1  # setvbuf(3): by line
 
 def main() -> None:
     request = json.loads(sys.stdin.readline())
-    with quiet_stderr(), kept_for_good():
+    with quiet_stderr(), freeze_loaded():
         import tensorflow  # noqa: F401
 
     running: dict[int, tuple[str, int]] = {}

@@ -13,9 +13,9 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.numerics.comparing import Difference, differing, gradients
-from placement_checks.numerics.reducing import taken_of
+from placement_checks.numerics.reducing import select_all
 from placement_checks.numerics.training_divergence import (
-    compared,
+    compare_variables,
     compensated_factor,
     variables_with_stale_copies,
 )
@@ -29,17 +29,17 @@ from placement_checks.run.feeding.interface import Batch
 from placement_checks.run.feeding.replayed import FedFeeding, failures_of
 from placement_checks.run.preconditions import (
     ancestors,
-    changed,
     check_all_fed,
     check_comparable,
     check_repeatable,
     check_towers_ran_apart,
+    clipped_gradients,
     precisions,
-    races_of,
+    shared_races,
 )
 from placement_checks.run.runnable import full_precision
 from placement_checks.run.session import ProgramSession
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 
 # Other orders of the rows, in which the noise is measured. In two of a thousand programs three
 # show less than an eighth of that of a single number. So more are asked before a difference is
@@ -70,7 +70,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
         failures_of(feeding),
-        doing(f"running {pair.towers.name}"),
+        step(f"running {pair.towers.name}"),
         full_precision(),
         ProgramSession(pair.towers, conditions.seconds) as towers,
         ProgramSession(pair.reference, conditions.seconds) as reference,
@@ -142,8 +142,8 @@ class _Comparison:
             trajectory=trajectory,
             unread={**single.gradient_tensors.unread, **program.gradient_tensors.unread},
             missing=dict(self._missing()),
-            changed=frozenset([*changed(single), *changed(program)]),
-            races=races_of(program, single),
+            changed=frozenset([*clipped_gradients(single), *clipped_gradients(program)]),
+            races=shared_races(program, single),
             optimizers=frozenset(program.gradient_tensors.optimizers),
             updates=program.gradient_tensors.updates,
             notes=self._notes,
@@ -180,7 +180,7 @@ class _Comparison:
         self._refuse_not_finite(trial.expected, batch)
         trial = replace(
             trial,
-            start=taken_of(sessions.start, trial.elements),
+            start=select_all(sessions.start, trial.elements),
             per_tower=runs.per_tower(batch, rows, trial.elements),
         )
         if not_finite := _not_finite(trial.found):
@@ -259,7 +259,9 @@ def _differences(measured: Measurement) -> Iterator[Difference]:
             compared_on_it = gradients(trial, measured.precisions)
             yield from (each for each in compared_on_it if each.state == "differs")
     if measured.trajectory:
-        _, divergences = compared(measured, measured.trajectory, scale=measured.scale * factor)
+        _, divergences = compare_variables(
+            measured, measured.trajectory, scale=measured.scale * factor
+        )
         yield from (divergence.difference for divergence in divergences)
         stale = variables_with_stale_copies(measured)
         if stale and measured.trajectory.after:

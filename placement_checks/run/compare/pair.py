@@ -13,7 +13,7 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction, BuiltProgram
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.declared import FEWEST, Feeding
-from placement_checks.run.feeding.inferred import FedInputs, drawn, fed_inputs
+from placement_checks.run.feeding.inferred import FedInputs, fed_inputs, random_tensors
 from placement_checks.run.feeding.replayed import FedFeeding, failures_as_reasons
 from placement_checks.run.runnable import RunnableProgram, runnable
 from placement_checks.util.text import plural
@@ -95,5 +95,7 @@ class ProgramPair:
                 "step; give --batch"
             )
         with failures_as_reasons():
-            several, alone = (drawn(each, _SECONDS) for each in (self.towers, self.reference))
+            several, alone = (
+                random_tensors(each, _SECONDS) for each in (self.towers, self.reference)
+            )
         return fed_inputs(self.towers, self.reference, several, alone)

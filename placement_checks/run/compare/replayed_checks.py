@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.towers.inputs import scales_of
-from placement_checks.analysis.variables.mixed_losses import meetings
+from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, Trial
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.block_statistics import mean_over
+from placement_checks.numerics.block_statistics import weighted_mean
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnoses
 from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.compare.settings import Conditions
 from placement_checks.run.feeding.replayed import FedFeeding
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import join_and, plural
 
 _TOLERANCE = 32 * EPS["float32"]  # of losses that are sums
 
@@ -52,14 +52,14 @@ class FedRuns:
         """
         feeding = self._feeding
         is_whole = feeding.takes_all and not conditions.statistics_per_tower
-        if is_whole and (meetings(self._sessions.towers.program.placement) or self._adds_up()):
+        if is_whole and (shared_ops(self._sessions.towers.program.placement) or self._adds_up()):
             return conditions
         sizes = {len(part) for part in feeding.parts}
         name = self._sessions.reference.program.name
         if len(sizes) > 1:
             raise CannotRun(
-                f"the towers are fed {joined(map(len, feeding.parts))} rows, and {name} cannot be "
-                "compared on all of them at once; give --batch"
+                f"the towers are fed {join_and(map(len, feeding.parts))} rows, and {name} cannot "
+                "be compared on all of them at once; give --batch"
             )
         if not feeding.takes_parts:
             raise CannotRun(
@@ -100,7 +100,7 @@ class FedRuns:
             if unexplained:
                 raise self._unclear(unexplained, "and no known mistake explains it")
             if wrong and (numbers := self._feeding.not_alike):
-                fed = joined(f"'{name}'" for name in numbers)
+                fed = join_and(f"'{name}'" for name in numbers)
                 raise self._unclear(
                     sorted(wrong), f"and both are fed numbers of their own for {fed}"
                 )
@@ -121,7 +121,7 @@ class FedRuns:
         return replace(measured, notes=[*measured.notes, note])
 
     def _unclear(self, names: Sequence[str], why: str) -> CannotRun:
-        some = joined([*names[:2], *([f"{len(names) - 2} more"] if names[2:] else [])])
+        some = join_and([*names[:2], *([f"{len(names) - 2} more"] if names[2:] else [])])
         return CannotRun(
             f"the gradients of {some} are not those of {self._sessions.reference.program.name} "
             f"on the rows that were fed, {why}; give --batch to know more"
@@ -166,7 +166,7 @@ def _is_mean_on_parts(trial: Trial, measured: Measurement) -> bool:
 
     Statistics of rows may show in gradients alone, and in no loss.
     """
-    mean = mean_over(trial.per_tower, trial.rows)
+    mean = weighted_mean(trial.per_tower, trial.rows)
     if mean.keys() != trial.expected.keys():
         return False
     return not differing(replace(trial, expected=mean), measured.precisions)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Elements, Sample, Trial
-from placement_checks.numerics.block_statistics import mean_over, noise_of
-from placement_checks.numerics.reducing import taken_of, trial_of
+from placement_checks.numerics.block_statistics import noise_of, weighted_mean
+from placement_checks.numerics.reducing import build_trial, select_all
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Batch, Feeds
 from placement_checks.run.session import ProgramSession, Values
-from placement_checks.util.progress import counted
+from placement_checks.util.progress import track
 
 _MAX_SINGLE_ROWS = 128  # each is a run
 
@@ -46,7 +46,7 @@ class ReferenceRuns:
         """
         order = range(rows) if order is None else order
         parts = [[order[row] for row in part] for part in self.split(rows)]
-        return mean_over(((part, self.gradients(batch, part)) for part in parts), rows)
+        return weighted_mean(((part, self.gradients(batch, part)) for part in parts), rows)
 
     def losses(self, batch: Batch, rows: Sequence[int] | None = None) -> list[float]:
         """The sums of what gradients are taken of, on all rows or on some."""
@@ -78,7 +78,7 @@ class ReferenceRuns:
     ) -> list[Sample]:
         """Some elements of what it gives on parts of a batch."""
         return [
-            Sample(rows, taken_of(gradients, elements))
+            Sample(rows, select_all(gradients, elements))
             for rows, gradients in self._on_parts(batch, parts)
         ]
 
@@ -87,7 +87,7 @@ class ReferenceRuns:
     ) -> Iterator[tuple[tuple[int, ...], Values]]:
         """On parts of a batch; those after one that it does not take are left out."""
         with contextlib.suppress(InputError):
-            for rows in counted(parts, "part"):
+            for rows in track(parts, "part"):
                 yield rows, self.gradients(batch, rows)
 
     def shifted(
@@ -101,7 +101,7 @@ class ReferenceRuns:
                 with contextlib.suppress(InputError):
                     found = self.gradients({**batch, name: batch[name][order]})
                     how_moved = f"the rows of '{name}' {how} against {others}"
-                    yield how_moved, taken_of(found, elements)
+                    yield how_moved, select_all(found, elements)
 
     def _moves(self, rows: int) -> dict[str, npt.NDArray[np.int_]]:
         """Orders of rows moved by one or by a tower's part, in the batch or in each tower."""
@@ -241,7 +241,7 @@ class PairedSessions:
         if self._scale != 1:
             found = {name: value / np.float64(self._scale) for name, value in found.items()}
         split = self.feeding.split if rows == self.feeding.rows else ()
-        return trial_of(rows, split, expected, found, noise)
+        return build_trial(rows, split, expected, found, noise)
 
     def _varied(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Values that differ, for those that are all alike: zeros hide what they multiply."""

@@ -17,14 +17,14 @@ from placement_checks.core.measurement import Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.block_statistics import add_noise, uncertain_elements
-from placement_checks.numerics.reducing import step_elements, taken, variable_step
+from placement_checks.numerics.reducing import select_elements, step_elements, variable_step
 from placement_checks.numerics.training_divergence import is_proportional, trained_variable_of
 from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.preconditions import changed, random_steps
+from placement_checks.run.preconditions import clipped_gradients, random_steps
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
-from placement_checks.util.progress import counted
+from placement_checks.util.progress import track
 from placement_checks.util.text import plural
 
 
@@ -72,7 +72,7 @@ def _no_steps_on_parts(sessions: PairedSessions) -> Missing | None:
     reference = sessions.reference.program
     on_parts = f"{reference.name} computes on the rows of each tower"
     for program in (sessions.towers.program, reference):
-        if name := next(changed(program), None):
+        if name := next(clipped_gradients(program), None):
             return Missing(f"{on_parts}, and the gradient of {name} is clipped, or else changed")
     if name := next(iter(reference.gradient_tensors.unread), None):
         return Missing(f"{on_parts}, and the gradient of {name} cannot be read")
@@ -129,7 +129,7 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
     orders = sessions.orders(rows)
     reference.load(sessions.start)
     values, gradients = [], []
-    for batch in counted(batches, "step"):
+    for batch in track(batches, "step"):
         gradients.append(sessions.expected_step(batch, with_gradients=not is_certain))
         values.append(reference.values())
     compared = [_compared(sessions, _numbers(reference, after)) for after in values]
@@ -137,9 +137,9 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
     of_gradients = [dict.fromkeys(before, 0.0) for before in gradients]
-    for order in counted(orders, "order of the rows"):
+    for order in track(orders, "order of the rows"):
         reference.load(sessions.start)
-        for number, batch in enumerate(counted(batches, "step")):
+        for number, batch in enumerate(track(batches, "step")):
             other = sessions.expected_step(batch, order, with_gradients=not is_certain)
             add_noise(of_gradients[number], gradients[number], other)
             for part in reference.read():
@@ -174,7 +174,7 @@ def _of_towers(
     """A step on each batch, compared with that of the reference as it comes."""
     towers, beside = sessions.towers, _Beside(sessions, reference)
     towers.begin(sessions.start)
-    for number, batch in enumerate(counted(batches, "step")):
+    for number, batch in enumerate(track(batches, "step")):
         towers.step(sessions.feeding.to_towers(batch))
         after = {
             name: beside.compared(number, name, value)
@@ -197,14 +197,15 @@ class _Beside:
         self.names = self._values[0].keys()
         self._moving = {name: step_elements(self._start[name].size) for name in self.names}
         self._before = {
-            name: (taken(self._start[name], self._moving[name]),) * 2 for name in self.names
+            name: (select_elements(self._start[name], self._moving[name]),) * 2
+            for name in self.names
         }
 
     def compared(self, number: int, name: str, found: npt.NDArray[Any]) -> VariableStep:
         """One variable of the program after a step."""
         expected = self._values[number][name]
         before = self._before[name]
-        after = tuple(taken(values, self._moving[name]) for values in (expected, found))
+        after = tuple(select_elements(values, self._moving[name]) for values in (expected, found))
         self._before[name] = after[0], after[1]
         return variable_step(
             self._start[name],

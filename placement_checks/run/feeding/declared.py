@@ -25,7 +25,7 @@ from placement_checks.graph.op_origins import dims
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
-from placement_checks.util.text import did_you_mean, joined, plural
+from placement_checks.util.text import did_you_mean, join_and, plural
 
 _COPY = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
 
@@ -166,14 +166,14 @@ class Feeding:
                 raise InputError(
                     self._name,
                     f"it returned {type(returned).__name__}",
-                    f"return arrays by the names of the inputs: {joined(sorted(wanted))}",
+                    f"return arrays by the names of the inputs: {join_and(sorted(wanted))}",
                 )
             arrays = {str(name): self._array(str(name), value) for name, value in returned.items()}
         for name in sorted(wanted - arrays.keys()):
             raise InputError(
                 self._name,
                 f"it returned no array for the input '{name}'",
-                did_you_mean(name, arrays) or f"it returned {joined(sorted(arrays))}",
+                did_you_mean(name, arrays) or f"it returned {join_and(sorted(arrays))}",
             )
         for name in sorted(wanted):
             array = arrays[name]

@@ -31,14 +31,14 @@ from placement_checks.core.placement import producer_of
 from placement_checks.run.preconditions import ancestors, gradient_tensors
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
-from placement_checks.util.text import joined
+from placement_checks.util.text import join_and
 
 Values = Mapping[str, npt.NDArray[Any]]
 
 _COPY = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
 
 
-class Fed(NamedTuple):
+class FedTensor(NamedTuple):
     """A tensor that is fed.
 
     Attributes:
@@ -62,11 +62,11 @@ class Fed(NamedTuple):
     in_model: bool
 
 
-class Pair(NamedTuple):
+class FedPair(NamedTuple):
     """Tensors of the program, one for each tower or one for all, and that of the reference."""
 
-    towers: Sequence[Fed]
-    reference: Fed
+    towers: Sequence[FedTensor]
+    reference: FedTensor
 
     @property
     def has_rows(self) -> bool:
@@ -78,7 +78,7 @@ class Pair(NamedTuple):
         """Those of the first axes of what both programs are fed, of all towers together."""
         return sum(len(fed.array) for fed in self.towers), len(self.reference.array)
 
-    def value(self, fed: Fed) -> npt.NDArray[Any]:
+    def value(self, fed: FedTensor) -> npt.NDArray[Any]:
         """What one of the tensors is fed where all are fed the same.
 
         Numbers stay as they were, but for the rate of an update: it may grow with the number of
@@ -94,9 +94,9 @@ class Pair(NamedTuple):
         return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
 
 
-def paired(
+def match_inputs(
     towers: RunnableProgram, reference: RunnableProgram, drawn: Values, drawn_alone: Values
-) -> tuple[list[Pair], Values, Values]:
+) -> tuple[list[FedPair], Values, Values]:
     """The pairs, and what else each program is fed, which does not depend on rows.
 
     Args:
@@ -109,7 +109,7 @@ def paired(
         CannotRun: some tensor has no counterpart, or it is not clear which that is.
     """
     left, alone = _fed_tensors(towers, drawn), _fed_tensors(reference, drawn_alone)
-    pairs: list[Pair] = []
+    pairs: list[FedPair] = []
     for looks in (_name, _shape, _lengthless):
         found = list(_alike(left, alone, looks, towers.gpus))
         left = _without(left, [fed for pair in found for fed in pair.towers])
@@ -119,7 +119,7 @@ def paired(
     return pairs, rest, _others(reference, alone, towers, left)
 
 
-def _fed_tensors(program: RunnableProgram, drawn: Values) -> list[Fed]:
+def _fed_tensors(program: RunnableProgram, drawn: Values) -> list[FedTensor]:
     """What a program is fed, in the order in which its graph was built."""
     analysis = analyse(program.placement)
     number = analysis.flow.number
@@ -140,7 +140,9 @@ def _fed_tensors(program: RunnableProgram, drawn: Values) -> list[Fed]:
         is_free = shape is None or (len(shape) > 0 and shape[0] is None)
         array = np.asarray(array)
         row = tuple(shape[1:]) if shape is not None else (None,) * max(array.ndim - 1, 0)
-        found.append(Fed(tensor, array, row, dtype, tower, is_free, tensor in drawn, op in behind))
+        found.append(
+            FedTensor(tensor, array, row, dtype, tower, is_free, tensor in drawn, op in behind)
+        )
     return sorted(found, key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
 
 
@@ -148,50 +150,53 @@ def _full(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
-def _end(fed: Fed) -> str:
+def _end(fed: FedTensor) -> str:
     return _COPY.sub("", producer_of(fed.tensor).rpartition("/")[2])
 
 
-def _name(fed: Fed) -> Hashable:
+def _name(fed: FedTensor) -> Hashable:
     return _end(fed), _shape(fed)
 
 
-def _shape(fed: Fed) -> Hashable:
+def _shape(fed: FedTensor) -> Hashable:
     return fed.dtype, fed.drawn, fed.array.ndim, fed.array.shape[1:]
 
 
-def _kind(fed: Fed) -> Hashable:
+def _kind(fed: FedTensor) -> Hashable:
     return _end(fed), fed.dtype, fed.drawn, fed.array.ndim
 
 
-def _lengthless(fed: Fed) -> Hashable:
+def _lengthless(fed: FedTensor) -> Hashable:
     """As `_name`, of rows of any length, such as those padded to the longest of their batch."""
     return _kind(fed), fed.row
 
 
 def _alike(
-    several: Sequence[Fed], alone: Sequence[Fed], looks: Callable[[Fed], Hashable], gpus: int
-) -> Iterator[Pair]:
+    several: Sequence[FedTensor],
+    alone: Sequence[FedTensor],
+    looks: Callable[[FedTensor], Hashable],
+    gpus: int,
+) -> Iterator[FedPair]:
     """The pairs of those that look alike: as many in both programs, or as many for each tower."""
-    candidates: dict[Hashable, list[Fed]] = defaultdict(list)
+    candidates: dict[Hashable, list[FedTensor]] = defaultdict(list)
     for fed in several:
         candidates[looks(fed)].append(fed)
-    counterparts: dict[Hashable, list[Fed]] = defaultdict(list)
+    counterparts: dict[Hashable, list[FedTensor]] = defaultdict(list)
     for fed in alone:
         counterparts[looks(fed)].append(fed)
     for look, references in counterparts.items():
         if len(candidates[look]) == len(references):
-            groups: Sequence[Sequence[Fed]] = [[fed] for fed in candidates[look]]
+            groups: Sequence[Sequence[FedTensor]] = [[fed] for fed in candidates[look]]
         elif len(candidates[look]) == gpus * len(references):
             groups = _by_place(candidates[look], len(references), gpus)
         else:
             groups = []
         for group, counterpart in zip(groups, references, strict=False):
             if len({fed.array.shape[1:] for fed in group}) == 1:
-                yield Pair(group, counterpart)
+                yield FedPair(group, counterpart)
 
 
-def _by_place(found: Sequence[Fed], number: int, gpus: int) -> list[Sequence[Fed]]:
+def _by_place(found: Sequence[FedTensor], number: int, gpus: int) -> list[Sequence[FedTensor]]:
     """Tensors of all towers, those together that come at the same place in each; or none.
 
     Where it is not seen for which tower a tensor is, the towers' come one after another.
@@ -204,13 +209,16 @@ def _by_place(found: Sequence[Fed], number: int, gpus: int) -> list[Sequence[Fed
     return list(zip(*of_towers, strict=True))
 
 
-def _without(some: Sequence[Fed], used: Sequence[Fed]) -> list[Fed]:
+def _without(some: Sequence[FedTensor], used: Sequence[FedTensor]) -> list[FedTensor]:
     tensors = {fed.tensor for fed in used}
     return [fed for fed in some if fed.tensor not in tensors]
 
 
 def _others(
-    program: RunnableProgram, left: Sequence[Fed], other: RunnableProgram, theirs: Sequence[Fed]
+    program: RunnableProgram,
+    left: Sequence[FedTensor],
+    other: RunnableProgram,
+    theirs: Sequence[FedTensor],
 ) -> Values:
     """What only one program is fed: numbers, and arrays of one value, such as first states.
 
@@ -230,7 +238,7 @@ def _others(
     if unclear:
         if why := _of_other_lengths(unclear[0], other, theirs):
             raise CannotRun(why)
-        names = joined(f"'{fed.tensor}'" for fed in unclear)
+        names = join_and(f"'{fed.tensor}'" for fed in unclear)
         raise CannotRun(
             f"it is not clear what stands in {other.name} for {names}, which {program.name} is "
             "fed; give --batch"
@@ -238,7 +246,7 @@ def _others(
     return {fed.tensor: fed.array for fed in given}
 
 
-def _of_other_lengths(fed: Fed, other: RunnableProgram, theirs: Sequence[Fed]) -> str:
+def _of_other_lengths(fed: FedTensor, other: RunnableProgram, theirs: Sequence[FedTensor]) -> str:
     """That what bears the name of a tensor in the other program has rows of another length."""
     for their in theirs:
         if _kind(their) == _kind(fed) and their.array.shape[1:] != fed.array.shape[1:]:
@@ -307,7 +315,7 @@ def fed_inputs(
     Raises:
         CannotRun: that is not clear.
     """
-    pairs, left, left_alone = paired(towers, reference, drawn, drawn_alone)
+    pairs, left, left_alone = match_inputs(towers, reference, drawn, drawn_alone)
     rows, of_reference = _numbers_of_rows(pairs, towers.name)
     factors = [_entries_per_row(pair, rows, of_reference) for pair in pairs]
     in_rows = [
@@ -342,17 +350,17 @@ def fed_inputs(
     )
 
 
-def _fed_tensor(program: RunnableProgram, pair: Pair) -> str:
-    lengths = joined(map(_size, pair.towers))
-    names = joined(f"'{fed.tensor}'" for fed in pair.towers)
+def _fed_tensor(program: RunnableProgram, pair: FedPair) -> str:
+    lengths = join_and(map(_size, pair.towers))
+    names = join_and(f"'{fed.tensor}'" for fed in pair.towers)
     return f"{program.name} is fed {lengths} for {names}"
 
 
-def _size(fed: Fed) -> str:
+def _size(fed: FedTensor) -> str:
     return str(len(fed.array) if fed.array.ndim else fed.array)
 
 
-def _numbers_of_rows(pairs: Sequence[Pair], program: str) -> tuple[int, int]:
+def _numbers_of_rows(pairs: Sequence[FedPair], program: str) -> tuple[int, int]:
     """How many rows the program and the reference were fed.
 
     That is what most tensors have, of those that take any number if there are some: weights of
@@ -367,7 +375,7 @@ def _numbers_of_rows(pairs: Sequence[Pair], program: str) -> tuple[int, int]:
     return max(numbers, key=lambda some: (numbers[some], max(ranks)[1] == some, -some[0]))
 
 
-def _entries_per_row(pair: Pair, rows: int, of_reference: int) -> int | None:
+def _entries_per_row(pair: FedPair, rows: int, of_reference: int) -> int | None:
     """How many entries of the first axis belong to one row; None if that is no axis of rows."""
     if not pair.has_rows:
         return None
@@ -376,7 +384,7 @@ def _entries_per_row(pair: Pair, rows: int, of_reference: int) -> int | None:
     return entries if is_whole and pair.lengths[1] == entries * of_reference else None
 
 
-def _is_same(pair: Pair) -> bool:
+def _is_same(pair: FedPair) -> bool:
     """Whether both programs can be fed the same: one value, or arrays of one shape."""
     if any(fed.array.shape != pair.reference.array.shape for fed in pair.towers):
         return False
@@ -384,7 +392,7 @@ def _is_same(pair: Pair) -> bool:
     return first.drawn or all(np.array_equal(first.array, fed.array) for fed in pair.towers)
 
 
-def _check_rows_differ(pairs: Sequence[Pair]) -> None:
+def _check_rows_differ(pairs: Sequence[FedPair]) -> None:
     """Check that something tells one row from another."""
     arrays = [
         np.concatenate([fed.array for fed in pair.towers])
@@ -392,7 +400,9 @@ def _check_rows_differ(pairs: Sequence[Pair]) -> None:
         if not pair.reference.drawn
     ]
     if all(np.all(array == array[:1]) for array in arrays):
-        names = joined(f"'{pair.reference.tensor}'" for pair in pairs if not pair.reference.drawn)
+        names = join_and(
+            f"'{pair.reference.tensor}'" for pair in pairs if not pair.reference.drawn
+        )
         raise CannotRun(
             f"all rows that are fed to {names} are alike, so that nothing tells what became of "
             "one; give --batch"
@@ -407,7 +417,7 @@ def _count_rows(values: Values, numbers: set[int]) -> bool:
     )
 
 
-def _split(pairs: Sequence[tuple[Pair, int]]) -> Sequence[int]:
+def _split(pairs: Sequence[tuple[FedPair, int]]) -> Sequence[int]:
     """The rows of each tower, where it has tensors of its own."""
     splits = {
         tuple(len(fed.array) // factor for fed in pair.towers): pair
@@ -423,7 +433,7 @@ def _split(pairs: Sequence[tuple[Pair, int]]) -> Sequence[int]:
     return next(iter(splits), ())
 
 
-def _row_input(pair: Pair, per_row: int, rows: int) -> RowInput:
+def _row_input(pair: FedPair, per_row: int, rows: int) -> RowInput:
     seen = np.concatenate([fed.array for fed in pair.towers])
     if per_row > 1:
         seen = seen.reshape(rows, per_row, *seen.shape[1:])
@@ -431,7 +441,7 @@ def _row_input(pair: Pair, per_row: int, rows: int) -> RowInput:
     return RowInput(pair.reference.tensor, tensors, pair.reference.tensor, per_row, seen)
 
 
-def drawn(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
+def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
     """What they draw in one run with what the program was fed, by the names of tensors.
 
     Those in loops, branches that are not taken and bodies of functions are left out: they cannot

@@ -188,8 +188,8 @@ class TimedPair:
         """What was timed and traced so far."""
         towers, single, baseline = (tracer.trace() for tracer in self._tracers)
         simulated = self._pair.towers.simulated
-        single_step = schedule.simulated(single.ops)
-        towers_step = schedule.simulated((baseline if simulated else towers).ops)
+        single_step = schedule.simulate(single.ops)
+        towers_step = schedule.simulate((baseline if simulated else towers).ops)
         return Timing(
             circumstances(self._pair),
             self.rows,

@@ -19,7 +19,7 @@ from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.tf.simulated_devices import to_requested
-from placement_checks.util.progress import doing
+from placement_checks.util.progress import step
 
 tf1 = tf.compat.v1
 
@@ -81,7 +81,7 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
     check_all_fed(program, feeds)
     threads = program.gpus if program.simulated else 0
     with (
-        doing(f"tracing {program.name}"),
+        step(f"tracing {program.name}"),
         ProgramSession(program, seconds, threads=threads) as session,
     ):
         session.begin({})

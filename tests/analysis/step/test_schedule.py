@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device
-from placement_checks.analysis.step.schedule import simulated
+from placement_checks.analysis.step.schedule import simulate
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline
 
 HOST, GPU, OTHER = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1"))
@@ -76,7 +76,7 @@ def lanes(tasks: Sequence[TimedOp], timeline: Timeline | None) -> Iterator[list[
 def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(
     tasks: Sequence[TimedOp],
 ) -> None:
-    timeline = simulated(tasks)
+    timeline = simulate(tasks)
 
     assert timeline is not None
     assert sorted(
@@ -88,7 +88,7 @@ def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(
 
 @given(steps())
 def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks: Sequence[TimedOp]) -> None:
-    timeline = simulated(tasks)
+    timeline = simulate(tasks)
     earliest = ready(tasks, timeline)
 
     assert all(span.start >= earliest[op] for op, span in slices(timeline).items())
@@ -99,7 +99,7 @@ def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready
     tasks: Sequence[TimedOp],
 ) -> None:
     """It never rests while one is ready."""
-    timeline = simulated(tasks)
+    timeline = simulate(tasks)
     ran, earliest = slices(timeline), ready(tasks, timeline)
 
     for lane in lanes(tasks, timeline):
@@ -112,7 +112,7 @@ def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready
 
 @given(steps([1, 2, 5]))
 def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks: Sequence[TimedOp]) -> None:
-    timeline = simulated(tasks)
+    timeline = simulate(tasks)
     earliest = ready(tasks, timeline)
 
     for lane in lanes(tasks, timeline):
@@ -123,7 +123,7 @@ def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks: Sequence[
 def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(
     tasks: Sequence[TimedOp],
 ) -> None:
-    timeline = simulated(tasks)
+    timeline = simulate(tasks)
     graph = waits(tasks)
     graph.add_edges_from(("begin", number) for number in range(len(tasks)))
     for _, number, edge in graph.edges(data=True):
@@ -142,7 +142,7 @@ def test_ops_that_wait_for_each_other_never_run(tasks: list[TimedOp], data: st.D
     early = data.draw(st.sampled_from(sorted({late, *nx.ancestors(waits(tasks), late)})))
     tasks[early] = tasks[early]._replace(needs=[*tasks[early].needs, late])
 
-    assert simulated(tasks) is None
+    assert simulate(tasks) is None
 
 
 def test_what_takes_no_time_does_not_queue() -> None:
@@ -154,13 +154,13 @@ def test_what_takes_no_time_does_not_queue() -> None:
         TimedOp("next", OTHER, 2, [2]),
     ]
 
-    assert slices(simulated(tasks))["next"] == ("next", 1, 3)
+    assert slices(simulate(tasks))["next"] == ("next", 1, 3)
 
 
 def test_lanes_are_in_the_order_of_devices() -> None:
     tasks = [TimedOp("a", OTHER, 1), TimedOp("b", GPU, 1), TimedOp("c", HOST, 1)]
 
-    timeline = simulated(tasks)
+    timeline = simulate(tasks)
 
     assert timeline is not None
     assert list(timeline.lanes) == [HOST, GPU, OTHER]
@@ -169,11 +169,11 @@ def test_lanes_are_in_the_order_of_devices() -> None:
 def test_lanes_of_twelve_gpus_are_counted_through() -> None:
     gpus = [Device.parse(f"/gpu:{number}") for number in range(12)]
 
-    timeline = simulated([TimedOp("a", gpu, 1) for gpu in reversed(gpus)])
+    timeline = simulate([TimedOp("a", gpu, 1) for gpu in reversed(gpus)])
 
     assert timeline is not None
     assert list(timeline.lanes) == gpus
 
 
 def test_a_step_of_nothing_takes_no_time() -> None:
-    assert simulated([]) == Timeline({})
+    assert simulate([]) == Timeline({})

@@ -7,7 +7,7 @@ from support.graphs import op
 from support.towers import gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.step.transfers import Sum, by_layer, copies, sent
+from placement_checks.analysis.step.transfers import ReducedTensor, by_layer, copies, sent_tensors
 
 SHAPES = {
     **{f"tower_{i}/conv/w/read": (100,) for i in (0, 1)},
@@ -19,7 +19,7 @@ def told(graph: Placement) -> dict[str, tuple[str, str, int]]:
     """The phase, variable and tower of each copy, by tensor and the device it goes to."""
     return {
         f"{each.copied.tensor} > {each.copied.to.short}": (each.phase, each.variable, each.tower)
-        for each in sent(graph, copies(graph))
+        for each in sent_tensors(graph, copies(graph))
     }
 
 
@@ -32,10 +32,13 @@ def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
         f"{gradient(0, 'conv/w')}:0 > /device:CPU:0": ("average", "conv/w", 0),
         f"{gradient(1, 'conv/w')}:0 > /device:CPU:0": ("average", "conv/w", 1),
     }
-    (layer,) = by_layer(sent(graph, copies(graph)))
+    (layer,) = by_layer(sent_tensors(graph, copies(graph)))
     assert layer.layer == "conv"
-    assert layer.total == Sum(4, 1600, 0)
-    assert layer.phases == {"forward": Sum(2, 800, 0), "average": Sum(2, 800, 0)}
+    assert layer.total == ReducedTensor(4, 1600, 0)
+    assert layer.phases == {
+        "forward": ReducedTensor(2, 800, 0),
+        "average": ReducedTensor(2, 800, 0),
+    }
     assert layer.largest.tensor == "tower_0/conv/w/read:0"
 
 
@@ -79,9 +82,9 @@ def test_inputs_of_no_layer_are_their_own() -> None:
     )
 
     assert told(graph)["batch:0 > /device:GPU:1"] == ("input", "", 1)
-    layers = by_layer(sent(graph, copies(graph)))
+    layers = by_layer(sent_tensors(graph, copies(graph)))
     assert [each.layer for each in layers] == ["", "w"]  # w is of unknown size, and so the last
-    assert layers[1].total == Sum(4, 0, 4)
+    assert layers[1].total == ReducedTensor(4, 0, 4)
 
 
 def test_layers_come_by_what_they_send_and_then_by_copies() -> None:
@@ -93,7 +96,7 @@ def test_layers_come_by_what_they_send_and_then_by_copies() -> None:
         },
     )
 
-    layers = by_layer(sent(graph, copies(graph)))
+    layers = by_layer(sent_tensors(graph, copies(graph)))
 
     assert [(each.layer, each.total.bytes, each.total.copies) for each in layers] == [
         ("b", 36, 4),
@@ -106,7 +109,7 @@ def test_layers_come_by_what_they_send_and_then_by_copies() -> None:
 def test_a_variable_without_a_scope_is_a_layer() -> None:
     graph = program(variable("w"))
 
-    assert {each.layer for each in sent(graph, copies(graph))} == {"w"}
+    assert {each.layer for each in sent_tensors(graph, copies(graph))} == {"w"}
 
 
 def test_what_ends_in_an_update_is_of_its_variable() -> None:
@@ -119,4 +122,4 @@ def test_what_ends_in_an_update_is_of_its_variable() -> None:
 def test_layers_of_equal_size_come_by_copies() -> None:
     graph = program(variables=["a/w", "z/w", "z/b"])  # all of unknown size
 
-    assert [each.layer for each in by_layer(sent(graph, copies(graph)))] == ["z", "a"]
+    assert [each.layer for each in by_layer(sent_tensors(graph, copies(graph)))] == ["z", "a"]

@@ -9,7 +9,7 @@ import pytest
 from support.graphs import op, placement
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.towers.discovery import cached_inputs, from_examples
+from placement_checks.analysis.towers.discovery import cached_inputs, depends_on_inputs
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.strategies import Copy, Strategy
@@ -32,7 +32,7 @@ from placement_checks.core.strategies import Copy, Strategy
 def test_what_is_fed_read_or_drawn_is_an_example(kind: str, depends: bool) -> None:
     graph = placement(op("source", kind), op("value", "Mul", "", "", "source", "source"))
 
-    assert list(from_examples(graph, analyse(graph).flow)) == [depends, depends]
+    assert list(depends_on_inputs(graph, analyse(graph).flow)) == [depends, depends]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_one_number_that_is_fed_is_a_rate_and_no_example(
         outputs={"rate": None if shape is None else tuple(shape)},
     )
 
-    assert list(from_examples(graph, analyse(graph).flow)) == [depends, depends]
+    assert list(depends_on_inputs(graph, analyse(graph).flow)) == [depends, depends]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_variable_that_is_neither_trained_nor_saved_holds_examples(
     )
 
     assert cached_inputs(graph) == frozenset(cached)
-    examples = from_examples(graph, analyse(graph).flow)
+    examples = depends_on_inputs(graph, analyse(graph).flow)
     assert [graph.by_number[op].name for op in range(4) if examples[op]] == cached
 
 

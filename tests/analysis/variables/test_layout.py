@@ -10,7 +10,7 @@ import pytest
 from support.towers import gradient, host, on, program, split, variable
 
 from placement_checks import Device, Op, Placement
-from placement_checks.analysis.variables.layout import Copies, layout
+from placement_checks.analysis.variables.layout import Copies, variable_layout
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.strategies import Copy, Strategy
 
@@ -30,8 +30,8 @@ def test_copies_that_take_one_sum_are_mirrored(count: int) -> None:
     graph = mirrored(gpus=range(count), variables=["a", "b"])
 
     groups = [{i: f"v{i}/{name}" for i in range(count)} for name in "ab"]
-    assert layout(graph).mirrored == [Copies(group, {}) for group in groups]
-    assert str(layout(graph)) == (
+    assert variable_layout(graph).mirrored == [Copies(group, {}) for group in groups]
+    assert str(variable_layout(graph)) == (
         f"mirrored: 2 variables, a copy on each of {count} GPUs, each applies the same sum"
     )
 
@@ -39,10 +39,10 @@ def test_copies_that_take_one_sum_are_mirrored(count: int) -> None:
 def test_variables_that_all_towers_read_are_central() -> None:
     graph = program(variables=["a", "b", "c"])
 
-    assert layout(graph).mirrored == []
-    assert layout(graph).tower_of == {}
-    assert layout(graph).kind("a") == "central"
-    assert str(layout(graph)) == "central: 3 variables"
+    assert variable_layout(graph).mirrored == []
+    assert variable_layout(graph).tower_of == {}
+    assert variable_layout(graph).kind("a") == "central"
+    assert str(variable_layout(graph)) == "central: 3 variables"
 
 
 def own_gradient(i: int) -> Op:
@@ -52,7 +52,7 @@ def own_gradient(i: int) -> Op:
 
 @pytest.mark.parametrize("i", range(4))
 def test_of_four_copies_the_one_that_takes_its_own_gradient_is_apart(i: int) -> None:
-    (group,) = layout(four(own_gradient(i))).mirrored
+    (group,) = variable_layout(four(own_gradient(i))).mirrored
 
     assert group.apart == {i: f"v{i}/w"}
     assert sorted(group.of) == [other for other in range(4) if other != i]
@@ -76,10 +76,10 @@ def test_of_four_copies_the_one_that_takes_its_own_gradient_is_apart(i: int) -> 
     ],
 )
 def test_copies_of_which_no_majority_takes_one_sum_are_the_towers_own(graph: Placement) -> None:
-    assert layout(graph).mirrored == []
-    assert layout(graph).kind("v0/w") == layout(graph).kind("v1/w") == "own"
-    assert str(layout(graph)).startswith("own: ")
-    assert str(layout(graph)).endswith(" variables, each read by one tower alone")
+    assert variable_layout(graph).mirrored == []
+    assert variable_layout(graph).kind("v0/w") == variable_layout(graph).kind("v1/w") == "own"
+    assert str(variable_layout(graph)).startswith("own: ")
+    assert str(variable_layout(graph)).endswith(" variables, each read by one tower alone")
 
 
 def test_a_copy_that_takes_the_sum_of_another_weight_is_apart() -> None:
@@ -90,17 +90,17 @@ def test_a_copy_that_takes_the_sum_of_another_weight_is_apart() -> None:
         variables=["a", "b"],
     )
 
-    first, second = layout(graph).mirrored
+    first, second = variable_layout(graph).mirrored
     assert (first.of, first.apart) == ({0: "v0/a", 1: "v1/a"}, {2: "v2/a"})
     assert second.apart == {}
-    assert layout(graph).apart == {"v2/a": first}
+    assert variable_layout(graph).apart == {"v2/a": first}
 
 
 @pytest.mark.parametrize("collections", [{}, {TRAINABLE: ["v0/w", "v1/w", "v2/w"]}])
 def test_a_copy_that_nothing_updates_is_apart(collections: Mapping[str, Sequence[str]]) -> None:
     train = host("train", "NoOp", "^update/v0/w", "^update/v2/w", "^step/add")
 
-    (group,) = layout(mirrored(train, gpus=range(3), collections=collections)).mirrored
+    (group,) = variable_layout(mirrored(train, gpus=range(3), collections=collections)).mirrored
 
     assert group == Copies({0: "v0/w", 2: "v2/w"}, {1: "v1/w"})
 
@@ -109,13 +109,13 @@ def test_copies_without_the_gradients_of_a_tower_are_mirrored() -> None:
     """They stay equal; that a tower does not count is found by every-tower-counts."""
     graph = mirrored(host("sum/w", "AddN", gradient(0)))
 
-    assert layout(graph).kind("v0/w") == layout(graph).kind("v1/w") == "mirrored"
+    assert variable_layout(graph).kind("v0/w") == variable_layout(graph).kind("v1/w") == "mirrored"
 
 
 def test_variables_of_another_form_are_no_copies() -> None:
     graph = mirrored(variables=["a", "b"], shapes={"v0/a": (2,), "v1/a": (3,)})
 
-    assert [group.of for group in layout(graph).mirrored] == [{0: "v0/b", 1: "v1/b"}]
+    assert [group.of for group in variable_layout(graph).mirrored] == [{0: "v0/b", 1: "v1/b"}]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_variables_of_another_form_are_no_copies() -> None:
 def test_the_way_in_which_one_sum_comes_to_the_copies_does_not_matter(
     ops: Sequence[Op], more: Mapping[str, Any]
 ) -> None:
-    assert [group.of for group in layout(mirrored(*ops, **more)).mirrored] == [
+    assert [group.of for group in variable_layout(mirrored(*ops, **more)).mirrored] == [
         {0: "v0/w", 1: "v1/w"}
     ]
 
@@ -251,7 +251,7 @@ def momentum(i: int, slot: str) -> Op:
 def test_what_goes_with_copies_is_known_with_its_tower(ops: Sequence[Op]) -> None:
     collections = {TRAINABLE: ["v0/w", "v1/w"], GLOBAL: ["v0/w", "v1/w", "slot0", "slot1", "step"]}
 
-    found = layout(
+    found = variable_layout(
         mirrored(*ops, collections=collections, step={"train_op": ("all",)} if _all(ops) else None)
     )
 
@@ -268,11 +268,11 @@ def test_what_a_tower_of_a_mirrored_program_trains_by_itself_is_a_stray() -> Non
     """Of two copies that take different sums nothing tells which is right."""
     own = on(1, "update/v1/b", APPLY, "v1/b", "rate", gradient(1, "b"))
 
-    found = layout(mirrored(own, variables=["a", "b"]))
+    found = variable_layout(mirrored(own, variables=["a", "b"]))
 
     assert found.strays == {"v0/b": 0, "v1/b": 1}
     assert found.tower_of == {"v0/a": 0, "v1/a": 1, "v0/b": 0, "v1/b": 1}
-    assert layout(mirrored(own_gradient(1))).strays == {}
+    assert variable_layout(mirrored(own_gradient(1))).strays == {}
 
 
 @pytest.mark.parametrize("is_strategys", [True, False])
@@ -286,9 +286,11 @@ def test_what_a_strategy_keeps_and_nobody_trains_goes_with_copies(is_strategys: 
     strategy = Strategy("MirroredStrategy", [Device.parse(f"/gpu:{i}") for i in (0, 1)], copies)
     graph = mirrored(*frozen, *reads, strategy=strategy if is_strategys else None)
 
-    assert str(layout(graph)).startswith("mirrored: 1 variable, ")
-    assert ("own: 2 variables" in str(layout(graph))) is not is_strategys
-    assert list(layout(graph).strays) == ([] if is_strategys else ["v0/frozen", "v1/frozen"])
+    assert str(variable_layout(graph)).startswith("mirrored: 1 variable, ")
+    assert ("own: 2 variables" in str(variable_layout(graph))) is not is_strategys
+    assert list(variable_layout(graph).strays) == (
+        [] if is_strategys else ["v0/frozen", "v1/frozen"]
+    )
 
 
 def test_what_several_towers_read_does_not_go_with_copies() -> None:
@@ -299,9 +301,9 @@ def test_what_several_towers_read_does_not_go_with_copies() -> None:
         collections={TRAINABLE: ["v0/w", "v1/w"], GLOBAL: ["v0/w", "v1/w", "table", "step"]},
     )
 
-    assert "table" not in layout(graph).tower_of
-    assert layout(graph).kind("table") == "central"
-    assert str(layout(graph)) == (
+    assert "table" not in variable_layout(graph).tower_of
+    assert variable_layout(graph).kind("table") == "central"
+    assert str(variable_layout(graph)) == (
         "central: 1 variable; mirrored: 1 variable, a copy on each of 2 GPUs, each applies the "
         "same sum"
     )
@@ -314,8 +316,8 @@ def test_what_one_tower_reads_is_its_own_where_nothing_is_mirrored() -> None:
         on(0, "tower_0/loss", "Mean", "tower_0/head"),
     )
 
-    assert layout(graph).tower_of == {}
-    assert layout(graph).kind("head") == "own"
+    assert variable_layout(graph).tower_of == {}
+    assert variable_layout(graph).kind("head") == "own"
 
 
 # Sharded variables, and models that are split.
@@ -326,23 +328,23 @@ def test_the_parts_of_a_variable_are_sharded() -> None:
     whole = host("table", "ConcatV2", "table/part_0", "table/part_1", "axis")
     graph = program(*parts, whole, host("sum/w", "AddN", gradient(0), gradient(1), "table"))
 
-    assert layout(graph).kind("table/part_0") == "sharded"
-    assert layout(graph).kind("w") == "central"
+    assert variable_layout(graph).kind("table/part_0") == "sharded"
+    assert variable_layout(graph).kind("w") == "central"
 
 
 def test_a_variable_that_is_only_named_like_a_part_is_not_sharded() -> None:
-    assert layout(program(variables=["table/part_0"])).kind("table/part_0") == "central"
+    assert variable_layout(program(variables=["table/part_0"])).kind("table/part_0") == "central"
 
 
 def test_the_parts_of_one_model_are_split() -> None:
-    found = layout(split())
+    found = variable_layout(split())
 
     assert found.kind("a") == found.kind("b") == "split"
     assert str(found) == "split: 2 variables, each used only on the GPU that has it"
 
 
 def gpus_of(graph: Placement) -> dict[str, str]:
-    return {name: gpu.short for name, gpu in layout(graph).gpu_of.items()}
+    return {name: gpu.short for name, gpu in variable_layout(graph).gpu_of.items()}
 
 
 def test_a_part_and_its_slots_have_the_gpu_that_reads_it() -> None:
@@ -376,7 +378,7 @@ def test_towers_that_use_each_others_results_are_no_split_model() -> None:
         on(1, "second", "MatMul", "first", "b", *"cde"),
     ]
 
-    assert layout(split(*shared)).kind("a") == "split"
+    assert variable_layout(split(*shared)).kind("a") == "split"
     assert gpus_of(split(*shared)) == {}
 
 
@@ -389,7 +391,7 @@ def test_copies_whose_outputs_go_into_one_loss_are_no_split_model() -> None:
         on(1, "gradients/second_grad/MatMul", "MatMul", "loss", "b"),
     )
 
-    assert layout(columns).kind("a") == "split"
+    assert variable_layout(columns).kind("a") == "split"
     assert gpus_of(columns) == {}
 
 
@@ -401,4 +403,7 @@ def test_examples_that_a_tower_keeps_are_no_layout() -> None:
     graph = program(variable("images"), collections={TRAINABLE: ["w"], GLOBAL: ["w", "step"]})
     held = on(0, "tower_0/w/MatMul", "MatMul", "images", "tower_0/w/read")
 
-    assert str(layout(replace(graph, ops={**graph.ops, held.name: held}))) == "central: 1 variable"
+    assert (
+        str(variable_layout(replace(graph, ops={**graph.ops, held.name: held})))
+        == "central: 1 variable"
+    )

@@ -11,7 +11,7 @@ from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.variables.mixed_losses import meetings, mixed_losses
+from placement_checks.analysis.variables.mixed_losses import mixed_losses, shared_ops
 
 
 def mixed(graph: Placement) -> list[tuple[int, int, str]]:
@@ -93,7 +93,7 @@ def test_where_towers_meet_is_known(count: int) -> None:
         count=count,
     )
 
-    assert meetings(graph) == {analyse(graph).flow.number["moments"]: (1 << count) - 1}
+    assert shared_ops(graph) == {analyse(graph).flow.number["moments"]: (1 << count) - 1}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_where_towers_meet_is_known(count: int) -> None:
     ],
 )
 def test_towers_that_are_not_meant_to_meet_meet_nowhere(graph: Placement) -> None:
-    assert meetings(graph) == {}
+    assert shared_ops(graph) == {}
 
 
 def test_in_a_ring_each_tower_takes_what_another_does_not() -> None:

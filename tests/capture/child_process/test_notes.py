@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from placement_checks.capture.child_process.notes import kept_note, notes_of, version_1_notes
+from placement_checks.capture.child_process.notes import file_guard_note, notes_of, version_1_notes
 from placement_checks.capture.in_process.builder import build
-from placement_checks.capture.in_process.recorder import Building
+from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.program import Program
 from placement_checks.tf1.lazy_modules import Used
@@ -156,7 +156,7 @@ def on_a_server() -> None:
 def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     told: list[str] = []
 
-    def trains(building: Building) -> NoReturn:
+    def trains(building: BuildRecorder) -> NoReturn:
         told.extend(notes_of(building))
         raise Stopped
 
@@ -179,10 +179,10 @@ def test_what_is_kept(
     monkeypatch.chdir(tmp_path)
     paths = [tmp_path / name for name in kept]
 
-    assert list(kept_note(paths)) == [
+    assert list(file_guard_note(paths)) == [
         f"it deletes or overwrites {files}; what was there is put back"
     ]
-    assert list(kept_note([])) == []
+    assert list(file_guard_note([])) == []
 
 
 @pytest.mark.parametrize(

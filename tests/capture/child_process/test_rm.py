@@ -13,7 +13,7 @@ import pytest
 
 from placement_checks.capture.child_process import file_journal
 from placement_checks.capture.child_process.file_journal import Journal, put_back
-from placement_checks.capture.in_process.fake_gpus import standing_in
+from placement_checks.capture.in_process.fake_gpus import shadow_command
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (home / "notes").write_text("notes")
     monkeypatch.chdir(home)
     Journal.begun(journal)
-    with standing_in("rm", lambda _: file_journal.script(journal)):
+    with shadow_command("rm", lambda _: file_journal.script(journal)):
         yield journal
 
 

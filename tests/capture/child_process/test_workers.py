@@ -14,7 +14,7 @@ from support.workers import recorded_task, watched_coordinator
 from placement_checks import watch
 from placement_checks.capture.child_process import workers
 from placement_checks.capture.child_process.snapshot import RecordedProgram
-from placement_checks.capture.eager.errors import MeansEager
+from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build, noting_eager_code
 from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
@@ -51,7 +51,7 @@ def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[], None]
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(MeansEager):
+    with pytest.raises(EagerOnlyError):
         build(Program.of(program), 1)
 
 

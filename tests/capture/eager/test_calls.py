@@ -9,19 +9,19 @@ import tensorflow as tf
 from support.eager_programs import rows, types, updates, watched, weights
 
 from placement_checks.capture.in_process.builder import noting_eager_code
-from placement_checks.capture.in_process.recorder import Building
+from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 from placement_checks.tf.simulated_devices import ask_for_cpus
 
 
-def seen(program: Any) -> Building:
+def seen(program: Any) -> BuildRecorder:
     """What was seen of a program that is stopped as soon as no other step is expected."""
 
     class End(BaseException):
         pass
 
-    def end(_: Building) -> None:
+    def end(_: BuildRecorder) -> None:
         raise End
 
     ask_for_cpus(3)
@@ -33,7 +33,7 @@ def seen(program: Any) -> Building:
     return building
 
 
-def steps(building: Building) -> list[str]:
+def steps(building: BuildRecorder) -> list[str]:
     return [step.graph.name for step in building.calls.steps]
 
 

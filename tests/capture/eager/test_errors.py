@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.eager.errors import MeansEager, MeansGraph
+from placement_checks.capture.eager.errors import EagerOnlyError, MeansGraph
 from placement_checks.capture.in_process.builder import build, build_eagerly, noting_eager_code
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
@@ -47,7 +47,7 @@ def fails_eagerly(builder: Callable[..., Any]) -> InputError:
 def test_an_error_of_tensorflow_for_eager_code(use: Callable[[Any], Any]) -> None:
     error = fails_in_a_graph(lambda: use(tf.constant([1.0])))
 
-    assert isinstance(error, MeansEager)
+    assert isinstance(error, EagerOnlyError)
     assert error.is_guess
 
 
@@ -87,7 +87,7 @@ def wrong_shapes() -> None:
     ],
 )
 def test_an_error_of_the_builder_itself(builder: Callable[[], None]) -> None:
-    assert not isinstance(fails_in_a_graph(builder), MeansEager)
+    assert not isinstance(fails_in_a_graph(builder), EagerOnlyError)
 
 
 def test_a_value_that_is_made_of_another_variable() -> None:
@@ -96,7 +96,7 @@ def test_a_value_that_is_made_of_another_variable() -> None:
     def of_a_generator() -> None:
         tf.Variable(tf.random.Generator.from_seed(1).normal([2]))
 
-    assert isinstance(fails_in_a_graph(of_a_generator), MeansEager)
+    assert isinstance(fails_in_a_graph(of_a_generator), EagerOnlyError)
 
 
 def test_a_variable_that_was_made_eagerly() -> None:
@@ -111,7 +111,7 @@ def test_a_variable_that_was_made_eagerly() -> None:
             loss = tf.reduce_sum(w * x)
         optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
-    assert isinstance(fails_in_a_graph(lambda: step(tf.constant([1.0]))), MeansEager)
+    assert isinstance(fails_in_a_graph(lambda: step(tf.constant([1.0]))), EagerOnlyError)
 
 
 def test_a_strategy_is_no_guess() -> None:
@@ -121,7 +121,7 @@ def test_a_strategy_is_no_guess() -> None:
 
     error = fails_in_a_graph(mirrored)
 
-    assert isinstance(error, MeansEager)
+    assert isinstance(error, EagerOnlyError)
     assert not error.is_guess
 
 
@@ -138,10 +138,10 @@ def reads_a_missing_file() -> None:
 def test_the_builders_error_comes_first_where_eager_execution_is_refused() -> None:
     first, second = fails_in_a_graph(builds_a_graph), fails_eagerly(builds_a_graph)
 
-    assert isinstance(first, MeansEager)
+    assert isinstance(first, EagerOnlyError)
     assert isinstance(second, MeansGraph)
     told = pickle.loads(pickle.dumps(first)).with_eager_error(second)
-    assert not isinstance(told, MeansEager)
+    assert not isinstance(told, EagerOnlyError)
     assert (told.message, told.fix) == (first.message, first.fix)
     assert told.message.startswith("the builder raised NotImplementedError: Cannot convert a symb")
     frames, _, note = told.details.rpartition("\n")
@@ -154,7 +154,7 @@ def test_the_builders_error_comes_first_where_eager_execution_is_refused() -> No
 def test_the_error_of_eager_code_comes_first_where_it_runs_eagerly() -> None:
     first, second = fails_in_a_graph(reads_a_missing_file), fails_eagerly(reads_a_missing_file)
 
-    assert isinstance(first, MeansEager)
+    assert isinstance(first, EagerOnlyError)
     told = first.with_eager_error(second)
     assert told.message == second.message
     assert told.message.startswith("it raised NotFoundError")
@@ -162,7 +162,7 @@ def test_the_error_of_eager_code_comes_first_where_it_runs_eagerly() -> None:
 
 
 def test_one_error_is_reported_once() -> None:
-    first = MeansEager.of(InputError("f", "the builder raised ValueError: odd"), is_guess=True)
+    first = EagerOnlyError.of(InputError("f", "the builder raised ValueError: odd"), is_guess=True)
     second = InputError("f", "it raised ValueError: odd")
 
     assert first.with_eager_error(second) is second

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from support.traced import built_eagerly
 
-from placement_checks.capture.eager.errors import MeansEager, told_of_keras
+from placement_checks.capture.eager.errors import EagerOnlyError, explain_keras_error
 from placement_checks.capture.in_process.builder import build
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
@@ -100,7 +100,7 @@ def fits_batches() -> None:
 def test_what_fits_a_model_is_eager_code_and_does_not_train_in_a_graph(
     program: Callable[[], None],
 ) -> None:
-    with pytest.raises(MeansEager):
+    with pytest.raises(EagerOnlyError):
         build(Program.of(program), 2)
 
 
@@ -139,12 +139,12 @@ def test_errors_of_what_keras_calls_back_are_left_as_they_are(said: str) -> None
         error.__context__ = raised
 
     assert error.__context__ is not None
-    assert told_of_keras(error) is error
+    assert explain_keras_error(error) is error
 
 
 def test_errors_of_other_code_are_left_as_they_are() -> None:
     error = InputError("train.py", "it raised it")
     error.__context__ = ValueError("Data cardinality is ambiguous. 'x' sizes: 3")
 
-    assert told_of_keras(error) is error
-    assert told_of_keras(InputError("train.py", "it is")).message == "it is"
+    assert explain_keras_error(error) is error
+    assert explain_keras_error(InputError("train.py", "it is")).message == "it is"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placement_checks.capture.eager.errors import told_of_scope
+from placement_checks.capture.eager.errors import explain_scope_error
 from placement_checks.capture.eager.variables import NotedVariable
 from placement_checks.core.errors import InputError
 
@@ -35,7 +35,7 @@ def told(error: Exception, *variables: NotedVariable, replicas: int = 2) -> Inpu
     )
     failed = InputError("train.py", "it raised it", "look there", details=f"  line 1\n{error}")
     failed.__context__ = error
-    return told_of_scope(failed, notes, None)
+    return explain_scope_error(failed, notes, None)
 
 
 def in_a_library(raises: Callable[[], object]) -> AssertionError:

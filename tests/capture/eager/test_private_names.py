@@ -121,7 +121,7 @@ def test_variables_of_every_kind_are_made_by_one_constructor(
 def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
     mirrored: tf.distribute.Strategy,
 ) -> None:
-    parts = distribution.parts_of(variable_in(mirrored))
+    parts = distribution.replica_values(variable_in(mirrored))
 
     handles = list(map(eager.handle_of, parts))
     assert ["CPU:1" in handles[0].device, "CPU:2" in handles[1].device] == [True, True]
@@ -147,11 +147,11 @@ def test_variables_of_strategies_are_made_of_others(
         of_both = [variable_in(mirrored), variable_in(central)]
 
     assert [made for made, *_ in calls.noted] == of_both
-    assert [len(distribution.parts_of(made)) for made in of_both] == [2, 1]
+    assert [len(distribution.replica_values(made)) for made in of_both] == [2, 1]
     plain = tf.Variable(1.0)
-    assert distribution.parts_of(plain) == (plain,)
+    assert distribution.replica_values(plain) == (plain,)
     cut = ShardedVariable([tf.Variable([1.0]), tf.Variable([2.0])])
-    assert [part.numpy() for part in distribution.parts_of(cut)] == [[1.0], [2.0]]
+    assert [part.numpy() for part in distribution.replica_values(cut)] == [[1.0], [2.0]]
 
 
 def test_the_specs_of_a_value_for_each_replica(mirrored: tf.distribute.Strategy) -> None:
@@ -377,7 +377,7 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
 
     def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
-            return workers.scheduled(cluster, function, args, kwargs)
+            return workers.schedule(cluster, function, args, kwargs)
 
         return schedule
 

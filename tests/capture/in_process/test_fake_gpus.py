@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.capture.in_process.fake_gpus import Asked, answering_gpus
+from placement_checks.capture.in_process.fake_gpus import GpuQueries, fake_gpu_count
 from placement_checks.tf import sessions
 
 tf1 = tf.compat.v1
@@ -66,7 +66,7 @@ WAYS: dict[str, Callable[[], int]] = {
 @pytest.mark.parametrize("gpus", [0, 1, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_number_by_each_way(way: str, gpus: int) -> None:
-    with answering_gpus(gpus) as asked:
+    with fake_gpu_count(gpus) as asked:
         assert not asked
         assert WAYS[way]() == gpus
 
@@ -85,7 +85,7 @@ def test_the_number_by_each_way(way: str, gpus: int) -> None:
 )
 def test_the_devices_of_each_configuration(config: Any, of: str, way: str, prefix: str) -> None:
     listing = getattr(getattr(config, of) if of else config, way)
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         gpus, everything = listing("GPU"), listing()
         assert [each.name for each in listing("CPU")] == [f"{prefix}CPU:0"]
 
@@ -98,7 +98,7 @@ def test_the_devices_of_each_configuration(config: Any, of: str, way: str, prefi
 
 def test_local_devices_come_as_tensorflow_lists_them() -> None:
     config = tf1.ConfigProto(device_count={"GPU": 1})
-    with answering_gpus(2):
+    with fake_gpu_count(2):
         everything = device_lib.list_local_devices()
         fewer = device_lib.list_local_devices(config)
 
@@ -112,12 +112,12 @@ def test_local_devices_come_as_tensorflow_lists_them() -> None:
 
 @pytest.mark.parametrize("test", [tf.test, tf1.test, tf1.compat.v1.test])
 def test_what_tests_ask(test: Any) -> None:
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         assert test.is_gpu_available()
         assert test.is_gpu_available(True, (7, 0))
         assert not test.is_gpu_available(min_cuda_compute_capability=(99, 0))
         assert test.gpu_device_name() == "/device:GPU:0"
-    with answering_gpus(0):
+    with fake_gpu_count(0):
         assert not test.is_gpu_available()
         assert test.gpu_device_name() == ""
 
@@ -126,7 +126,7 @@ def test_what_tests_ask(test: Any) -> None:
 
 def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
     experimental = tf.config.experimental
-    with answering_gpus(2):
+    with fake_gpu_count(2):
         gpus = tf.config.list_physical_devices("GPU")
         tf.config.set_visible_devices(gpus[0], "GPU")
         tf.config.set_visible_devices([], "GPU")
@@ -149,7 +149,7 @@ def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
 def test_the_devices_that_are_no_gpus_are_left_to_tensorflow() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     logical = tf.config.get_logical_device_configuration(cpu)
-    with answering_gpus(2):
+    with fake_gpu_count(2):
         gpus = tf.config.list_physical_devices("GPU")
         tf.config.set_visible_devices(cpu, "CPU")
         tf.config.set_visible_devices([cpu, gpus[0]])
@@ -180,7 +180,7 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
     with (
         sessions.around_listed_devices(four_gpus),
         sessions.around_context({"list_physical_devices": one_gpu}),
-        answering_gpus(2),
+        fake_gpu_count(2),
     ):
         assert len(device_lib.list_local_devices()) == 2
         names = [each.name for each in tf.config.list_physical_devices()]
@@ -190,7 +190,7 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
 
 
 def test_to_ask_for_cpus_is_not_to_ask() -> None:
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         tf.config.list_physical_devices("CPU")
         tf.config.set_visible_devices([], "GPU")
 
@@ -207,7 +207,7 @@ def within(module: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("module", ["keras.src.backend", "tensorflow.python.ops.ctc_ops"])
 def test_tensorflow_and_keras_get_what_the_machine_has(module: str) -> None:
     ask = within(module)
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         assert ask(tf.config.list_logical_devices, "GPU") == []
         assert ask(context.num_gpus) == 0
         assert [each.device_type for each in ask(device_lib.list_local_devices)] == ["CPU"]
@@ -223,7 +223,7 @@ def test_a_function_that_is_traced_asks_for_the_program() -> None:
     def traced() -> None:
         found.append(len(tf.config.list_physical_devices("GPU")))
 
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         traced.get_concrete_function()
 
     assert found == [2]
@@ -231,7 +231,7 @@ def test_a_function_that_is_traced_asks_for_the_program() -> None:
 
 
 def test_a_recurrent_layer_is_made_of_ops_that_cpus_have() -> None:
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         tf.keras.layers.LSTM(4)(tf1.placeholder(tf.float32, [2, 3, 5]))
 
     types = {op.type for op in tf1.get_default_graph().get_operations()}
@@ -240,12 +240,12 @@ def test_a_recurrent_layer_is_made_of_ops_that_cpus_have() -> None:
 
 
 def test_a_strategy_without_devices_asks_for_the_program() -> None:
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         tf.distribute.MirroredStrategy(["/gpu:0", "/gpu:1"])
         assert not asked
         assert tf.distribute.MirroredStrategy().num_replicas_in_sync == 2
         assert asked
-    with answering_gpus(3) as asked:
+    with fake_gpu_count(3) as asked:
         strategy = tf.distribute.experimental.CentralStorageStrategy()
         assert strategy.num_replicas_in_sync == 3
     assert asked
@@ -253,7 +253,7 @@ def test_a_strategy_without_devices_asks_for_the_program() -> None:
 
 def test_the_context_itself_meets_the_devices_of_the_machine() -> None:
     start = within(context.__name__)
-    with answering_gpus(2) as asked:
+    with fake_gpu_count(2) as asked:
         assert start(context.context().list_physical_devices, "GPU") == []
         assert len(context.context().list_physical_devices("GPU")) == 2
     assert asked
@@ -261,14 +261,14 @@ def test_the_context_itself_meets_the_devices_of_the_machine() -> None:
 
 def test_a_function_taken_before_answers_as_well() -> None:
     taken = tf.config.list_physical_devices
-    with answering_gpus(5):
+    with fake_gpu_count(5):
         assert len(taken("GPU")) == 5
 
 
 def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     path, loading = os.environ["PATH"], ctypes.CDLL.__init__
-    with answering_gpus(2):
+    with fake_gpu_count(2):
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
         folder = os.environ["PATH"].partition(os.pathsep)[0]
         os.environ["PATH"] += ":/of/the/program"
@@ -283,14 +283,14 @@ def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_variable_that_was_not_set_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with answering_gpus(2):
+    with fake_gpu_count(2):
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
 
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
 def test_a_block_within_another() -> None:
-    with answering_gpus(2), answering_gpus(3) as inner:
+    with fake_gpu_count(2), fake_gpu_count(3) as inner:
         assert [WAYS[way]() for way in WAYS] == [3] * len(WAYS)
         assert tf.config.list_physical_devices("GPU")[2:]
-    assert isinstance(inner, Asked)
+    assert isinstance(inner, GpuQueries)

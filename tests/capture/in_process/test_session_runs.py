@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.in_process.sessions import made_up, soft
+from placement_checks.capture.in_process.sessions import with_soft_placement, zeros_for
 
 tf1 = tf.compat.v1
 
@@ -19,7 +19,7 @@ def test_a_session_for_gpus_runs_on_the_cpu() -> None:
     written.gpu_options.allow_growth = True
     before = written.SerializeToString()
 
-    config = soft(written)
+    config = with_soft_placement(written)
 
     assert config.allow_soft_placement
     assert config.gpu_options.visible_device_list == ""
@@ -42,7 +42,7 @@ def test_a_session_for_gpus_runs_on_the_cpu() -> None:
 )
 def test_results_are_zeros(dtype: Any, shape: Any, value: Any) -> None:
     with tf.Graph().as_default():
-        made = made_up(tf1.placeholder(dtype, shape))
+        made = zeros_for(tf1.placeholder(dtype, shape))
 
     assert getattr(made, "tolist", lambda: made)() == value
     assert isinstance(made, np.ndarray) == isinstance(value, list)
@@ -53,4 +53,4 @@ def test_a_reference_has_the_values_of_its_dtype() -> None:
     with tf.Graph().as_default():
         variable = tf1.get_variable("v", [2], use_resource=False)
 
-        assert made_up(variable.op.outputs[0]).dtype == "float32"
+        assert zeros_for(variable.op.outputs[0]).dtype == "float32"

@@ -8,7 +8,7 @@ from support.graphs import placement
 from support.towers import gradient, program
 
 from placement_checks import Placement
-from placement_checks.analysis.step.transfers import copies, sent
+from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.report.commands.place import render_json, render_text
 
 LINES = {
@@ -25,7 +25,7 @@ GRAPH = program(variables=["conv/w", "fc/w"], outputs=SHAPES, lines=LINES)
 
 
 def text(graph: Placement) -> list[str]:
-    return list(render_text(graph, sent(graph, copies(graph))))
+    return list(render_text(graph, sent_tensors(graph, copies(graph))))
 
 
 def test_pairs_and_then_layers_and_phases() -> None:
@@ -65,12 +65,12 @@ def test_many_layers_are_summed_up() -> None:
     assert lines[-2].split("  ")[0] == "4 more layers"
     assert lines[-2].endswith("--format json has them")
     assert lines[-1].split() == ["all", "14.5", "kB", "in", "40", "160", "B", "in", "40"]
-    rows = json.loads("\n".join(render_json(graph, sent(graph, copies(graph)))))["layers"]
+    rows = json.loads("\n".join(render_json(graph, sent_tensors(graph, copies(graph)))))["layers"]
     assert len(rows) == 20
 
 
 def test_a_document_has_each_copy() -> None:
-    document = json.loads("\n".join(render_json(GRAPH, sent(GRAPH, copies(GRAPH)))))
+    document = json.loads("\n".join(render_json(GRAPH, sent_tensors(GRAPH, copies(GRAPH)))))
 
     host = "/job:localhost/replica:0/task:0/device"
     assert (document["schema"], document["program"]) == (1, "train.py:build")

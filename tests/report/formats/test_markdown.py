@@ -17,7 +17,7 @@ from placement_checks import Verdict
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report
-from placement_checks.report.text.findings import told as told_as
+from placement_checks.report.text.findings import one_line as told_as
 
 OURS = {"b", "br", "code", "details", "p", "summary"}
 MARKDOWNS = {"p", "strong", "table", "thead", "tbody", "tr", "th", "td"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from placement_checks.report.text.findings import dealt
+from placement_checks.report.text.findings import allot_lines
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from placement_checks.report.text.findings import dealt
     ],
 )
 def test_what_is_dealt(costs: Sequence[Sequence[int]], lines: int, given: Sequence[int]) -> None:
-    assert dealt(costs, lines) == given
+    assert allot_lines(costs, lines) == given
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_is_dealt(costs: Sequence[Sequence[int]], lines: int, given: Sequen
 def test_the_first_item_of_some_is_always_given(
     costs: Sequence[Sequence[int]], lines: int, always: Sequence[int], given: Sequence[int]
 ) -> None:
-    assert dealt(costs, lines, always) == given
+    assert allot_lines(costs, lines, always) == given
 
 
 def test_costs_are_asked_for_only_as_far_as_there_are_lines() -> None:
@@ -49,5 +49,5 @@ def test_costs_are_asked_for_only_as_far_as_there_are_lines() -> None:
             asked.append(number)
             yield 2
 
-    assert dealt([costs()], 10) == [5]
+    assert allot_lines([costs()], 10) == [5]
     assert len(asked) == 6

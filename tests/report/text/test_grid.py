@@ -5,7 +5,7 @@ from support.reports import broken, finding, report
 
 from placement_checks import RULES, Verdict
 from placement_checks.core.results import State
-from placement_checks.report.text.layout import WIDTH, fitted
+from placement_checks.report.text.layout import WIDTH, terminal_width
 from placement_checks.report.text.writer import grid
 
 
@@ -72,12 +72,12 @@ def test_large_numbers_are_short(number: int, shown: str) -> None:
 
 def test_a_narrow_terminal_has_room_for_names() -> None:
     program = f"p{'x' * 200}"
-    with fitted(60):
+    with terminal_width(60):
         *_, row, _ = grid([report(broken("a", finding("w")), program=program)] * 2)
 
     assert row.startswith("1 0 0  pxx")
     assert len(row) <= 60
     many = report(*[broken(f"r{n}", finding("w")) for n in range(40)], program=program)
-    with fitted(60):
+    with terminal_width(60):
         *_, row, _ = grid([many, many])
     assert 10 < len(row.rpartition("  ")[2]) <= 20

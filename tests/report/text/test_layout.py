@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.report.text.layout import WIDTH, fitted, shortened, wrapped
+from placement_checks.report.text.layout import WIDTH, shortened, terminal_width, wrapped
 from placement_checks.util.text import printable
 
 SENTENCE = " ".join(["word"] * 60)  # of 299 letters
@@ -68,7 +68,7 @@ def test_the_width_is_that_of_what_is_shown() -> None:
 
 @pytest.mark.parametrize(("columns", "longest"), [(60, 60), (10, 40), (500, 120)])
 def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -> None:
-    with fitted(columns):
+    with terminal_width(columns):
         lines = wrapped(SENTENCE, hanging=4)
         assert longest - 5 < max(map(len, lines)) <= longest
 
@@ -77,7 +77,7 @@ def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -
 
 def test_a_sentence_in_narrow_lines_is_cut_where_it_is_in_others() -> None:
     (usual,) = wrapped(SENTENCE, hanging=4, most=1)
-    with fitted(60):
+    with terminal_width(60):
         narrow = wrapped(SENTENCE, hanging=4, most=1)
 
     assert len(narrow) == 2

@@ -10,9 +10,10 @@ from support.reports import below_the_table, broken, finding, report, written
 
 from placement_checks import Verdict, verify
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
-from placement_checks.core.results import Impact, Report
-from placement_checks.report.text.findings import Extent
+from placement_checks.core.results import Report
+from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import run_conditions
 from placement_checks.util.text import plural
 
@@ -110,7 +111,7 @@ def verdicts(rules: int, groups: int) -> list[Verdict]:
 @pytest.mark.parametrize("rules", [1, 4, 23])
 def test_a_report_has_at_most_60_lines_with_what_is_to_follow(rules: int, groups: int) -> None:
     told = written(report(*verdicts(rules, groups)))
-    everything = written(report(*verdicts(rules, groups)), extent=Extent.FULL)
+    everything = written(report(*verdicts(rules, groups)), extent=DetailLevel.FULL)
 
     assert told.count("\n") <= 57  # what to do next takes three
     assert max(map(len, (told + everything).split("\n"))) <= 130
@@ -186,7 +187,7 @@ def test_what_follows_is_one_line_and_says_so_in_the_table() -> None:
         broken("names-portable", *[finding("w", follows="variables-shared")] * 64, note="9 named"),
     )
 
-    everything = written(told, extent=Extent.FULL)
+    everything = written(told, extent=DetailLevel.FULL)
     assert (
         "  BROKEN       names-portable    9 named; follows from variables-shared\n" in everything
     )
@@ -230,10 +231,10 @@ def test_details_of_rules_are_cut_and_left_out_where_one_is_broken() -> None:
     kept = Verdict("placeable", "kept", None, note="word " * 60)
 
     assert written(report(kept)).count("word") == 38
-    assert written(report(kept), extent=Extent.FULL).count("word") == 60
+    assert written(report(kept), extent=DetailLevel.FULL).count("word") == 60
     told = report(kept, broken("no-fallback", finding("w")))
     assert "word" not in written(told)
-    assert written(told, extent=Extent.FULL).count("word") == 60
+    assert written(told, extent=DetailLevel.FULL).count("word") == 60
 
 
 def test_several_programs_have_a_grid_before_them() -> None:
@@ -283,7 +284,7 @@ def test_notes_of_a_program_are_cut() -> None:
     many = [f"note {number}" for number in range(40)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evidence, "notes", many)
-        brief, everything = written(told), written(told, extent=Extent.FULL)
+        brief, everything = written(told), written(told, extent=DetailLevel.FULL)
     assert brief.split("\n")[1:8] == [*many[:6], "and more (--all shows it)"]
     assert all(f"{note}\n" in everything for note in many)
 

@@ -3,19 +3,19 @@ from __future__ import annotations
 from support.reports import finding
 
 from placement_checks.report.common.findings import Group
-from placement_checks.report.text.findings import sentences, told
+from placement_checks.report.text.findings import finding_sentences, one_line
 
 
 def test_a_group_is_told_in_sentences() -> None:
     one, two = finding("v", consequence="It is slow."), finding("w")
 
-    assert list(sentences(Group([one, two]))) == [
+    assert list(finding_sentences(Group([one, two]))) == [
         "v is [on a GPU]", "likewise 1 more: w", "It is slow.", "fix: pin it"
     ]  # fmt: skip
-    assert list(sentences(Group([two]), with_line=True)) == [
+    assert list(finding_sentences(Group([two]), with_line=True)) == [
         "a.py:1: w is [on a GPU]", "fix: pin it"
     ]  # fmt: skip
-    assert list(sentences(Group([finding("w", frames=(), fix="")]), with_line=True)) == [
+    assert list(finding_sentences(Group([finding("w", frames=(), fix="")]), with_line=True)) == [
         "w is [on a GPU]"
     ]
 
@@ -23,13 +23,13 @@ def test_a_group_is_told_in_sentences() -> None:
 def test_of_what_a_library_does_the_way_out_is_told() -> None:
     of_keras = finding("w", frames=(), known="Keras 3")
 
-    assert list(sentences(Group([of_keras]))) == ["w is [on a GPU]", "way out: pin it"]
+    assert list(finding_sentences(Group([of_keras]))) == ["w is [on a GPU]", "way out: pin it"]
 
 
 def test_what_is_long_is_cut() -> None:
     name = "scope/" * 100
 
-    assert len(told(f"{name} is here")) < 140
-    assert told(f"{name} is here").endswith(" is here")
-    assert told("word " * 200, 50) == f"{'word ' * 9}wor …"
-    assert told("a\nb\x1b") == r"a\nb\x1b"
+    assert len(one_line(f"{name} is here")) < 140
+    assert one_line(f"{name} is here").endswith(" is here")
+    assert one_line("word " * 200, 50) == f"{'word ' * 9}wor …"
+    assert one_line("a\nb\x1b") == r"a\nb\x1b"

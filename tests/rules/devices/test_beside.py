@@ -10,7 +10,7 @@ from support.graphs import op, placement
 
 from placement_checks import Op, Placement
 from placement_checks.core.placement import Details, Tensor
-from placement_checks.rules.devices.no_fallback import beside_computation
+from placement_checks.rules.devices.no_fallback import host_only_ops
 
 
 def fell(name: str, kind: str, *inputs: str, switched: bool = False) -> Op:
@@ -20,7 +20,7 @@ def fell(name: str, kind: str, *inputs: str, switched: bool = False) -> Op:
 
 def beside(graph: Placement) -> list[str]:
     fallen = {name: each for name, each in graph.ops.items() if each.requested.is_gpu}
-    return sorted(beside_computation(graph, fallen))
+    return sorted(host_only_ops(graph, fallen))
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_count_of_replicas_has_no_place_on_a_gpu(name: str, kind: str, is_coun
     fallen = {name: graph.ops[name]}
 
     known = replace(graph, details=Outputs())
-    assert sorted(beside_computation(known, fallen)) == ([name] if is_count else [])
+    assert sorted(host_only_ops(known, fallen)) == ([name] if is_count else [])

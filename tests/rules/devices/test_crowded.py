@@ -11,7 +11,7 @@ from support.towers import gradient, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.rules.devices.no_idle_device import without_loss
+from placement_checks.rules.devices.no_idle_device import gpus_without_loss
 
 ONE = program(gpus=(0,), collections={TRAINABLE: ["w"]}, machine="gpu*1")
 
@@ -29,7 +29,7 @@ def crowded(*changes: Op, gpus: Sequence[int] = (0, 0), **more: Any) -> Placemen
 
 def found(graph: Placement, single: Placement | None = None) -> list[int | None]:
     assert graph.machine is not None
-    return [gpu.index for gpu in without_loss(graph, single, graph.machine.gpus)]
+    return [gpu.index for gpu in gpus_without_loss(graph, single, graph.machine.gpus)]
 
 
 @pytest.mark.parametrize("single", [None, ONE])

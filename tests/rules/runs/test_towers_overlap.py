@@ -13,7 +13,7 @@ from support.towers import gradient, host, on, program, without_two_towers
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Device, Finding, Op, Placement, Verdict
-from placement_checks.analysis.step.schedule import simulated
+from placement_checks.analysis.step.schedule import simulate
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -54,7 +54,7 @@ def checked(
     least: float = 0.5,
 ) -> Verdict:
     """The verdict on a program whose step has those tasks, and ran as they would unless said."""
-    alone = simulated(tasks)
+    alone = simulate(tasks)
     ran = steps or ([alone] if alone else [])
     return TowersOverlap(least).judge(Evidence(graph, trace=Trace(rows, ran, tasks)))
 

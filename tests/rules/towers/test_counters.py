@@ -5,17 +5,17 @@ from __future__ import annotations
 from support.towers import host, program
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.rules.towers.one_update import counted_apart, is_read
+from placement_checks.rules.towers.one_update import is_read, separate_increment
 
 
 def test_what_adds_to_a_counter_is_known() -> None:
     analysis = analyse(program(host("train", "NoOp", "^update/w")))
 
-    found = counted_apart(analysis, "step")
+    found = separate_increment(analysis, "step")
 
     assert found is not None
     assert analysis.flow.names[found] == "step/add"
-    assert counted_apart(analysis, "w") is None
+    assert separate_increment(analysis, "w") is None
 
 
 def test_only_the_step_reads() -> None:

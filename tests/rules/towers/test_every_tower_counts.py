@@ -23,7 +23,7 @@ from syrupy.assertion import SnapshotAssertion
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.every_tower_counts import EveryTowerCounts
-from placement_checks.util.text import spanned
+from placement_checks.util.text import range_text
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -150,7 +150,7 @@ def test_one_tower_of_many_is_left_out(
 
     (finding,) = EveryTowerCounts().judge(without(missing, count)).findings
 
-    others = spanned(f"/device:GPU:{i}" for i in range(count) if i != missing)
+    others = range_text(f"/device:GPU:{i}" for i in range(count) if i != missing)
     towers = "tower" if count == 2 else "towers"
     assert finding.found == f"an update by the gradients of the {towers} on {others}"
     assert finding.path[1:] == (

@@ -22,7 +22,7 @@ from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.towers.loss_of_all_towers import LossOfAllTowers
-from placement_checks.util.text import spanned
+from placement_checks.util.text import range_text
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -106,7 +106,7 @@ def test_a_list_that_leaves_one_tower_out(
     graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
 
     (finding,) = LossOfAllTowers().judge(graph).findings
-    others = spanned(f"/device:GPU:{i}" for i in towers)
+    others = range_text(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
     assert finding.found == f"the loss of the towers on {others}"

@@ -11,7 +11,7 @@ from support.towers import gradient, host, on, program, variable
 from placement_checks import Op, Placement
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.rules.towers.trainables_trained import left_unused, untrained
+from placement_checks.rules.towers.trainables_trained import untrained, without_gradient_use
 
 TRAIN = host("train", "NoOp", "^update/a", "^step/add")  # and not b
 
@@ -186,7 +186,7 @@ BOTH = {TRAINABLE: ["a", "b"]}
 
 
 def test_a_gradient_that_nothing_takes_is_left_unused() -> None:
-    assert list(left_unused(taken(*ONLY_A, collections=BOTH))) == ["b"]
+    assert list(without_gradient_use(taken(*ONLY_A, collections=BOTH))) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_a_gradient_that_nothing_takes_is_left_unused() -> None:
     ],
 )
 def test_what_is_not_left_unused(ops: Sequence[Op], trainable: str) -> None:
-    assert list(left_unused(taken(*ops, collections={TRAINABLE: [*trainable]}))) == []
+    assert list(without_gradient_use(taken(*ops, collections={TRAINABLE: [*trainable]}))) == []
 
 
 def test_a_gradient_that_the_program_did_not_take_is_not_left_unused() -> None:
     """TensorFlow computes the gradients of all inputs of an op."""
-    assert list(left_unused(two(*ONLY_A))) == []
+    assert list(without_gradient_use(two(*ONLY_A))) == []

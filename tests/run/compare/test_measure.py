@@ -19,7 +19,7 @@ from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
 from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.training_divergence import compared
+from placement_checks.numerics.training_divergence import compare_variables
 from placement_checks.run.compare import steps
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.sessions import PairedSessions
@@ -60,7 +60,7 @@ def found_in(measured: Measurement) -> list[dict[str, list[float]]]:
 def sound(measured: Measurement) -> bool:
     return (
         not any(differing(trial, measured.precisions) for trial in measured.trials)
-        and not compared(measured, trajectory_of(measured))[1]
+        and not compare_variables(measured, trajectory_of(measured))[1]
         and not measured.missing
         and not measured.saved
     )
@@ -165,7 +165,7 @@ def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None
     assert not silent.trials[0].found
     assert silent.unread["w"].startswith("AssignSubVariableOp")
     assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
-    assert not compared(silent, trajectory_of(silent))[1]
+    assert not compare_variables(silent, trajectory_of(silent))[1]
 
 
 @pytest.mark.parametrize("shape", [[6, 4], [None, 4], None], ids=str)
@@ -453,7 +453,7 @@ def test_hidden_copies_show_after_the_first_step() -> None:
     measured = run(towers, single)
 
     assert not differing(measured.trials[0], measured.precisions)
-    (departure,) = compared(measured, trajectory_of(measured))[1]
+    (departure,) = compare_variables(measured, trajectory_of(measured))[1]
     assert (departure.difference.variable, departure.step) == ("w", 2)
 
 

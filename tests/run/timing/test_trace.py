@@ -16,7 +16,7 @@ from support import pairs
 from tensorflow.core.framework import step_stats_pb2
 
 from placement_checks import Device, Program
-from placement_checks.analysis.step.schedule import possible_overlap, simulated
+from placement_checks.analysis.step.schedule import possible_overlap, simulate
 from placement_checks.capture.programs import load
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.errors import CannotRun
@@ -76,7 +76,7 @@ def test_what_stands_in_for_a_gpu_is_told_as_that_gpu() -> None:
 
     assert devices == [(GPUS[0],), (GPUS[1],)]
     assert trace.rows == 16
-    for step in (*trace.steps, simulated(trace.ops)):
+    for step in (*trace.steps, simulate(trace.ops)):
         assert step is not None
         assert list(step.lanes) == [HOST, *GPUS]
         assert step.seconds > 0
@@ -134,7 +134,7 @@ def test_loops_branches_and_functions_have_a_schedule(change: Callable[[Any], An
     (pair,) = possible_overlap(trace, devices)
 
     assert pair.share >= 0.5
-    assert simulated(trace.ops) is not None
+    assert simulate(trace.ops) is not None
     for gpu in GPUS:  # what the body computes is among it; of a function 2.15 tells the call alone
         ops = {slice.op for slice in trace.shortest.lanes[gpu]}
         assert any("Tanh" in op or "PartitionedCall" in op for op in ops)
@@ -411,7 +411,7 @@ def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
     trace = played({HOST_NAME: [ran("body", 0, 0, 5)]}, parts=[loop])
 
     assert [list(task.needs) for task in trace.ops] == [[], [0], [1], [2]]
-    assert simulated(trace.ops) is not None
+    assert simulate(trace.ops) is not None
 
 
 @pytest.mark.parametrize("ref", ["", "Ref"])
@@ -441,4 +441,4 @@ def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -
     assert waits["a1/exit"] == {"a1/switch", "a1/next", "a2/next"}
     assert waits["b1/exit"] == {"b1/switch", "b1/next"}
     assert waits["a1/merge"] == {"a1/enter"}
-    assert simulated(trace.ops) is not None
+    assert simulate(trace.ops) is not None
