@@ -12,7 +12,7 @@ import click
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import FILE, format_option
 from placement_checks.cli.output import write_stderr
-from placement_checks.logs import Log, Source, processors, read_logs
+from placement_checks.logs import Log, Source, read_logs
 from placement_checks.report.commands.log import (
     render_json,
     render_lines,
@@ -48,7 +48,7 @@ def command(files: tuple[str, ...], output_format: str, require_records: bool) -
     }
     with gc_paused():
         with _bar(files) as watch:
-            log = read_logs(files, processes=processors(), watch=watch)
+            log = read_logs(files, watch=watch)
         if require_records:
             log.require_records()
         sys.stdout.write(render[output_format](log))
@@ -70,7 +70,6 @@ def _bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
     from rich.markup import escape
     from rich.progress import Progress
 
-    # Drawn by hand: a thread that does it would not go well with forking.
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         tasks = {file: progress.add_task(escape(printable(file)), total=_STEPS) for file in files}
         shown: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The other lines of a log: the devices of its machine, and why it has no records."""
+"""Hints in lines that are not records: devices of the machine, reasons for missing records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.logs.record_formats import device_of
 
 _SEVERITY = re.compile(rb"(?:^|[^\w])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,999}\.cc:\d+\] ")
-_INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # absl's, whose severity went with the time
+_INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # of absl; its severity was cut off with the time
 # Device mapping:
 # /job:localhost/replica:0/task:0/device:GPU:0 -> device: 0, name: Tesla K40c, pci bus id: …
 _MAPPED = re.compile(rb"(/job:\w+/replica:\d+/task:\d+/(?:device:)?[A-Za-z_]\w*:\d+) -> device: ")
@@ -21,7 +21,7 @@ _CREATED = re.compile(rb"device \(?(/[\w/:]+:\d+)(?: with \d|\) -> \()")
 
 
 class Hints:
-    """Counts lines that show why there are no records, and collects the devices that are listed.
+    """Collects the devices that a log lists, and counts lines that explain missing records.
 
     Attributes:
         devices: the devices that the log lists.
@@ -32,7 +32,7 @@ class Hints:
         self._kinds: Counter[str] = Counter()
 
     def look(self, line: bytes, times: int) -> None:
-        """Take in a line that is not a record, and that stands there ``times`` times."""
+        """Look at a line that is not a record and occurs ``times`` times."""
         if line.strip():
             self._kinds["text"] += times
         if b" -> " in line:
@@ -48,22 +48,22 @@ class Hints:
             self._kinds["I"] += times
 
     def _list(self, name: bytes) -> None:
-        with contextlib.suppress(InputError):  # a torn one
+        with contextlib.suppress(InputError):  # a torn name
             device = Device.parse(device_of(name) or name.decode())
             self.devices.add(device.over(LOCALHOST))
 
     def merge(self, other: Hints) -> None:
-        """Take in the hints of another part of the log."""
+        """Add the hints of another log of the run."""
         self.devices |= other.devices
         self._kinds.update(other._kinds)
 
     @property
     def has_text(self) -> bool:
-        """Whether there was anything but blanks."""
+        """Whether any line was more than white space."""
         return self._kinds["text"] > 0
 
     def reason(self, torn: int = 0) -> str:
-        """The likely reason why no whole record was found, if ``torn`` are torn."""
+        """The likely reason for a log without whole records and with ``torn`` torn ones."""
         kinds = self._kinds
         if torn:
             return (

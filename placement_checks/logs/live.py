@@ -1,6 +1,6 @@
-"""Catches the placement log of this process while it runs.
+"""Captures the placement log of this process while it runs.
 
-TensorFlow prints it from C++, past `sys.stdout`, so it is caught at the file descriptors.
+TensorFlow prints it from C++, not through `sys.stdout`, so that file descriptors are redirected.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NAME = "the caught log"
 
 
 class CaughtLog:
-    """What this process prints to file descriptors 1 and 2 while the ``with`` block runs::
+    """The text that this process prints to file descriptors 1 and 2 in a ``with`` block::
 
         with placement_checks.catch_log() as caught:
             session.run(train_op)
         assert_variables_on_host(caught.placement())
 
-    It comes out where it would have gone when the block ends, whatever ends it. Blocks may be
-    nested. A notebook shows eager ops through `sys.stdout`, which is not caught.
+    The text is passed on to its destination when the block ends, also after an exception. Blocks
+    may be nested. Notebooks print eager ops through `sys.stdout`, which is not captured.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class CaughtLog:
             self._log = self._read()
 
     def log(self) -> Log:
-        """What was printed so far."""
+        """The log that was printed so far."""
         if self._log is not None:
             return self._log
         flush()
         return self._read()
 
     def placement(self, machine: Machine | None = None) -> Placement:
-        """The placement that was printed so far, as `Log.placement` gives it.
+        """The placement that was printed so far; see `Log.placement`.
 
         Raises:
-            InputError: nothing was logged; the message says what may have hidden it.
+            InputError: nothing was logged; the message names the likely reason.
         """
         return self.log().placement(machine)
 
@@ -78,7 +78,7 @@ class CaughtLog:
 
 
 def catch_log() -> CaughtLog:
-    """Catch what TensorFlow prints about placements; see `CaughtLog`."""
+    """Capture the placements that TensorFlow prints; see `CaughtLog`."""
     return CaughtLog()
 
 

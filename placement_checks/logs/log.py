@@ -1,4 +1,4 @@
-"""The contents of a placement log, and the placement that they make."""
+"""The contents of a placement log, and their conversion to a `Placement`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from placement_checks.util.text import plural, printable
 _NO_REQUESTS = (
     "a placement log has neither requests nor edges; give the program that printed it with --graph"
 )
-_NO_DEVICE_LIST = "the log does not list the machine's devices; say how many GPUs it has (--gpus)"
+_NO_DEVICE_LIST = "the log does not list the machine's devices; set their number with --gpus"
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,14 +30,14 @@ class Log:
     """The placements in a log, or in several logs of one run.
 
     Attributes:
-        name: the files.
-        counts: how often each op was put on each device; the two copies of a doubled record,
-            on stdout and stderr, are one.
-        records: how many records there are, both copies of doubled ones.
-        torn: how many more are torn, could not be rejoined, and have no whole copy.
-        devices: the devices of the machine, as far as the log lists them.
-        reason: why there are no records.
-        troubles: why parts of the input could not be read.
+        name: the file names, joined with ``+``.
+        counts: how often each op was placed on each device. The two copies of a record, on stdout
+            and stderr, count once.
+        records: the number of records; both copies count.
+        torn: the number of torn records that could not be joined and have no whole copy.
+        devices: the devices of the machine that the log lists.
+        reason: the likely reason for a log without records; None if it has some.
+        troubles: the reasons for parts of the input that could not be read.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Log:
 
     @property
     def unread(self) -> str:
-        """What of the log could not be read, and what to do about it; ``""`` if it all was."""
+        """Which parts of the log could not be read, with the fix; ``""`` if all were read."""
         return "; ".join((*self.troubles, *([self.torn_message] if self.torn else ())))
 
     @property
     def torn_message(self) -> str:
-        """How many records are torn, and what to do about it, in words."""
+        """The number of torn records, with the fix."""
         is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
         return (
             f"{self.torn:,} of {plural(self.records + self.torn, 'record')} {is_torn}, and "
@@ -68,9 +68,9 @@ class Log:
 
     @cached_property
     def moved(self) -> Mapping[str, Sequence[Record]]:
-        """The nodes that were put on more than one device, with their records."""
+        """The nodes that were placed on several devices, with their records."""
         nodes = [node for node in map(itemgetter(0), self.counts) if node is not None]
-        if len(set(nodes)) == len(nodes):  # as in most logs, which may be long
+        if len(set(nodes)) == len(nodes):  # quick, for most logs
             return {}
         several = {node for node, times in Counter(nodes).items() if times > 1}
         found: dict[str, list[Record]] = defaultdict(list)
@@ -84,10 +84,10 @@ class Log:
         }
 
     def require_records(self) -> None:
-        """Refuse a log without records.
+        """Check that the log has records.
 
         Raises:
-            InputError: there are none; the message has the likely reason.
+            InputError: there are no records; the message names the likely reason.
         """
         if self.reason:
             raise InputError(self.name, "has no placements", self.reason)
@@ -95,19 +95,20 @@ class Log:
     def placement(
         self, machine: Machine | None = None, graph: Evidence | Placement | None = None
     ) -> Placement:
-        """The log as a placement, to be judged and compared like any other.
+        """Convert the log to a placement, which can be judged and compared like any other.
 
-        An op that was put on several devices is there once for each. Eager ops have no name of
-        their own, and are there once for each type and device.
+        An op that was placed on several devices has an entry for each device. Eager ops have no
+        names; each combination of type and device has one entry.
 
         Args:
-            machine: the devices of the machine it comes from; by default those the log lists and
-                uses. A log without any GPU comes from a machine that has none, whatever is said.
-            graph: the program that printed it, as `place` gives it: what it has of requests,
-                inputs and source lines is joined with the log by the names of the ops.
+            machine: the machine on which the program ran. By default it has the devices that the
+                log lists or uses. A log without any GPU comes from a machine without GPUs, so
+                that ``machine`` is then ignored.
+            graph: the program that printed the log, as returned by `place`. Its requested devices,
+                inputs and source lines are added to the ops of the same name.
 
         Raises:
-            InputError: the log has no records, or not one of the ops of ``graph``.
+            InputError: the log lacks records, or all ops of ``graph``.
         """
         self.require_records()
         printed = None if graph is None else Evidence.of(graph).placement
@@ -141,7 +142,7 @@ class Log:
         )
 
     def _ops(self, graph: Placement | None) -> dict[str, Op]:
-        """The ops by name; for each further device of one, another with the device behind it."""
+        """The ops by name. A further device of an op is part of the key of a further entry."""
         ops: dict[str, Op] = dict(graph.ops) if graph else {}
         for record in self.counts:
             op = graph.ops.get(record.node or "") if graph else _op(record)

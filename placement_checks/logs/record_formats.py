@@ -1,4 +1,4 @@
-"""The forms in which TensorFlow prints where an op is: one reader each.
+"""Reads the forms that TensorFlow has used to print the device of an op.
 
 ====  ==================================================  =====================================
 form  text                                                printed by
@@ -10,10 +10,10 @@ D     ``Executing op Op in device device``, ``on task``   eager execution
 V     ``node(Op) placed on: device``                      the placer's VLOG(1)
 ====  ==================================================  =====================================
 
-Sources: ``simple_placer.cc`` (to 1.3), ``placer.cc``, ``eager/execute.cc``. Only string methods
-walk over a line: no text, however odd, takes more than linear time.
+Sources: ``simple_placer.cc`` (to 1.3), ``placer.cc``, ``eager/execute.cc``. Lines are taken apart
+with string methods, so that reading a line takes linear time, whatever its text.
 
-Writes records as TensorFlow does, so that what was read can be written and read again.
+`text_of` writes a record as TensorFlow does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 
 class Record(NamedTuple):
-    """Where one op was put.
+    """The placement of one op.
 
     Attributes:
-        node: its name; None for an op that ran eagerly.
-        op: its type; None in logs before 0.12.
-        device: the full name in today's spelling; ``""`` where it was not placed.
+        node: the op's name; None for an op that ran eagerly.
+        op: the op's type; None in logs before TensorFlow 0.12.
+        device: the full device name in today's spelling; ``""`` if the op was not placed.
     """
 
     node: str | None
@@ -40,11 +40,11 @@ class Record(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A record as it stands on a line.
+    """A record on a line, and the stream that it comes from.
 
     Attributes:
-        record: what it says.
-        logged: whether it is the copy on stderr, with a log prefix (``… placer.cc:125] ``).
+        record: the record.
+        logged: whether it has a log prefix (``… placer.cc:125] ``), as copies on stderr do.
     """
 
     record: Record
@@ -52,7 +52,7 @@ class Reading(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """The words of a record that come before its device, and what comes before them."""
+    """The words of a record in front of its device, and the text in front of them."""
 
     lead: bytes
     node: bytes | None
@@ -60,14 +60,14 @@ class _Words(NamedTuple):
 
 
 NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
-# A kernel's name is plain; a function's is any, and may be an op's type: f.g, f<lambda>, förlust.
-OP = rb"[!-'*-9;-~\x80-\xff]"  # all but blanks, brackets and the colon
+# An op type is a plain word, or the name of a function: f.g, f<lambda>, förlust.
+OP = rb"[!-'*-9;-~\x80-\xff]"  # everything but spaces, parentheses and colons
 _NO_BEGINNINGS = (b"", b"-", b"/", b">")  # of a node's name
 _OP = re.compile(OP + rb"+")
-_RUN = re.compile(rb"[!-~\x80-\xff]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
+_RUN = re.compile(rb"[!-~\x80-\xff]+")  # or a function: __wrapped__Sum_device_/job:localhost/…
 _STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
-# An index ends before what a lost newline puts behind it: gpu:02017-10-17 is gpu:0, and gpu:1y is
-# gpu:1. In gpu:12y it may be 1 or 12, and there is no gpu:012.
+# If a newline is lost, other text follows the index: gpu:02017-10-17 is gpu:0, gpu:1y is gpu:1.
+# gpu:12y may be 1 or 12. There is no gpu:012.
 DEVICE = (
     rb"(/job:[A-Za-z]\w*/replica:\d{1,9}/task:\d{1,9}/)(?:(device:)|(?=[a-z][a-z\d_]*:))"
     rb"([A-Za-z_]\w*):(0|[1-9]\d{0,8}?)"
@@ -78,17 +78,17 @@ _PREFIX = re.compile(rb"(?:I )?\S{1,200}\.cc:\d+")
 _SEVERITY = re.compile(rb"(?:^|[^\w/.-])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,200}\.cc:\d+\] $")
 _CLOSING = b" \t\"'`,\\"
 _UNPLACED = b"(unspecified)"
-# Words that come before a device in prose, and are not names of nodes.
+# Words in front of a device name in prose. They are not names of nodes.
 _PROSE = re.compile(
     rb"(?:[\w.]*\.)?[A-Z]\w*(?:Error|Exception|Warning)|(?:\w+_)?[Dd]evices?(?:_name)?"
 )
-_LONGEST = 500  # bytes of what is remembered: an op with its device
+_LONGEST = 500  # bytes of an op with its device, for the caches
 
 
 def read_common(text: bytes) -> Record | None:
-    """The record that a text is in one of the forms of graphs, behind any log prefix.
+    """Read a text without log prefix that is one record of a graph; None if in doubt.
 
-    Most lines of any log are one, and there are millions: this is quick, and is None in doubt.
+    Quick, as most lines of a log are such a record, and logs have millions of lines.
     """
     node, _, tail = text.partition(b": ")
     typed = typed_of(tail)
@@ -98,7 +98,7 @@ def read_common(text: bytes) -> Record | None:
 
 
 def read(line: bytes) -> list[Reading]:
-    """Every record on a line, from the left."""
+    """Read all records on a line, from left to right."""
     start = line.rfind(b"/job:")
     if start < 0:
         return _without_device(line)
@@ -110,7 +110,7 @@ def read(line: bytes) -> list[Reading]:
 
 
 def device_of(text: bytes) -> str | None:
-    """A full device name in today's spelling; None where it is none."""
+    """The full device name in today's spelling; None if the text is not a device name."""
     return (_known_device if len(text) < _LONGEST else _parsed_device)(text)
 
 
@@ -123,7 +123,7 @@ _known_device = lru_cache(4096)(_parsed_device)
 
 
 def _several(line: bytes) -> Iterator[Reading]:
-    """The records of a line with more than one device, or with text behind it."""
+    """The records of a line with several devices, or with text behind its device."""
     end = 0
     for match in _DEVICE.finditer(line):
         old = match[2] is None and not line[match.end() : match.end() + 99].strip(_CLOSING)
@@ -134,7 +134,7 @@ def _several(line: bytes) -> Iterator[Reading]:
 
 
 def _without_device(line: bytes) -> list[Reading]:
-    """The record of an op that got no device: ``node: (Op): `` and nothing behind it."""
+    """The record of an op without a device: ``node: (Op): `` at the end of a line."""
     if not line.endswith((b" ", _UNPLACED)):
         return []
     words = _words(line.removesuffix(_UNPLACED), old=False)
@@ -142,7 +142,7 @@ def _without_device(line: bytes) -> list[Reading]:
 
 
 def _readings(words: _Words | None, device: str) -> list[Reading]:
-    """The record of these words, unless they are a warning's or an error's."""
+    """The record of these words, unless they belong to a warning or an error."""
     if words is None:
         return []
     lead, node, op = words
@@ -156,7 +156,12 @@ def _readings(words: _Words | None, device: str) -> list[Reading]:
 
 
 def _words(before: bytes, *, old: bool) -> _Words | None:
-    """What a form finds in the text before a device; ``old`` where form A is possible."""
+    """The words of the form that matches the text in front of a device.
+
+    Args:
+        before: the text.
+        old: whether form A is possible.
+    """
     return (
         _typed(before) or _eager(before) or _verbose(before) or (_untyped(before) if old else None)
     )
@@ -191,7 +196,7 @@ def _verbose(before: bytes) -> _Words | None:
 
 
 def _untyped(before: bytes) -> _Words | None:
-    """Form A: so plain that much prose looks like it, such as ``available devices: /job:…``."""
+    """Form A. Much prose looks like it, such as ``available devices: /job:…``."""
     if not before.endswith(b": "):
         return None
     words = _named(before[:-2], None)
@@ -201,14 +206,14 @@ def _untyped(before: bytes) -> _Words | None:
 
 
 def _named(head: bytes, op: bytes | None) -> _Words | None:
-    """The name of a node at the end of ``head``, after a blank or a sign that no name has."""
+    """The name of a node at the end of ``head``."""
     node = head[head.rfind(b" ") + 1 :]
     if node.translate(None, NODE):
-        if b"/job:" in node:  # the torn end of another record
+        if b"/job:" in node:  # the end of another record, which is torn
             return None
         node = node[len(node.rstrip(NODE)) :]
     before = head[: len(head) - len(node)]
-    if before[-1:] == b"<":  # of a mark: <pre>, <6>
+    if before[-1:] == b"<":  # of a tag: <pre>, <6>
         node = node.partition(b">")[2]
     elif before[-1:] == b"\\":  # the n of an escaped newline
         node = node[1:]
@@ -219,13 +224,13 @@ def _named(head: bytes, op: bytes | None) -> _Words | None:
 
 
 def _is_clear(lead: bytes) -> bool:
-    """Whether what comes before a record is not a word of a sentence."""
+    """Whether the text in front of a record does not end with a word of a sentence."""
     before = lead.rstrip()
     return not before[-1:].isalpha() or before.endswith((b"stdout F", b"stderr F"))
 
 
 def _severity(lead: bytes) -> str:
-    """The severity of the log prefix that ends what comes before a record; ``""`` without one."""
+    """The severity in the log prefix at the end of ``lead``; ``""`` without a log prefix."""
     if lead[-2:] != b"] ":
         return ""
     match = _SEVERITY.search(lead[-_LONGEST:])
@@ -235,18 +240,17 @@ def _severity(lead: bytes) -> str:
 
 
 def is_name(node: bytes) -> bool:
-    """Whether a node may be named so."""
+    """Whether TensorFlow accepts this as the name of a node."""
     return node[:1] not in _NO_BEGINNINGS and not node.translate(None, NODE)
 
 
 def typed_of(tail: bytes) -> tuple[str | None, str] | None:
-    """Op and device of what comes behind the name of a node and a colon; None if not these two."""
+    """Op type and device in ``(Op): device`` or ``device``; None for any other text."""
     return _known_tail(tail) if len(tail) < _LONGEST else None
 
 
 @lru_cache(4096)
 def _known_tail(text: bytes) -> tuple[str | None, str] | None:
-    """Op and device of what comes behind the name of a node: ``(Op): device``, ``device``."""
     op, bracket, name = text.rpartition(b")")
     device = device_of(name.removeprefix(b": ") if bracket else name)
     if device is None:
@@ -257,7 +261,7 @@ def _known_tail(text: bytes) -> tuple[str | None, str] | None:
 
 
 def _text(op: bytes) -> str:
-    """An op's type; bytes that are not text, or would control a terminal, are escaped."""
+    """An op type as text. Bytes that are not printable are escaped."""
     text = op.decode(errors="backslashreplace")
     return text if text.isprintable() else ascii(text)[1:-1]
 
@@ -272,16 +276,16 @@ _KIND = re.compile(r"/device:(\w+)(?=:\d+$)")
 
 
 def text_of(record: Record) -> str:
-    """A record as one line: in form C, or A where it has no op type and D where it has no node."""
+    """Write a record as one line: in form C, in form A without an op type, in D without a node."""
     node, op, device = record
     if node is None:
         return f"Executing op {op} in device {device}"
-    if op is None:  # only known in the spelling that was in use while this form was
+    if op is None:  # form A has the device name in its old spelling
         return f"{node}: {_KIND.sub(lambda kind: '/' + kind[1].lower(), device)}"
     return f"{node}: ({op}): {device}"
 
 
 def spellings(record: Record) -> tuple[str, str]:
-    """A record of a graph as stdout has had it, with the device's name of today and until 1.3."""
+    """The text of a record, with the device name as spelled today and as spelled until 1.3."""
     text = text_of(record)
     return text, _KIND.sub(lambda kind: "/" + kind[1].lower(), text)

@@ -1,4 +1,4 @@
-"""Where logs come from: files, compressed ones, a pipe; read in blocks of whole lines."""
+"""Sources of logs: files, gzip files and pipes, read in blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import contextlib
 import io
 import os
 import stat
-import sys
 import zlib
 from collections.abc import Iterator
-from itertools import pairwise
 
 from placement_checks.core.errors import InputError
 
 STDIN = "-"
-BLOCK = 1 << 19  # bytes; small enough for the lines of a block to stay in the processor's cache
-LONGEST = 1 << 24  # bytes of a line that are read
-SHORTEST_PART = 1 << 23  # bytes for which a process of its own is worth its start
+BLOCK = 1 << 19  # bytes; the lines of a block fit into the processor's cache
+LONGEST = 1 << 24  # bytes; the rest of a longer line is skipped
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
-_MAGIC = 6  # bytes; of a pipe no more are waited for
-_ZIPPED_BLOCK = 1 << 14  # bytes; behind each member zlib copies the rest of it
+_MAGIC = 6  # bytes; a pipe may not have more for a long time
+_ZIPPED_BLOCK = 1 << 14  # bytes; zlib copies the rest of a block after each member
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # zlib's number of it
 _OTHERS = {
@@ -32,85 +29,58 @@ _OTHERS = {
 
 
 class Source:
-    """One log, read once.
+    """A log, which can be read once.
 
     Attributes:
-        name: as the user wrote it.
-        size: of the file in bytes; None for a pipe.
-        share: how much has been read, from 0 to 1; 0 for a pipe, whose length is not known.
-        troubles: why parts of it were not read, one clause each.
-        sample: its beginning, unpacked.
-        ends: whether a line end follows the last block; one follows every other block.
+        name: the name that the user gave.
+        size: the size of the file in bytes; None for a pipe.
+        share: the part that has been read, from 0 to 1; always 0 for a pipe.
+        troubles: the reasons for parts that were not read, one clause each.
+        sample: the beginning of the log, uncompressed.
+        ends: whether a line end follows the current block. False for the last block only, if the
+            log does not end with a newline.
     """
 
-    def __init__(
-        self, name: str, begin: int = 0, end: int | None = None, *, packed: bool = True
-    ) -> None:
-        """Open a log, or the part of it between two places that `parts` found.
+    def __init__(self, name: str, *, packed: bool = True) -> None:
+        """Open a log.
 
         Raises:
-            InputError: there is no such file, it is a folder, or it cannot be opened; or, where it
-                may be ``packed``, it is compressed by another program than gzip.
+            InputError: the file does not exist, is a directory or cannot be opened; or it may be
+                ``packed``, and is compressed with another program than gzip.
         """
         self.name = name
         self.share = 0.0
         self.troubles: list[str] = []
         self.ends = True
-        self._begin = begin
-        self._end = end
         self._file = _opened(name)
         status = os.fstat(self._file.fileno())
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-        if begin:
-            self._file.seek(begin)
         try:
             self.sample = self._file.read(min(_SAMPLE, _MAGIC if self.size is None else _SAMPLE))
         except OSError as error:
             raise InputError(name, f"cannot be read: {error.strerror}") from None
         self._start = self.sample
-        self._zipped = packed and not begin and self.sample.startswith(_GZIP)
+        self._zipped = packed and self.sample.startswith(_GZIP)
         if self._zipped:
             with contextlib.suppress(zlib.error):
                 self.sample = zlib.decompressobj(wbits=_GZIP_FORMAT).decompress(self.sample)
         for start, (kind, command) in _OTHERS.items():
-            if packed and not begin and self.sample.startswith(start):
+            if packed and self.sample.startswith(start):
                 raise InputError(name, f"is compressed with {kind}", f"unpack it first: {command}")
 
     @property
     def is_binary(self) -> bool:
-        """Whether its beginning is not text, neither UTF-16 nor any superset of ASCII."""
-        sample = self.sample.lstrip(b"\0")  # a log that was cut to nothing while it was written
+        """Whether the sample is not text, neither UTF-16 nor any superset of ASCII."""
+        sample = self.sample.lstrip(b"\0")  # a log that was truncated while it was written
         halves = [half.count(0) for half in (sample[::2], sample[1::2])]
         if max(halves) * 3 > len(sample) and min(halves) * 50 < len(sample):  # UTF-16
             return False
         return len(sample.translate(None, _TEXT)) * 20 > len(sample)
 
-    def parts(self, most: int) -> list[Source]:
-        """Up to ``most`` parts of whole lines, in order; a short or zipped log is one part."""
-        if self.name == STDIN or self.size is None or self._zipped:
-            return [self]
-        number = min(most, self.size // SHORTEST_PART)
-        if number < 2:
-            return [self]
-        places = [0]
-        for part in range(1, number):
-            self._file.seek(self.size * part // number)
-            if not self._file.readline(LONGEST).endswith(b"\n"):
-                self._file.seek(len(self._start))
-                return [self]
-            places.append(self._file.tell())
-        self._file.close()
-        return [Source(self.name, begin, end) for begin, end in pairwise([*places, self.size])]
-
-    def anew(self) -> Source:
-        """The same part, opened again: processes that were forked share where they are in it."""
-        return Source(self.name, self._begin, self._end)
-
     def blocks(self) -> Iterator[bytes]:
-        """The log in blocks of whole lines; each line comes behind its line end.
+        """Yield the log in blocks of whole lines, each with a line end in front of it.
 
-        The first one too, behind one that the log need not have. What cannot be read ends it,
-        and is noted in ``troubles``.
+        The first line gets a line end too. A read error ends the log and is added to ``troubles``.
         """
         line = bytearray(b"\n")
         too_long = 0
@@ -138,11 +108,6 @@ class Source:
             lines, was = (f"{too_long} lines are", "were") if several else ("a line is", "was")
             self.troubles.append(f"{lines} longer than 16 MiB, and {was} cut off there")
 
-    def beyond(self) -> Iterator[bytes]:
-        """Blocks of lines from behind the end of this part."""
-        if self._end is not None and self._end < (self.size or 0):
-            yield from Source(self.name, self._end).blocks()
-
     def _read(self) -> Iterator[bytes]:
         with self._file:
             try:
@@ -151,18 +116,15 @@ class Source:
                 self.troubles.append(f"it could not be read to its end ({error.strerror})")
 
     def _raw(self, most: int) -> Iterator[bytes]:
-        end = self.size if self._end is None else self._end
-        left = sys.maxsize if self._end is None else self._end - self._begin
-        data = self._start[:left]
+        data = self._start
         while data:
-            left -= len(data)
-            if end:
-                self.share = min(1.0, (self._file.tell() - self._begin) / (end - self._begin))
+            if self.size:
+                self.share = min(1.0, self._file.tell() / self.size)
             yield data
-            data = self._file.read1(min(most, left))
+            data = self._file.read1(most)
 
     def _unzipped(self) -> Iterator[bytes]:
-        """What the gzip members of the file hold, one behind the other."""
+        """The contents of all gzip members of the file."""
         unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
         within = False
         try:
@@ -194,6 +156,6 @@ def _opened(name: str) -> io.BufferedReader:
 
 
 def _first_end(data: bytes) -> int:
-    """Where the first line end of ``data`` is; its length where there is none."""
+    """The index of the first line end in ``data``, or its length."""
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     return min(ends, default=len(data))

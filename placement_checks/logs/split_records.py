@@ -1,26 +1,27 @@
-"""Records torn by block buffering, and how they are rejoined.
+"""Joins records that were torn by block buffering.
 
-Into a file or a pipe, TensorFlow's copy on stdout comes in blocks of 4096 bytes that end anywhere,
-and lines of stderr come between them. So a line of stderr may begin in the middle of a record,
-and the rest of that record stands alone further down::
+In a file or pipe, stdout arrives in blocks of 4096 bytes, which end anywhere. Lines of stderr are
+between them. A line of stderr may then begin in the middle of a record of stdout, and the rest of
+that record is on a line of its own further down::
 
     tower_1/logits: (MatMul): /job:localhost/repli2018-10-21 18:30:00.140665: I tensorflow/…
     ca:0/task:0/device:GPU:1
 
-Which line continues which is known by their order, as stdout is one stream. It counts as proved
-if the record's other copy, on stderr, is the same. A beginning without a continuation stands for
-the record that begins so and lacks its copy on stdout, if there is one. All others are counted as
-torn.
+The first part is called head, the second tail. Stdout is one stream, so the next line of stdout
+that completes a head is its tail. The joined record is certain if stderr has a copy of it. A head
+without a tail counts as the record that begins with it and lacks a copy on stdout, if there is
+exactly such a record. All other heads are counted as torn.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import compress
 
-from placement_checks.logs.copies import Copies, correct_names, without_copy
+from placement_checks.logs.copies import Copies
 from placement_checks.logs.record_formats import (
     DEVICE,
     NODE,
@@ -29,6 +30,7 @@ from placement_checks.logs.record_formats import (
     Record,
     read,
     read_common,
+    spellings,
 )
 
 _LOG_PREFIX = re.compile(
@@ -41,21 +43,23 @@ _HEAD = re.compile(
     + OP
     + rb"+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
 )
-_NO_HEAD = re.compile(rb"[\d.]+: ?|.*\.\.\.")  # of grep -n, a time; Loading...
+_NO_HEAD = re.compile(rb"[\d.]+: ?|.*\.\.\.")  # a line number of grep -n, a time; Loading...
 _RAGGED = re.compile(rb"[\w.][\w.>/-]*: \(")
 _GLUED = re.compile(rb"[\w.][\w.>/-]*: \(" + OP + rb"+\): " + DEVICE + rb"(?=\.?[A-Za-z_])")
 _BEGUN = re.compile(rb"[\w.>/-]: \(" + OP + rb"+\)(?:: )?/(?=job:|jo?b?$|$)")
 _TAIL = re.compile(OP + rb"{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
-_LONGEST = 1000  # bytes of a name that are looked at
-_MAX_DISTANCE = 20_000  # lines of stdout after which a head has no continuation
-_MAX_TRIES = 50  # lines with which one is tried that may be no head
+_LONGEST = 1000  # bytes of a name or head
+_MAX_DISTANCE = 20_000  # lines of stdout between a head and its tail
+_MAX_TRIES = 50  # the same, for a line that may not be a head
 _MAX_MARKS = 1000
+_NAME = re.compile(rb"[\w.>/-]+:? ?")
+_MAX_WITHOUT_COPY = 10_000  # with more records without a copy, the streams belong to two runs
 
 
 def cut(line: bytes) -> tuple[bytes, bytes]:
-    """The torn record with which a line begins, ``b""`` if with none, and the rest of the line.
+    """Split a line into the head of a torn record and the rest; the head is ``b""`` if none.
 
-    It ends where a log prefix begins, or, if only its newline is missing, where it is whole.
+    A head ends at a log prefix, or, if only the newline of a record is missing, after the device.
     """
     prefix = _LOG_PREFIX.search(line) if b"] " in line else None
     if prefix is None:
@@ -69,7 +73,7 @@ def cut(line: bytes) -> tuple[bytes, bytes]:
 
 
 def may_be_torn(line: bytes) -> bool:
-    """Whether a line begins like a record; where it was torn other text may follow."""
+    """Whether a line begins like a record, which other text may have torn."""
     return _RAGGED.match(line) is not None
 
 
@@ -84,7 +88,7 @@ def is_cut(line: bytes) -> bool:
 
 
 def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
-    """The beginnings, ``node: (Op)``, of the records that begin on a line and do not end on it."""
+    """The beginnings, ``node: (Op)``, of records that begin on a line and do not end on it."""
     begun = list(_BEGUN.finditer(line)) if b": (" in line else []
     whole = [
         reading for reading in readings if None not in (reading.record.node, reading.record.op)
@@ -100,7 +104,7 @@ def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
 
 
 def _beginning(line: bytes, match: re.Match[bytes]) -> bytes:
-    """The beginning of a record; of a copy on stderr the end of its log prefix is part."""
+    """The beginning of a record. For a copy on stderr it includes the end of the log prefix."""
     before = line[max(0, match.start() - _LONGEST) : match.start() + 1]
     start = match.start() + 1 - len(before) + len(before.rstrip(NODE))
     if line[:start].endswith(b"] "):
@@ -109,10 +113,10 @@ def _beginning(line: bytes, match: re.Match[bytes]) -> bytes:
 
 
 class Torn:
-    """Pairs heads with the lines that go on with them.
+    """Matches heads with tails.
 
     Attributes:
-        waiting: the head whose continuation has not come yet.
+        waiting: the head without a tail so far; ``b""`` if all heads are done.
     """
 
     def __init__(self) -> None:
@@ -124,13 +128,15 @@ class Torn:
         self._marks: Counter[bytes] = Counter()
 
     def look(self, lines: list[bytes], heads: Mapping[bytes, bytes]) -> None:
-        """Go through a block's lines of stdout; ``heads`` has those that begin with a torn record.
+        """Search the lines of a block for tails.
 
-        Lines of stderr are left out, but for those with a torn record before their log prefix.
+        Args:
+            lines: the lines of stdout, and lines of stderr that begin with a head.
+            heads: the head of each line that begins with one.
         """
         begin = 0
         for here in compress(range(len(lines)), map(heads.__contains__, lines)):
-            self._go_on(lines, begin, here)
+            self._search(lines, begin, here)
             begin = here + 1
             head = heads[lines[here]]
             if not self.waiting or head != lines[here]:
@@ -138,27 +144,22 @@ class Torn:
                 self.waiting = head
                 self._passed = 0
                 self._far = _MAX_DISTANCE if _HEAD.fullmatch(head) else _MAX_TRIES
-        self._go_on(lines, begin, len(lines))
+        self._search(lines, begin, len(lines))
 
-    def look_beyond(self, lines: list[bytes]) -> None:
-        """Look for the continuation of what waits up to the next torn record."""
-        ends = (at for at, line in enumerate(lines) if cut(line)[0])
-        self._go_on(lines, 0, next(ends, len(lines)))
-
-    def _go_on(self, lines: list[bytes], begin: int, end: int) -> None:
-        """Look for the continuation of what waits among the lines of stdout."""
+    def _search(self, lines: list[bytes], begin: int, end: int) -> None:
+        """Search ``lines[begin:end]`` for the tail of the waiting head."""
         if not self.waiting:
             return
         for at in range(begin, end):
             line = lines[at]
-            if b"]" in line:  # of a log prefix, and so not of stdout
+            if b"]" in line:  # part of a log prefix, so that the line is from stderr
                 continue
             if line[-1:].isdigit() and (records := _joined(self.waiting, line)):
                 self._pairs[self.waiting, line, records] += 1
                 self.waiting = b""
                 return
             self._passed += 1
-            # Of a whole record only the newline came late.
+            # If the head is a whole record, only its newline was late.
             if self._passed > self._far or complete(self.waiting):
                 self._give_up()
                 return
@@ -169,17 +170,17 @@ class Torn:
                 self._marks[self.waiting] += 1
             elif _HEAD.fullmatch(self.waiting):
                 self.lose(self.waiting, 1)
-            else:  # a line with other text, which may be all there is
+            else:  # a line with other text, which may not be torn at all
                 for beginning in unfinished(self.waiting, []):
                     self.lose(beginning, 1)
         self.waiting = b""
 
     def lose(self, head: bytes, times: int) -> None:
-        """Take in the beginning of a record that has no continuation."""
+        """Count the beginning of a record without a tail."""
         self._lost[head] += times
 
     def merge(self, other: Torn) -> None:
-        """Take in what was found in the next part of a log, or in another log."""
+        """Add the results of another log of the run."""
         self._give_up()
         self.waiting = other.waiting
         self._pairs.update(other._pairs)
@@ -187,33 +188,33 @@ class Torn:
         self._marks.update(other._marks)
 
     def settle(self, copies: Copies) -> int:
-        """Count the copies on stdout that are known for sure; return how many are not."""
+        """Add joined records to the copies on stdout; return the number of torn records left."""
         self._give_up()
         doubtful = False
         for (head, tail, records), times in self._pairs.items():
-            proved = [record for record in records if copies.logged(record)]
+            proved = [record for record in records if copies.logged[record]]
             whole_head, whole_tail = complete(head), complete(tail)
-            if whole_head and copies.logged(whole_head):
+            if whole_head and copies.logged[whole_head]:
                 continue
             if whole_head is not None:
-                copies.add(whole_head, -times)  # cut in the middle of the device's index
-            if whole_tail is not None and (proved or not copies.logged(whole_tail)):
-                copies.add(whole_tail, -times)  # it looked like a record of its own
+                copies.plain[whole_head] -= times  # torn within the device's index
+            if whole_tail is not None and (proved or not copies.logged[whole_tail]):
+                copies.plain[whole_tail] -= times  # the tail looked like a record
                 doubtful = doubtful or not proved
             if len(proved) == 1:
-                copies.add(proved[0], times)
+                copies.plain[proved[0]] += times
             else:
                 self.lose(head, times)
         correct_names(copies)
-        # The same word and colon again and again is no torn record, but what grep or mpirun puts
-        # before each line.
+        # A word with a colon that occurs again and again is not a torn record: grep and mpirun put
+        # one in front of each line.
         self._lost.update(head for head, times in self._marks.items() if times == 1)
         doubled = not doubtful and not copies.without_logged()
         return without_copy(self._lost, copies, doubled=doubled)
 
 
 def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
-    """The records that a head, or the beginning of a line with other text, may be with a tail."""
+    """The records that a head, or a line that begins with one, may form with a tail."""
     partial = _HEAD.match(head)
     if partial is None or len(tail) > _LONGEST:
         return frozenset()
@@ -229,7 +230,91 @@ def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
 
 
 def complete(text: bytes) -> Record | None:
-    """The record that ``text`` is, device included."""
+    """The record if ``text`` is a whole one, device included."""
     if not text[-1:].isdigit() or len(text) > _LONGEST:
         return None
     return next((reading.record for reading in read(text) if reading.record.device), None)
+
+
+def without_copy(heads: Counter[bytes], copies: Copies, *, doubled: bool) -> int:
+    """Add heads to the copies on stdout if stderr has the record; return the number of others.
+
+    Args:
+        heads: heads without a tail, with their numbers.
+        copies: the copies of all records.
+        doubled: whether all records have a copy on stderr. A single word is then not a head, as a
+            head would be the beginning of one of them.
+    """
+    if not heads or len(heads) > _MAX_WITHOUT_COPY:
+        return heads.total()
+    begun = sorted(
+        (text.encode(), record)
+        for record in copies.lacking_plain()
+        if record.node
+        for text in spellings(record)
+    )
+    left = 0
+    for head in sorted(heads, key=len, reverse=True):  # the unambiguous ones first
+        at = bisect_left(begun, (head,))
+        times = heads[head]
+        while times and at < len(begun) and begun[at][0].startswith(head):
+            record = begun[at][1]
+            found = min(times, copies.logged[record] - copies.plain[record])
+            copies.plain[record] += found
+            times -= found
+            at += 1
+        if not (doubled and _NAME.fullmatch(head)):
+            left += times
+    return left
+
+
+def correct_names(copies: Copies) -> None:
+    """Correct names of records on stdout that have no copy, by records that lack one on stdout.
+
+    The tail of a record torn within its name looks like a whole record. Text without a newline
+    becomes part of a name: ``loss: 2.30w/read``. Only the copy on stderr has the right name.
+    """
+    uncopied = [record for record in copies.without_logged() if record.node]
+    if not 0 < len(uncopied) <= _MAX_WITHOUT_COPY:
+        return
+    names: dict[tuple[str | None, str], _Names] = defaultdict(_Names)
+    for node, op, device in copies.lacking_plain():
+        if node:
+            names[op, device].add(node)
+    for group in names.values():
+        group.sort()
+    for record in uncopied:
+        node, op, device = record
+        if node and (op, device) in names and (name := names[op, device].right_name(node)):
+            copies.rename(record, record._replace(node=name))
+
+
+class _Names:
+    """Names of records with one type and device, searchable by suffix."""
+
+    def __init__(self) -> None:
+        self._backwards: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Add a name. Call `sort` after the last."""
+        if len(name) <= _LONGEST:
+            self._backwards.append(name[::-1])
+
+    def sort(self) -> None:
+        """Prepare for searches."""
+        self._backwards.sort()
+        self._known = frozenset(self._backwards)
+
+    def right_name(self, name: str) -> str | None:
+        """The only longer name that ends with ``name``, or else its longest suffix that is a name.
+
+        None if several longer names end with ``name``, or if there is neither.
+        """
+        end = name[::-1]
+        begin = bisect_right(self._backwards, end)
+        # Two are enough to know whether the name is the only one.
+        longer = [text for text in self._backwards[begin : begin + 2] if text.startswith(end)]
+        if longer:
+            return longer[0][::-1] if len(longer) == 1 else None
+        lengths = range(len(end) - 1, 0, -1) if len(end) <= _LONGEST else ()
+        return next((end[:n][::-1] for n in lengths if end[:n] in self._known), None)

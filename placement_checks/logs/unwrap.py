@@ -1,8 +1,8 @@
-"""Removes what the transport of a log added to its lines.
+"""Removes additions to the lines of a log by the programs that carried it.
 
-A terminal adds colours and lone carriage returns, Windows CRLF, PowerShell UTF-16, a container
-runtime wraps each line in JSON or puts time and stream before it and cuts long ones, GitHub
-Actions, docker-compose, mpirun and srun put a time or a name before each.
+Terminals add colors and single carriage returns, Windows CRLF, PowerShell UTF-16. Container
+runtimes wrap each line in JSON, or put time and stream in front of it, and split long lines.
+GitHub Actions, docker-compose, mpirun and srun put a time or a name in front of each line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Colours and the like, also as syslog, `cat -v` and the source of a program write the escape.
+# Escape sequences, also as syslog, `cat -v` and source code write them.
 _ANSI = re.compile(
     rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[()*+][A-Za-z0-9]|\x1b[@-Z\\-_](?<!\[)"
     rb"|(?:\x1b|#033|\^\[|\\x1b|\\033|\\e|\\u001b)\[[0-?]*[ -/]*[@-~]"
@@ -34,20 +34,20 @@ _MARKS = re.compile(
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
 _MAX_JOINED = 1 << 20  # bytes of a line
-_SAMPLE = 4096  # bytes of a block in which a mark must show
+_SAMPLE = 4096  # bytes; a block with prefixes has one in its first bytes
 
 
 class Unwrapper:
-    """Takes the marks off block after block; keeps the pieces of long lines in between."""
+    """Restores the lines of a process, block by block. Holds pieces of long lines in between."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, bytearray] = {}
         self._docker = False
 
     def unwrap(self, block: bytes) -> bytes:
-        """The lines of ``block``, which are whole, as the process printed them.
+        """Return the whole lines of ``block`` as the process printed them.
 
-        NUL bytes are removed too, and so all that distinguishes UTF-16 from ASCII.
+        NUL bytes are removed, which turns UTF-16 into ASCII.
         """
         if b"\0" in block:
             block = block.replace(b"\0", b"")
@@ -67,13 +67,14 @@ class Unwrapper:
         return block
 
     def rest(self) -> bytes:
-        """The pieces of lines that never ended."""
+        """The pieces of lines without an end."""
         return b"\n".join(self._pieces.values())
 
     def _from_json(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Every string in a line of JSON; docker's json-file has a line, or a piece, in "log".
+        """Every string in a line of JSON. Docker's json-file has a line, or a piece, in "log".
 
-        Docker ends all but a piece with a newline; other loggers of that form end no line so.
+        Docker ends a line with a newline, and a piece without. Other loggers that use this form
+        end no line with a newline.
         """
         for line in lines:
             value = _parsed(line) if line[:1] in b"{\xef" else None
@@ -91,7 +92,7 @@ class Unwrapper:
                     yield from text.encode(errors="replace").split(b"\n")
 
     def _from_cri(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Kubernetes: time, stream, and P for a piece or F for the end of a line."""
+        """Kubernetes: time, stream, then P for a piece of a line or F for its end."""
         for line in lines:
             match = _CRI.fullmatch(line)
             if match is None:
@@ -107,11 +108,6 @@ class Unwrapper:
             yield from bytes(self._pieces.pop(stream)).split(b"\n")
 
 
-def in_pieces(sample: bytes) -> bool:
-    """Whether long lines of a log that begins so may be in pieces."""
-    return b"{" in sample or _CRI.search(sample.replace(b"\0", b"")) is not None
-
-
 def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8-sig", errors="replace"))
@@ -120,7 +116,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The strings in a JSON value, and the texts that journald writes as numbers."""
+    """The strings in a JSON value, and texts that journald writes as lists of bytes."""
     todo = [value]
     while todo:
         item = todo.pop()

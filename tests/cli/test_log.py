@@ -149,7 +149,10 @@ def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path
     [
         (["nope.log"], "nope.log: there is no such file"),
         (["."], ". is a folder; name the log files in it"),
-        ([sys.executable], "is a binary file, not a log; name what the process printed"),
+        (
+            [sys.executable],
+            "is a binary file, not a log; name a file with the output of the process",
+        ),
         ([], "Missing argument 'FILE... | -'; see placement-checks log --help"),
     ],
 )

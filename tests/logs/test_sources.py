@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from placement_checks.core.errors import InputError
-from placement_checks.logs import Record, Source, processors, read_logs, sources
+from placement_checks.logs import Source, read_logs, sources
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
@@ -150,16 +150,6 @@ def test_records_are_read_in_whatever_is_around_them(log: Path, records: bytes) 
     assert read_logs([str(log)]).records == 3
 
 
-def test_so_they_are_where_only_one_part_has_some(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    log.write_bytes(bytes(range(32)) * 400 + b"\n" + lines(3) + b"a line\n" * 5000)
-
-    assert len(Source(str(log)).parts(2)) == 2
-    assert read_logs([str(log)], processes=2).records == 3
-
-
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_text_in_utf_16_is_not_binary(log: Path, encoding: str) -> None:
     log.write_bytes("step 1, loss 0.3\n".encode(encoding) * 99)
@@ -176,12 +166,10 @@ def test_numbers_are_binary(log: Path, number: bytes) -> None:
     assert Source(str(log)).is_binary
 
 
-@pytest.mark.parametrize("part", [0, 1])
-def test_how_far_it_is_read(log: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+def test_share_that_was_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "BLOCK", 1000)
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     log.write_bytes(lines(800))
-    source = Source(str(log)).parts(2)[part]
+    source = Source(str(log))
     begin = source.share
 
     shares = [source.share for _ in source.blocks()]
@@ -231,16 +219,6 @@ def test_what_cannot_be_read_behind_a_place_is_reported(
 
     assert 0 < read.records < 500
     assert read.troubles == (f"{log}: it could not be read to its end (Input/output error)",)
-
-
-def test_there_are_as_many_processes_as_processors_where_there_is_forking(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert processors() == len(os.sched_getaffinity(0))
-
-    monkeypatch.delattr(os, "fork")
-
-    assert processors() == 1
 
 
 def test_a_line_without_an_end_is_read_to_a_limit(
@@ -297,75 +275,17 @@ def test_a_last_line_without_newline_counts(log: Path) -> None:
     assert read_logs([str(log)]).records == 3
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_parts_are_read_as_one(log: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    log.write_bytes(lines(500) + lines(500, "Mul") + lines(100))
-
-    assert len(Source(str(log)).parts(processes)) == processes
-    read = read_logs([str(log)], processes=processes)
-
-    assert read.records == 1100
-    assert read.counts[Record("x_0", "Add", DEVICE)] == 2
-    assert read.counts[Record("x_499", "Mul", DEVICE)] == 1
-
-
-def test_a_compressed_log_is_one_part(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 100)
-    log.write_bytes(gzip.compress(lines(1000)))
-
-    assert len(Source(str(log)).parts(4)) == 1
-    assert read_logs([str(log)], processes=4).records == 1000
-
-
-def test_a_short_log_is_one_part(log: Path) -> None:
-    log.write_bytes(lines(1000))
-
-    assert len(Source(str(log)).parts(4)) == 1
-
-
-def test_no_process_is_forked_by_default(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
-    log.write_bytes(lines(1000))
-
-    assert read_logs([str(log)]).records == 1000
-
-
-def test_a_log_whose_line_is_too_long_to_part_it_is_read_whole(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    monkeypatch.setattr(sources, "LONGEST", 2000)
-    log.write_bytes(lines(100) + b"x" * 9000 + b"\n" + lines(100))
-
-    assert len(Source(str(log)).parts(2)) == 1
-    read = read_logs([str(log)], processes=2)
-
-    assert list(read.counts.values()) == [2] * 100
-
-
 @pytest.mark.parametrize("version", ["1.12.3", "2.15.1", "2.21.0"])
-def test_records_torn_at_the_border_of_parts_are_put_together(
+def test_torn_records_across_blocks_are_joined(
     fixtures: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     torn = [str(fixtures / "logs" / version / "session.log")]
     whole = read_logs(torn)
-    monkeypatch.setattr(sources, "SHORTEST_PART", 500)
+    monkeypatch.setattr(sources, "BLOCK", 500)
 
-    parts = read_logs(torn, processes=16)
+    blocks = read_logs(torn)
 
-    assert (parts.counts, parts.records, parts.torn) == (whole.counts, whole.records, 0)
-
-
-def test_a_part_whose_process_dies_is_read_all_the_same(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    monkeypatch.setattr("pickle.dump", lambda *_: os._exit(1))
-    log.write_bytes(lines(1000))
-
-    assert read_logs([str(log)], processes=2).records == 1000
+    assert (blocks.counts, blocks.records, blocks.torn) == (whole.counts, whole.records, 0)
 
 
 def test_a_pipe_that_grows(tmp_path: Path) -> None:
@@ -391,12 +311,3 @@ def test_standard_input() -> None:
     ran = subprocess.run([sys.executable, "-c", program], input=lines(9), capture_output=True)
 
     assert ran.stdout == b"9\n"
-
-
-def test_torn_records_of_all_parts_are_counted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    torn = b"# y: (Add): /job:localhost/repl\n"
-    log.write_bytes((torn + lines(50)) * 4)
-
-    assert len(Source(str(log)).parts(4)) == 4
-    assert read_logs([str(log)], processes=4).torn == read_logs([str(log)]).torn == 4

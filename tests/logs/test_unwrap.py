@@ -214,19 +214,21 @@ def test_numbers_may_be_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
-def test_pieces_at_the_border_of_parts(
+def test_pieces_across_blocks(
     carry: Callable[[bytes], bytes],
     fixtures: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 500)
     log = tmp_path / "a.log"
     log.write_bytes(carry((fixtures / "logs" / "2.15.1" / "session.tty.log").read_bytes()))
 
-    parts = read_logs([str(log)], processes=9)
+    whole = read_logs([str(log)])
+    monkeypatch.setattr(sources, "BLOCK", 500)
 
-    assert (parts.counts, parts.torn) == (read_logs([str(log)]).counts, 0)
+    blocks = read_logs([str(log)])
+
+    assert (blocks.counts, blocks.torn) == (whole.counts, 0)
 
 
 def test_json_of_any_depth(tmp_path: Path) -> None:
@@ -289,16 +291,16 @@ def test_json_of_any_form(line: Mapping[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
-def test_so_it_is_where_no_record_has_a_copy(
+def test_pieces_of_records_without_a_copy(
     carry: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "SHORTEST_PART", 500)
+    monkeypatch.setattr(sources, "BLOCK", 500)
     log = tmp_path / "a.log"
     log.write_bytes(carry("".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(99)).encode()))
 
-    parts = read_logs([log], processes=9)
+    log_of_blocks = read_logs([log])
 
-    assert (parts.records, parts.torn) == (99, 0)
+    assert (log_of_blocks.records, log_of_blocks.torn) == (99, 0)
 
 
 @pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x9b32m", "\x1b]0;a title\x07"])
