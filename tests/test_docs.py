@@ -45,3 +45,46 @@ def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
     assert [
         link for link in links if "://" not in link and not (page.parent / link).exists()
     ] == []
+
+
+# `tests/rules/test_examples.py`, placement_checks/rules/base.py
+PATH = re.compile(
+    r"(?<![\w./-])(?:placement_checks|tests|tools|fixtures|examples|docs)/[\w./-]{2,}[\w/](?![\w*])"
+)
+# `rules.base`, `logs/record_formats.py`
+ROOMS = "|".join(
+    path.parent.name
+    for path in (ROOT / "placement_checks").glob("*/__init__.py")
+    if path.parent.name != "tf"  # `tf.function` is TensorFlow's
+)
+MODULE = re.compile(rf"`((?:{ROOMS})(?:[./][a-z_0-9]+)+?)(?:\.py)?(?::[\w.]+)?`")
+NOT_OURS = ("core/profiler/internal/advisor", "graph.meta")  # of TensorFlow; a file
+EXAMPLE = re.compile("counter.on.host")  # the rule that CONTRIBUTING.md adds
+
+
+def test_paths_in_the_documentation_exist() -> None:
+    wrong = []
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        wrong += [
+            f"{page.relative_to(ROOT)}: {path}"
+            for path in PATH.findall(text)
+            if not any(base.joinpath(path).exists() for base in (ROOT, page.parent, ROOT / "docs"))
+            and not re.search("[A-Z]{3}", Path(path).stem)
+            and not EXAMPLE.search(path)
+        ]
+    assert wrong == []
+
+
+def test_modules_in_the_documentation_exist() -> None:
+    wrong = []
+    for page in (ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for module in MODULE.findall(page.read_text(encoding="utf-8")):
+            path = ROOT / "placement_checks" / module.replace(".", "/")
+            if module in NOT_OURS:
+                continue
+            if not path.with_suffix(".py").exists() and not path.exists():
+                wrong.append(f"{page.name}: {module}")
+    assert wrong == []

@@ -31,7 +31,7 @@ def test_there_are_some() -> None:
 def test_commands_print_what_a_page_shows(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: Path
 ) -> None:
-    """After a change of the reports, python -m tests.documents PAGE writes them."""
+    """After a change of the reports, python -m tests.support.documents PAGE writes them."""
 
     def printed(words: list[str], folder: Path) -> str:
         if folder != ROOT:  # where modules of the same name change from block to block

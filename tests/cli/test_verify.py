@@ -17,6 +17,16 @@ def at_root(fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fixtures.parent)
 
 
+# The rules that have something to judge in the towers of fixtures/mnist.py.
+KEPT = [
+    *("placeable", "no-fallback", "no-idle-device", "variables-on-host", "slots-with-variables"),
+    *("gradients-colocated", "averaging-on-host", "variables-shared", "trainables-trained"),
+    *("names-portable", "towers-alike", "losses-apart", "inputs-distinct", "randomness-apart"),
+    *("every-tower-counts", "aggregated-before-clipped", "loss-of-all-towers", "one-update"),
+    *("gradients-equal", "weights-equal", "towers-overlap"),
+]
+
+
 @pytest.mark.parametrize(("gpus", "form"), [(2, "text"), (4, "json")])
 @pytest.mark.usefixtures("at_root")
 def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> None:
@@ -28,16 +38,14 @@ def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> Non
     assert ran.status == 0
     if form == "json":
         (program,) = json.loads(ran.out)["programs"]
-        unchecked = {rule["rule"] for rule in program["rules"] if rule["state"] != "kept"}
-        assert unchecked == {
-            *("update-ops-run", "transfer-budget", "shards-balanced", "session-memory"),
-            *("created-in-scope", "replicas-in-sync"),
-        }
+        states = {rule["rule"]: rule["state"] for rule in program["rules"]}
+        assert "broken" not in states.values()
+        assert {rule for rule in KEPT if states[rule] != "kept"} == set()
         assert (program["machine"], program["placer"]) == (f"gpu*{gpus}", "phantom")
         assert program["devices"] == "simulated"
     else:
         assert f"10 trainable and 32 global variables with 1 tower and with {gpus}" in ran.out
-        assert "\n1 program, rules: 21 kept, 0 broken, 6 not checked.\n" in ran.out
+        assert re.search(r"\n1 program, rules: \d+ kept, 0 broken, \d+ not checked\.\n", ran.out)
 
 
 def test_the_programs_of_the_configuration_are_verified(

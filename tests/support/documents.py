@@ -2,7 +2,7 @@
 
 A block of ``console`` is a command behind ``$`` and what it prints. A block of Python whose first
 line is ``# FILE.py`` is a file of the project that the page makes; what follows is run there.
-``python -m tests.documents`` writes what is printed now into the pages.
+``python -m tests.support.documents`` writes what is printed now into the pages.
 """
 
 from __future__ import annotations
