@@ -1,6 +1,7 @@
-"""Child processes of this package, in which TensorFlow is loaded apart from the user's.
+"""Child processes of this package, each with a TensorFlow of its own.
 
-The parent has a `Child`. The module that runs in it calls `end_with_parent` and `answer_stream`.
+The parent creates a `Child`. The module that runs in the child process calls `end_with_parent` and
+`reserve_stdout`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import BinaryIO, cast
 from placement_checks.util.fork_server import ForkedProcess, ForkServer
 from placement_checks.util.streams import unnamed_file
 
-_MAX_OUTPUT = 4000  # bytes of what a process printed
+_MAX_OUTPUT = 4000  # bytes of a process's output
 
 
 @dataclass(eq=False)
 class Ended(Exception):
-    """A process ended before its answer was whole.
+    """A process ended before its answer was complete.
 
     Attributes:
-        code: its return code, as `subprocess` has it.
-        how: the same in words, or that it took too long.
-        output: the end of what it printed.
+        code: its return code, as defined by `subprocess`.
+        how: the reason in words: the return code, a signal or the time limit.
+        output: the end of its output.
     """
 
     code: int
@@ -39,15 +40,15 @@ class Ended(Exception):
 
 
 class Child(contextlib.AbstractContextManager["Child"]):
-    """A module of this package in a process of its own, which ends when this process does.
+    """A module of this package in a process of its own, which ends when this process ends.
 
-    It is in a process group of its own: Ctrl-C in a terminal is for the parent, which decides.
-    As a context it is ended with the block, however that ends.
+    The process has its own process group, so that Ctrl-C in a terminal reaches the parent only.
+    Used as a context manager, the process is killed at the end of the block.
 
     Attributes:
-        pid: the process.
-        requests: its standard input.
-        replies: its standard output.
+        pid: the process ID.
+        requests: the standard input of the process.
+        replies: the standard output of the process.
     """
 
     def __init__(
@@ -58,15 +59,16 @@ class Child(contextlib.AbstractContextManager["Child"]):
         is_shown: bool = False,
         forks: Callable[[Mapping[str, str]], ForkServer | None] = lambda _: None,
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            module: its name, such as ``placement_checks.placer.worker.main``.
-            arguments: for it; the id of the parent process follows them.
-            environment: variables beside those of this process.
-            is_shown: whether what it prints is shown on standard error, and not kept.
-            forks: the server of which it is forked, given all its variables; None for a new
-                interpreter.
+            module: the module's name, such as ``placement_checks.placer.worker.main``.
+            arguments: the module's arguments; the ID of the parent process is appended.
+            environment: additions to the environment of this process.
+            is_shown: whether the output of the process appears on standard error. Otherwise it is
+                stored.
+            forks: returns the server that forks the process, given the whole environment; None to
+                start a new interpreter.
         """
         self._owner = os.getpid()
         self._errors = unnamed_file()
@@ -87,15 +89,15 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process started it, and not the one that this was forked from."""
+        """Whether this process started the child, rather than a process that forked this one."""
         return self._owner == os.getpid()
 
     @contextlib.contextmanager
     def time_limit(self, limit: float) -> Iterator[None]:
-        """Exchange messages with it in this block; it is killed after ``limit`` seconds.
+        """Exchange messages with the child in this block; kill it after ``limit`` seconds.
 
         Raises:
-            Ended: it ended, or took too long.
+            Ended: the child ended, or took too long.
         """
         timed_out = threading.Event()
 
@@ -108,7 +110,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         watch.start()
         try:
             yield
-            self._errors.seek(0)  # what it printed so far is not needed, and takes memory
+            self._errors.seek(0)  # discards the output so far, which takes memory
             self._errors.truncate()
         except (OSError, EOFError):
             code = self.wait()
@@ -119,16 +121,16 @@ class Child(contextlib.AbstractContextManager["Child"]):
             watch.cancel()
 
     def wait(self) -> int:
-        """Its return code, as `subprocess` has it, once it has ended by itself."""
+        """Wait for the child to end by itself; return its code, as defined by `subprocess`."""
         return self._process.wait()
 
     def last_output(self) -> str:
-        """The end of what it printed."""
+        """The end of the child's output."""
         self._errors.seek(0)
         return self._errors.read()[-_MAX_OUTPUT:].decode(errors="replace").strip()
 
     def stop(self, patience: float) -> None:
-        """Close its input, so that it ends by itself; end it after ``patience`` seconds."""
+        """Close the child's input, so that it ends; kill it after ``patience`` seconds."""
         with contextlib.suppress(OSError):
             self.requests.close()
         if self.is_own:
@@ -137,12 +139,12 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self.end()
 
     def end(self) -> None:
-        """End it and what it started; one that was forked from its owner only lets go of it."""
+        """Kill the child and its own children; in a fork of its owner, only close the pipes."""
         if self.is_own:
             end_group(self.pid)
             self._process.wait()
         else:
-            self._process.returncode = 0  # of no concern here, nor is that it still runs
+            self._process.returncode = 0  # the owner waits for it
         for stream in (self.requests, self.replies, self._errors):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -152,38 +154,35 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process of this package.
-
-    Args:
-        environment: those beside this process's own.
-    """
+    """The environment of a child process: this process's, with additions."""
     home = str(Path(__file__).resolve().parents[2])
-    # Without empty parts, which would be the user's folder again.
+    # Empty parts would stand for the user's directory.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([home, *filter(None, given)])
     return {**os.environ, "PYTHONPATH": path, **environment}
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, in words, by its return code as `subprocess` has it."""
+    """Describe a return code of `subprocess` in words."""
     if code < 0:
         return f"was ended by {signal.Signals(-code).name}"
     return f"ended with status {code}"
 
 
 def end_group(leader: int) -> None:
-    """End a process and what it has started, where anything is left of it."""
+    """Kill a process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def end_with_parent(last: Callable[[], object] = lambda: None) -> None:
-    """End this process and what it started when the one that started it is gone.
+    """Kill this process and its children when its parent is gone.
 
-    Its input may stay open then, held by processes that were forked from that one.
+    The end of the parent need not close this process's input: forks of the parent may hold it
+    open.
 
     Args:
-        last: what is done before.
+        last: called first.
     """
     parent = int(sys.argv[-1])
 
@@ -198,14 +197,14 @@ def end_with_parent(last: Callable[[], object] = lambda: None) -> None:
 
 
 def reserve_stdout() -> BinaryIO:
-    """Standard output, for answers alone; what else is printed there goes to standard error."""
+    """Return standard output, for answers only; redirect everything else to standard error."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return stream
 
 
 def _command(module: str) -> list[str]:
-    # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
+    # -P: the user's directory may hold a numpy.py. `child_environment` adds this package's.
     return [sys.executable, "-P", "-m", module]
 
 
@@ -216,7 +215,7 @@ def _forked(
     environment: Mapping[str, str],
     errors: BinaryIO | None,
 ) -> ForkedProcess | None:
-    """A process that is forked; None where there is no server, or none that can."""
+    """The forked process; None if there is no server, or it cannot fork."""
     if server is None:
         return None
     try:
@@ -227,6 +226,6 @@ def _forked(
 
 
 def _unexpected_end(code: int) -> str:
-    """How a process ended that this package did not end."""
-    hint = ", as the kernel does where memory runs out" if code == -signal.SIGKILL else ""
+    """Describe the end of a process that this package did not end."""
+    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
     return describe_exit(code) + hint

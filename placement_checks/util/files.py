@@ -1,4 +1,4 @@
-"""Files that are replaced whole, or not at all."""
+"""Replaces files atomically."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def check_replaceable(file: Path) -> None:
-    """Fail now where `replace_file` would.
+    """Fail early if `replace_file` would fail.
 
     Raises:
-        OSError: the file cannot be written, or its folder cannot hold a new one.
+        OSError: the file or its directory is not writable.
     """
     if file.exists() and not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -23,21 +23,21 @@ def check_replaceable(file: Path) -> None:
 
 
 def replace_file(file: Path, text: str) -> None:
-    """Put another file in the place of one, with its mode and owner.
+    """Replace a file atomically. The new file has the mode and owner of the old one.
 
     Raises:
-        OSError: it cannot be written; the old one is left as it was.
+        OSError: the file cannot be written; the old file is unchanged.
     """
-    beside = file.with_name(f".placement-checks.{secrets.token_hex(8)}")
+    temporary = file.with_name(f".placement-checks.{secrets.token_hex(8)}")
     try:
-        with open(beside, "x", encoding="utf-8", errors="backslashreplace") as new:
+        with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as new:
             if file.exists():
                 was = file.stat()
                 with contextlib.suppress(PermissionError):
-                    os.chown(beside, was.st_uid, was.st_gid)
-                beside.chmod(stat.S_IMODE(was.st_mode))
+                    os.chown(temporary, was.st_uid, was.st_gid)
+                temporary.chmod(stat.S_IMODE(was.st_mode))
             new.write(text)
-        beside.replace(file)
+        temporary.replace(file)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

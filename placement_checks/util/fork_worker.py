@@ -1,7 +1,7 @@
-"""The process that forks others, and what each of them does to be as good as a new one.
+"""The server process that forks workers; `fork_server` is its client.
 
-It has loaded already what all of them need, has a single thread, and runs nothing of what it has
-loaded. `fork_server` has the side of the process that it works for.
+The server has imported the modules that all workers need. It has a single thread and calls nothing
+of these modules, so that a fork is as good as a new process.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import NamedTuple, NoReturn
 
 from placement_checks.util.streams import flush
 
-WORD = struct.Struct("=q")  # what is said of a process: its id, and at its end its return code
-_DESCRIPTORS = 5  # of a request: its text, where the process is told of, its standard streams
-_LONE = 1.0  # seconds at most after which a server ends whose owner is gone
+WORD = struct.Struct("=q")  # a message about a worker: its ID, and later its return code
+_DESCRIPTORS = 5  # of a request: its file, the pipe for messages, three standard streams
+_OWNER_CHECK = 1.0  # seconds between checks for the owner
 
 
 class Request(NamedTuple):
-    """What a process is to be.
+    """A request for a worker.
 
     Attributes:
-        module: whose ``main()`` it runs.
-        arguments: what it finds in ``sys.argv``; the id of the server follows them.
-        environment: all its variables.
-        folder: where it works.
+        module: the module with the ``main()`` that the worker calls.
+        arguments: ``sys.argv[1:]``; the ID of the server is appended.
+        environment: all environment variables.
+        folder: the working directory.
     """
 
     module: str
@@ -45,61 +45,61 @@ class Request(NamedTuple):
 
 
 def serve(descriptor: int, owner: int) -> NoReturn:
-    """Fork a process for each request, until the owner is gone.
+    """Fork a worker for each request, until the owner is gone.
 
     Args:
-        descriptor: of the socket by which requests come.
-        owner: the process that asks, which has started this one.
+        descriptor: the socket for requests.
+        owner: the ID of the process that sends requests, which is this process's parent.
     """
-    gc.freeze()  # the collector writes into what it looks at, and what is written is copied
+    gc.freeze()  # a collection writes to all objects, and a fork would copy their memory
     control = socket.socket(fileno=descriptor)
-    woken, wakes = os.pipe()
-    for end in (woken, wakes):
+    wakeup, signals = os.pipe()
+    for end in (wakeup, signals):
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    running: dict[int, int] = {}  # by process, where it is told of
+    signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
+    running: dict[int, int] = {}  # the pipe for messages, by process
     while os.getppid() == owner:
-        ready, _, _ = select.select([control.fileno(), woken], [], [], _LONE)
-        if woken in ready:
-            os.read(woken, 4096)
-        _tell_ends(running)
+        ready, _, _ = select.select([control.fileno(), wakeup], [], [], _OWNER_CHECK)
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        _report_ends(running)
         if control.fileno() in ready:
             message, given, *_ = socket.recv_fds(control, 1, _DESCRIPTORS)
             if not message:
                 break
-            asked, told, *streams = given
+            request, messages, *streams = given
             pid = os.fork()
             if pid == 0:
-                for own in (control.detach(), woken, wakes, told, *running.values()):
+                for own in (control.detach(), wakeup, signals, messages, *running.values()):
                     os.close(own)
-                become(asked, streams)
-            os.setpgid(pid, pid)  # before anybody knows of it
-            running[pid] = told
-            _tell(told, pid)
-            for end in (asked, *streams):
+                become(request, streams)
+            os.setpgid(pid, pid)  # before the owner knows the worker
+            running[pid] = messages
+            _send(messages, pid)
+            for end in (request, *streams):
                 os.close(end)
     os._exit(0)
 
 
-def _tell_ends(running: dict[int, int]) -> None:
-    """Tell of each process that has ended."""
+def _report_ends(running: dict[int, int]) -> None:
+    """Send the return codes of workers that have ended."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        told = running.pop(pid)
-        _tell(told, os.waitstatus_to_exitcode(status))
-        os.close(told)
+        messages = running.pop(pid)
+        _send(messages, os.waitstatus_to_exitcode(status))
+        os.close(messages)
 
 
-def _tell(told: int, word: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know
-        os.write(told, WORD.pack(word))
+def _send(messages: int, word: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the owner does not wait for this worker
+        os.write(messages, WORD.pack(word))
 
 
-def become(asked: int, streams: Sequence[int]) -> NoReturn:
-    """Be the process that is asked for, forked already."""
+def become(request_file: int, streams: Sequence[int]) -> NoReturn:
+    """Turn this fork into the requested worker, and run it."""
     status = 1
     try:
         os.setpgid(0, 0)
@@ -112,13 +112,13 @@ def become(asked: int, streams: Sequence[int]) -> NoReturn:
             os.close(stream)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        with open(asked, "rb") as file:
+        with open(request_file, "rb") as file:
             file.seek(0)
             request: Request = pickle.load(file)
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.folder)
-        tempfile.tempdir = None  # TMPDIR may be another
+        tempfile.tempdir = None  # TMPDIR may have changed
         module = import_module(request.module)
         sys.modules["__main__"] = module
         sys.argv = [str(module.__file__), *request.arguments, str(os.getppid())]

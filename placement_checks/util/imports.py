@@ -1,4 +1,4 @@
-"""Modules that may not be there."""
+"""Imports of modules that may not be installed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import ModuleType
 
 
 def module_or_none(name: str) -> ModuleType | None:
-    """Import a module; None where it, or a package that it is in, does not exist.
+    """Import a module; return None if the module or one of its packages does not exist.
 
     Raises:
-        ModuleNotFoundError: it exists, and imports another that does not.
+        ModuleNotFoundError: the module exists, and imports another one that does not.
     """
     try:
         return import_module(name)

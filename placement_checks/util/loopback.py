@@ -1,10 +1,10 @@
-"""Closes a listening port to other machines or to everybody.
+"""Closes a listening port to other machines, or to all processes.
 
-``tf.distribute.Server`` listens on all interfaces, has no option against it, and authenticates
-nobody: whoever reaches the port can run graphs here, which read and write files. Binding the
-listening socket to the loopback *device* ends that for other machines (``SO_BINDTODEVICE``,
-socket(7); no privileges are needed on Linux 5.7 and later); a filter that drops every packet, or
-shutting it down, ends it for everybody. Connections that were made before go on.
+``tf.distribute.Server`` always listens on all interfaces, without authentication: whoever reaches
+the port can run graphs, which read and write files. Binding the listening socket to the loopback
+*device* excludes other machines (``SO_BINDTODEVICE``, socket(7); needs no privileges on Linux 5.7
+and later). A filter that drops every packet, or a shutdown of the socket, excludes everybody.
+Existing connections stay open.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ESTABLISHED, _CLOSE_WAIT, _LISTEN = "01", "08", "0A"
-_ATTACH_FILTER = 26  # SO_ATTACH_FILTER of asm-generic/socket.h, to which Python gives no name
-_DROP_EVERYTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a program for packets: BPF_RET, 0 bytes
+_ATTACH_FILTER = 26  # SO_ATTACH_FILTER in asm-generic/socket.h; Python lacks the name
+_DROP_EVERYTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a packet filter: BPF_RET, 0 bytes
 _POLL_INTERVAL = 0.005  # seconds
 
 
 def close_to_others(port: int) -> None:
-    """Make this process's listening sockets of ``port`` answer on loopback alone.
+    """Restrict this process's listening sockets on ``port`` to loopback.
 
     Raises:
-        OSError: no such socket, or the kernel refuses.
+        OSError: there is no such socket, or the kernel refuses.
     """
     for listener in _listeners(port):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
 def take(port: int, limit: float) -> None:
-    """Keep ``port``, on which this process listens, for the connection that it is making to it.
+    """Wait for this process's own connection to its ``port``, then drop all later ones.
 
-    What comes later is dropped, where the kernel lets this process say so.
+    The kernel may not permit the filter that drops connections; `close` then excludes them later.
 
     Args:
-        port: of a server that does not answer yet.
-        limit: seconds until the connection must be there.
+        port: the port of a server that does not answer yet.
+        limit: seconds for the connection.
 
     Raises:
-        OSError: no such socket.
-        ConnectionError: there is no such connection, or somebody else connected first.
+        OSError: there is no such socket.
+        ConnectionError: there is no such connection, or another process connected first.
     """
     deadline = time.monotonic() + limit
     while not any(connection.remote.port == port for connection in _own_connections()):
@@ -57,17 +57,17 @@ def take(port: int, limit: float) -> None:
     program = ctypes.create_string_buffer(_DROP_EVERYTHING)
     nothing = struct.pack("HP", 1, ctypes.addressof(program))
     for listener in _listeners(port):
-        with contextlib.suppress(PermissionError):  # a hardened kernel: `close` looks again
+        with contextlib.suppress(PermissionError):  # a hardened kernel
             listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing)
     _check_no_other_connected(port)
 
 
 def close(port: int) -> None:
-    """Let nobody connect to ``port``, on which this process listens; its own connection stays.
+    """Stop listening on ``port``. Existing connections stay open.
 
     Raises:
-        OSError: no such socket.
-        ConnectionError: somebody else connected first, and may use this process until it ends.
+        OSError: there is no such socket.
+        ConnectionError: another process connected first, and could use this process until it ends.
     """
     for listener in _listeners(port):
         listener.shutdown(socket.SHUT_RDWR)
@@ -86,7 +86,7 @@ def _check_no_other_connected(port: int) -> None:
 
 
 class _Address(NamedTuple):
-    """Of an IPv6 address the last 32 bits, which are the IPv4 address if it stands for one."""
+    """An address. Of IPv6 only the last 32 bits are used: the IPv4 address, if it maps one."""
 
     host: str
     port: int
@@ -106,7 +106,11 @@ class _Connection(NamedTuple):
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    """This process's sockets that listen on ``port``; there is one at least, or OSError."""
+    """Yield this process's sockets that listen on ``port``.
+
+    Raises:
+        OSError: there is none.
+    """
     listening = {
         connection.inode
         for connection in _connections()

@@ -1,4 +1,4 @@
-"""Says on standard error what is being done, while that takes long."""
+"""Shows the current step of slow work on standard error."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from placement_checks.util.text import printable
 _T = TypeVar("_T")
 _Show = Callable[[int, threading.Event], None]
 
-_REDRAWN_EVERY = 1.0  # seconds, and first after as many: what is quick does not flicker
-_TOLD = 120  # letters of such a line, without the seconds
-_TOLD_EVERY = 30.0  # seconds, where there is no terminal
-_PATIENCE = 1.0  # seconds for the last write, to a terminal that may be held with Ctrl-S
-_ERASED = "\r\x1b[2K"
+_DRAW_INTERVAL = 1.0  # seconds; also before the first line, so that quick work does not flicker
+_LINE_WIDTH = 120  # characters of a line without a terminal, not counting the seconds
+_LINE_INTERVAL = 30.0  # seconds between lines without a terminal
+_PATIENCE = 1.0  # seconds for the last write: Ctrl-S may have stopped the terminal
+_ERASE_LINE = "\r\x1b[2K"
 
-_doing: tuple[str, ...] = ()  # the outermost first
+_steps: tuple[str, ...] = ()  # the outermost first
 
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[None]:
-    """Note what is done in this block, such as "importing TensorFlow"."""
-    global _doing
-    before = _doing
-    _doing = own = (*before, what)
+    """Name the step that this block does, such as "importing TensorFlow"."""
+    global _steps
+    before = _steps
+    _steps = own = (*before, what)
     try:
         yield
     finally:
-        if _doing[: len(own)] == own:  # else it is over: an exception keeps a generator alive
-            _doing = before
+        if _steps[: len(own)] == own:  # else the step is over: an exception holds the generator
+            _steps = before
 
 
 def track(items: Sequence[_T], what: str) -> Iterator[_T]:
-    """The items, each noted as "step 2 of 3" while it is worked on; a single one is not."""
+    """Yield the items, each as a step such as "program 2 of 3". A single item is not a step."""
     if len(items) == 1:
         yield from items
         return
@@ -49,10 +49,10 @@ def track(items: Sequence[_T], what: str) -> Iterator[_T]:
 
 @contextlib.contextmanager
 def live() -> Iterator[None]:
-    """Show what is being done in this block.
+    """Show the current step during this block.
 
-    On a terminal that is one line, which is erased at the end; elsewhere a line now and then. It
-    is written to where standard error leads now: later the descriptor may be redirected.
+    A terminal shows one line, which is erased at the end. Elsewhere a line is written now and
+    then. Output goes to the present standard error, also if its descriptor is redirected later.
     """
     ended = threading.Event()
     thread = None if "PYTEST_CURRENT_TEST" in os.environ else _start(ended)
@@ -65,12 +65,12 @@ def live() -> Iterator[None]:
 
 
 def _start(ended: threading.Event) -> threading.Thread | None:
-    """The thread that shows it; None where the system gives none, which is no reason to fail."""
+    """Start the thread that shows steps; return None if the system refuses a thread."""
     try:
         descriptor = os.dup(2)
     except OSError:
         return None
-    show = _draw if _can_erase(descriptor) else _tell
+    show = _draw if _can_erase(descriptor) else _write_lines
     thread = threading.Thread(target=_until_ended, args=(show, descriptor, ended), daemon=True)
     try:
         thread.start()
@@ -86,43 +86,41 @@ def _can_erase(descriptor: int) -> bool:
 
 
 def _until_ended(show: _Show, descriptor: int, ended: threading.Event) -> None:
-    """Show it; a stream that cannot be written is left alone."""
+    """Show steps. Errors of the stream are ignored."""
     with contextlib.suppress(OSError):
         show(descriptor, ended)
     os.close(descriptor)
 
 
 def _draw(descriptor: int, ended: threading.Event) -> None:
-    """Draw a line on a terminal, over and over, and erase it.
+    """Redraw a line on a terminal, and erase it at the end.
 
-    Behind it are two blanks, since what user code prints is put there.
+    It ends with two spaces, as output of user code may follow it.
     """
     begin, drawn = time.monotonic(), False
-    while not ended.wait(_REDRAWN_EVERY):
+    while not ended.wait(_DRAW_INTERVAL):
         seconds = f" … {time.monotonic() - begin:.0f} s  "
         columns = os.get_terminal_size(descriptor).columns or 80
-        line = _cut(_what(), columns - len(seconds) - 1) + seconds
-        drawn |= _write(descriptor, _ERASED + line)
+        line = _cut(_current_step(), columns - len(seconds) - 1) + seconds
+        drawn |= _write(descriptor, _ERASE_LINE + line)
     if drawn:
-        _write(descriptor, _ERASED)
+        _write(descriptor, _ERASE_LINE)
 
 
-def _tell(descriptor: int, ended: threading.Event) -> None:
-    """Write a line now and then."""
+def _write_lines(descriptor: int, ended: threading.Event) -> None:
     begin = time.monotonic()
-    while not ended.wait(_TOLD_EVERY):
-        _write(
-            descriptor,
-            f"placement-checks: {_cut(_what(), _TOLD)} ({time.monotonic() - begin:.0f} s)\n",
-        )
+    while not ended.wait(_LINE_INTERVAL):
+        seconds = time.monotonic() - begin
+        step = _cut(_current_step(), _LINE_WIDTH)
+        _write(descriptor, f"placement-checks: {step} ({seconds:.0f} s)\n")
 
 
-def _what() -> str:
-    return printable(": ".join(_doing) or "working")
+def _current_step() -> str:
+    return printable(": ".join(_steps) or "working")
 
 
 def _cut(text: str, most: int) -> str:
-    """Without its middle, where it is longer than a line."""
+    """Shorten a text in its middle."""
     if len(text) <= most:
         return text
     half = max(most, 4) // 2
@@ -130,7 +128,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _write(descriptor: int, text: str) -> bool:
-    """Write at once, so that no other's output comes between; not where that would block."""
+    """Write in one call, so that the output stays whole; skip it if the call would block."""
     free = select.poll()
     free.register(descriptor, select.POLLOUT)
     if not free.poll(0):

@@ -1,7 +1,4 @@
-"""How much memory can be had.
-
-Pauses Python's collector of cycles while many objects are made and none is thrown away.
-"""
+"""Available memory, and control of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup")
 _MEMORY = Path("/proc/meminfo")
-# Of a control group, as the system of version 2 and that of version 1 call them.
+# Files of a control group, version 2 and version 1.
 _LIMITS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -21,10 +18,10 @@ _LIMITS = (
 
 
 def available_memory() -> int | None:
-    """Bytes that a process here can have, swap among them; None where that is not known.
+    """Bytes of memory and swap that a process can still get; None if unknown.
 
-    What a container may use is less than what the machine has free (cgroups(7)); file caches are
-    given up where memory is needed.
+    A container may have a limit below the free memory of the machine (cgroups(7)). File caches
+    count as available, as the kernel frees them.
     """
     found = [_of_machine(), *(_of_group(*files) for files in _LIMITS)]
     return min((free for free in found if free is not None), default=None)
@@ -43,16 +40,17 @@ def _of_group(limit: str, used: str, statistics: str) -> int | None:
     try:
         bytes_left = int((_GROUPS / limit).read_text()) - int((_GROUPS / used).read_text())
         cached = re.search(r"^inactive_file (\d+)", (_GROUPS / statistics).read_text(), re.M)
-    except (OSError, ValueError):  # there is none; "max" is no limit
+    except (OSError, ValueError):  # no such file; "max" stands for no limit
         return None
     return max(0, bytes_left + (int(cached[1]) if cached else 0))
 
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Without collections, which would walk all objects of TensorFlow's graph again and again.
+    """Disable garbage collection during this block, which makes many objects and frees few.
 
-    On a graph of 15,000 ops they cost more than the rules themselves; a log's records are as many.
+    Each collection would visit all objects of TensorFlow's graph. With 15,000 ops, collections
+    take longer than all rules.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -65,9 +63,9 @@ def gc_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def freeze_loaded() -> Iterator[None]:
-    """Load in this block what stays as long as the process: no collection ever walks it.
+    """Exclude objects made in this block from all collections: modules, which are never freed.
 
-    Of what importing TensorFlow costs they are a quarter, with the one at the end of the process.
+    Collections take a quarter of the time of ``import tensorflow``.
     """
     with gc_paused():
         yield

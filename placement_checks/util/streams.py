@@ -1,4 +1,4 @@
-"""Redirects what Python, C or C++ write to a file descriptor."""
+"""Redirects output of Python, C and C++ to a file descriptor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, BinaryIO, cast
 
 @contextlib.contextmanager
 def stdout_for_report() -> Iterator[None]:
-    """Send what user code, TensorFlow or C++ print in this block to standard error."""
+    """Redirect standard output to standard error, for user code and TensorFlow."""
     with contextlib.suppress(OSError):
         flush()
     original = os.dup(1)
@@ -30,7 +30,7 @@ def stdout_for_report() -> Iterator[None]:
 
 @contextlib.contextmanager
 def redirected(descriptor: int, file: IO[bytes]) -> Iterator[None]:
-    """Send to ``file`` what is written to a file descriptor, by Python, C or C++."""
+    """Redirect a file descriptor to ``file`` during this block."""
     flush()
     original = os.dup(descriptor)
     os.dup2(file.fileno(), descriptor)
@@ -44,7 +44,7 @@ def redirected(descriptor: int, file: IO[bytes]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2, and show it only if an error passes."""
+    """Suppress output to file descriptor 2; write it if the block raises."""
     with unnamed_file() as buffer:
         try:
             with redirected(2, buffer):
@@ -55,14 +55,14 @@ def quiet_stderr() -> Iterator[None]:
 
 
 def unnamed_file() -> BinaryIO:
-    """A file for what is printed; in memory where the system can: no folder need be writable."""
+    """A temporary file, in memory if the system supports that, so that no directory is needed."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("placement_checks"), "w+b")
     return cast(BinaryIO, tempfile.TemporaryFile())
 
 
 def write_back(file: IO[bytes], descriptor: int) -> None:
-    """Write all that is in a file to a file descriptor."""
+    """Write the whole contents of a file to a file descriptor."""
     file.seek(0)
     while text := file.read(1 << 16):
         while text:
@@ -70,7 +70,7 @@ def write_back(file: IO[bytes], descriptor: int) -> None:
 
 
 def flush() -> None:
-    """Write out what Python and C hold back, so that it goes where the descriptors lead now."""
+    """Flush the output buffers of Python and C, before a descriptor changes."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()

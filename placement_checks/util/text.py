@@ -1,13 +1,10 @@
-"""Numbers and lists in sentences, and the closest match for a misspelled word.
-
-Text that shows what it holds, and cannot drive the terminal or page that shows it.
-"""
+"""Text for messages: numbers, lists, suggestions for misspelled words, and safe characters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-_SPAN = 4  # names that are told as the first and the last of them
+_SPAN = 4  # consecutive names that are shortened to the first and the last
 
 
 def plural(number: int, noun: str) -> str:
@@ -28,15 +25,15 @@ def listed(names: Sequence[object], most: int = 3) -> str:
 
 
 def range_text(names: Iterable[str]) -> str:
-    """As `join_and`, where four names or more that count up are told as ``gpu:1 to gpu:4``."""
-    told: list[str] = []
+    """Join names as `join_and` does; four or more consecutive ones become ``gpu:1 to gpu:4``."""
+    parts: list[str] = []
     for run in _counting_up(names):
-        told += [f"{run[0]} to {run[-1]}"] if len(run) >= _SPAN else run
-    return join_and(told)
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) >= _SPAN else run
+    return join_and(parts)
 
 
 def _counting_up(names: Iterable[str]) -> list[list[str]]:
-    """The names in runs, in which only the number at the end goes up by one."""
+    """Split names into runs of consecutive numbers at their ends."""
     runs: list[list[str]] = []
     expected = None
     for name in names:
@@ -51,7 +48,7 @@ def _counting_up(names: Iterable[str]) -> list[list[str]]:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """A name, with a number where it is taken."""
+    """The name, with a number appended if it is taken."""
     free, number = name, 0
     while free in taken:
         number += 1
@@ -60,7 +57,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def file_size(size: int) -> str:
-    """In kB, MB or GB."""
+    """Format a number of bytes in kB, MB or GB."""
     for unit, of_unit in (("GB", 1e9), ("MB", 1e6)):
         if size >= of_unit:
             return f"{size / of_unit:.1f} {unit}"
@@ -68,25 +65,25 @@ def file_size(size: int) -> str:
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """``did you mean 'gpus'?``; ``""`` where none of the words is spelled like it."""
+    """``did you mean 'gpus'?``; ``""`` if no word is similar."""
     return "".join(f"did you mean '{near}'?" for near in close_matches(word, words))
 
 
 def close_matches(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
-    """The word that is spelled most like ``word``, in a list that is empty if none is alike.
+    """A list with the most similar word; empty if no word is similar.
 
     Args:
-        word: the misspelled one.
-        words: those that there are.
-        cutoff: how much alike they must be, from 0 for not at all to 1 for equal.
+        word: the misspelled word.
+        words: the valid words.
+        cutoff: the required similarity, from 0 to 1 for equal words.
     """
-    from difflib import get_close_matches  # not before a word is wrong: the plugin is in each run
+    from difflib import get_close_matches  # here, as the pytest plugin imports this module
 
     return get_close_matches(word, list(words), n=1, cutoff=cutoff)
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The name in another scope, or else the one that is spelled most like it."""
+    """The same name in another scope, or else the most similar name; None if there is neither."""
     last_part = name.rpartition("/")[2]
     ends = [other for other in names if other.endswith(f"/{name}")]
     near = [
@@ -103,11 +100,10 @@ def _in_python(letter: str) -> str:
 
 
 def printable(text: str, escape: Callable[[str], str] = _in_python) -> str:
-    r"""A line with what is not printable in escapes: ``\x1b``, ``\n``, ``\u202e``.
+    r"""Escape characters that are not printable: ``\x1b``, ``\n``, ``\u202e``.
 
-    Names come from graphs and logs that others wrote. An escape sequence in one could rewrite what
-    stands above it, a mark for writing from right to left turn a line around, half of a surrogate
-    pair end the writing.
+    Names come from graphs and logs of others. An escape sequence could overwrite the terminal, a
+    right-to-left mark could reverse a line, and half of a surrogate pair cannot be encoded.
     """
     if text.isprintable():
         return text

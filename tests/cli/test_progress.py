@@ -13,7 +13,7 @@ MNIST = "fixtures/mnist.py"
 def test_long_work_is_told_on_standard_error_and_the_report_stays_json(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_TOLD_EVERY", 0.01)
+    monkeypatch.setattr(progress, "_LINE_INTERVAL", 0.01)
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     towers = (f"{MNIST}:build_towers", f"{MNIST}:build_towers_ref")
     ran = run("verify", *towers, "--rule", "weights-equal", "--format", "json",

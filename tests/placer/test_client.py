@@ -60,7 +60,7 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
         place(build)
 
     assert str(caught.value) == (
-        "the phantom placer was ended by SIGKILL, as the kernel does where memory runs out; "
+        "the phantom placer was ended by SIGKILL, as the kernel does when memory runs out; "
         "run it again, which starts a new process; if that fails too, report this graph"
     )
     assert devices(place(build)) == {"/device:GPU:1"}

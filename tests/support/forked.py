@@ -40,7 +40,7 @@ _TESTS = Path(__file__).parents[1]
 @cache
 def _server() -> ForkServer:
     path = os.pathsep.join([str(_TESTS), str(_TESTS.parent), *_folders(os.environ)])
-    server = ForkServer.of_module(__name__, {**os.environ, "PYTHONPATH": path})
+    server = ForkServer.from_module(__name__, {**os.environ, "PYTHONPATH": path})
     atexit.register(server.end)
     return server
 

@@ -52,7 +52,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[
     if request.param == "new":
         yield lambda: Child("obedient", "argument", environment=environment)
         return
-    with closing_end(ForkServer.of_module("server", {**os.environ, **environment})) as server:
+    with closing_end(ForkServer.from_module("server", {**os.environ, **environment})) as server:
         yield lambda: Child(
             "obedient", "argument", environment=environment, forks=lambda _: server
         )
@@ -114,7 +114,7 @@ def test_a_file_of_the_users_folder_is_not_imported(
         ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", -signal.SIGSEGV),
         (
             "os.kill(os.getpid(), 9)",
-            "was ended by SIGKILL, as the kernel does where memory runs out",
+            "was ended by SIGKILL, as the kernel does when memory runs out",
             -signal.SIGKILL,
         ),
     ],
@@ -211,7 +211,7 @@ OWNER = """
     import time
     from placement_checks.util.child import Child
     from placement_checks.util.fork_server import ForkServer
-    server = ForkServer.of_module("server", os.environ) if FORKS else None
+    server = ForkServer.from_module("server", os.environ) if FORKS else None
     path = os.environ["PYTHONPATH"]
     child = Child("obedient", environment={"PYTHONPATH": path}, forks=lambda _: server)
     child.requests.write(b"1\\n")

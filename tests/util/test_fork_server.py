@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def server(path: str) -> Iterator[ForkServer]:
-    server = ForkServer.of_module("server", {**os.environ, "PYTHONPATH": path})
+    server = ForkServer.from_module("server", {**os.environ, "PYTHONPATH": path})
     yield server
     server.end()
 
@@ -132,7 +132,7 @@ OF_THIS_PROCESS = """
     import forked
     {}
     print("once")
-    server = ForkServer.of_this_process(lambda: setattr(forked, "was_loaded", "let go"))
+    server = ForkServer.from_this_process(lambda: setattr(forked, "was_loaded", "let go"))
     if server is None:
         sys.exit("none")
     code = "was_loaded, {{'', os.getcwd()}} & {{*sys.path}}, __import__('signal').getsignal(15)"

@@ -18,7 +18,7 @@ from placement_checks.util import progress
 from placement_checks.util.progress import step, track
 
 ERASED = "\r\x1b[2K"
-QUICK = "progress._REDRAWN_EVERY = progress._TOLD_EVERY = 0.02\n"
+QUICK = "progress._DRAW_INTERVAL = progress._LINE_INTERVAL = 0.02\n"
 WORK = """
 with progress.step("building train.py:build"), progress.live():
     print("a report")
@@ -193,15 +193,15 @@ with progress.step("building"), progress.live():
 
 def test_what_is_done_is_told_from_the_outside_in() -> None:
     with step("running train.py:build"):
-        told = [progress._what() for _ in track("abc", "step")]
-        assert progress._what() == "running train.py:build"
+        told = [progress._current_step() for _ in track("abc", "step")]
+        assert progress._current_step() == "running train.py:build"
     assert told == [f"running train.py:build: step {number} of 3" for number in (1, 2, 3)]
-    assert progress._what() == "working"
+    assert progress._current_step() == "working"
 
 
 def test_one_of_one_is_not_counted() -> None:
     with step("running"):
-        assert [progress._what() for _ in track("a", "step")] == ["running"]
+        assert [progress._current_step() for _ in track("a", "step")] == ["running"]
 
 
 def test_a_loop_that_was_left_by_an_error_is_over() -> None:
@@ -209,7 +209,7 @@ def test_a_loop_that_was_left_by_an_error_is_over() -> None:
     with contextlib.suppress(ZeroDivisionError), step("running"):
         for _ in steps:
             raise ZeroDivisionError
-    assert progress._what() == "working"
+    assert progress._current_step() == "working"
     with step("judging"):
         steps.close()  # type: ignore[attr-defined]
-        assert progress._what() == "judging"
+        assert progress._current_step() == "judging"

@@ -37,7 +37,7 @@ class KeptServer:
             return None
         read = _read(environment)
         if self._server is None or not self._server.is_own or self._read != read:
-            self.keep(ForkServer.of_module(__spec__.name, environment), environment)
+            self.keep(ForkServer.from_module(__spec__.name, environment), environment)
         return self._server
 
     def keep(self, server: ForkServer, environment: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ def fork_this_process(let_go: Callable[[], object]) -> None:
     """
     if DRIVER.exists():
         return
-    server = ForkServer.of_this_process(let_go)
+    server = ForkServer.from_this_process(let_go)
     if server is not None:
         _kept.keep(server, child_environment({}))
 
