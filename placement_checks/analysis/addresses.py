@@ -19,7 +19,7 @@ from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
 from placement_checks.core.op_types import (
-    INITIALISATION_TESTS,
+    INITIALIZATION_TESTS,
     MERGE_SUMMARY,
     NO_OP,
     PIPELINE_OPS,
@@ -134,7 +134,7 @@ _SHARED: Mapping[Part, Part] = {
     "evaluate": "shared evaluate",
 }
 _ONE_FOR_ALL: frozenset[Part] = frozenset({"average", "update", "apply"})
-_ONLY_FOLLOWS = VARIABLE_READS | INITIALISATION_TESTS
+_ONLY_FOLLOWS = VARIABLE_READS | INITIALIZATION_TESTS
 
 
 class Addresses:

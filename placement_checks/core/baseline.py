@@ -1,12 +1,8 @@
-"""What a baseline says: where everything of a program sits.
+"""Baselines: the expected devices of a program, and differences from them.
 
-Ops have *addresses*, which no name, number or device decides: the part of the step, the tower,
-the layer and the type. A part has a default place, and the addresses that are elsewhere are
-exceptions. A place is a device in short, or a symbol.
-
-How a placement, or another baseline, differs from a baseline.
-
-Changes as they are collected: what has moved, is new and is gone, and notes.
+Ops are identified by *addresses*, which do not depend on names, numbers or devices: the part of
+the step, the tower, the layer and the type. Every part has a default device. Addresses on other
+devices are exceptions. A baseline names devices in short form, or by a symbol.
 """
 
 from __future__ import annotations
@@ -19,31 +15,31 @@ from typing import Final, Literal, NamedTuple
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import Tensor
 
-TOWER: Final = "tower"  # the device of the address's tower
-VARIABLE: Final = "variable"  # where the address's variable is
+TOWER: Final = "tower"  # symbol: the device of the tower
+VARIABLE: Final = "variable"  # symbol: the device of the layer's variable
 NOWHERE: Final = "nowhere"
 SYMBOLS: Final = frozenset({TOWER, VARIABLE})
 NO_TOWER: Final = -1
 ANY_NUMBER: Final = 0
 
-# In the order in which a baseline lists them.
+# In the order of a baseline file.
 PARTS: Final = (
     *("input", "shared input", "forward", "shared forward", "backward", "shared backward"),
     *("average", "apply", "update", "evaluate", "shared evaluate", "summaries"),
     *("reads", "init", "save", "other"),
 )
-# Their ops differ from version to version of TensorFlow, and are not counted.
+# Parts with ops that differ between versions of TensorFlow. These ops are not counted.
 UNCOUNTED_PARTS: Final = frozenset({"reads", "init", "save", "other"})
 
 
 class Address(NamedTuple):
-    """Where an op stands in a program; in an exception, of which ops it tells.
+    """The address of an op; in an exception, a pattern for addresses.
 
     Attributes:
-        part: of the step, one of `PARTS`.
-        tower: its number; -1 for none, and in an exception for all.
-        layer: the variable; ``""`` for none, None for all.
-        type: of the op; None for all.
+        part: the part of the step, one of `PARTS`.
+        tower: the tower's number; -1 for none, or for all in an exception.
+        layer: the variable of the layer; ``""`` for none, None for all.
+        type: the op type; None for all.
     """
 
     part: str
@@ -54,13 +50,13 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldVariable:
-    """A variable, and where it is.
+    """A variable and its device.
 
     Attributes:
-        name: that of its op.
+        name: the name of its op.
         tensor: its dtype and shape.
         place: its device.
-        slots: the devices of its slots, one each, sorted.
+        slots: the device of each slot, sorted.
     """
 
     name: str
@@ -70,21 +66,21 @@ class HeldVariable:
 
     @property
     def form(self) -> str:
-        """``float32[4,?]``; ``float32`` where the rank is unknown."""
+        """``float32[4,?]``; ``float32`` if the rank is unknown."""
         return dtype_and_shape(self.tensor)
 
 
 @dataclass(frozen=True)
 class FoldedScope:
-    """Variables of one scope that sit alike.
+    """Variables of one scope on the same device, with slots on the same devices.
 
     Attributes:
-        scope: what their names begin with; ``""`` for all that have no scope.
-        count: how many they are.
-        bytes: of all whose size is known.
-        digest: of their forms and of their places in the order of the scope.
+        scope: the common prefix of their names; ``""`` for variables without a scope.
+        count: the number of variables.
+        bytes: the total size of the variables with known sizes.
+        digest: a digest of their dtypes, shapes and positions within the scope.
         place: their device.
-        slots: the devices of the slots of each.
+        slots: the devices of the slots of each variable.
     """
 
     scope: str
@@ -96,7 +92,7 @@ class FoldedScope:
 
 
 class Copies(NamedTuple):
-    """What a step copies from one place to another; ``unknown`` counts those of unknown size."""
+    """Copies between two devices in a step; ``unknown`` counts copies of unknown size."""
 
     copies: int
     bytes: int
@@ -105,21 +101,21 @@ class Copies(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """Where everything of a program sits.
+    """The expected devices of a program.
 
     Attributes:
-        program, machine: what it is, and what it was placed on.
-        placer: who placed it.
+        program, machine: the names of the program and the machine.
+        placer: the source of the placement.
         soft: whether soft placement was allowed.
-        versions: of placement_checks and TensorFlow.
-        variables: in the order of data flow, without slots.
-        folded: those beyond the first hundreds, by scope.
-        towers: the device of each.
-        defaults: the place of each part.
-        exceptions: what is elsewhere: the places, each with the number of ops that may be there.
-            A single place has any number.
-        types: how many ops of each type a part has, by part and tower.
-        copies: what a step copies, by source and destination.
+        versions: the versions of placement_checks and TensorFlow.
+        variables: the variables in the order of data flow, without slots.
+        folded: further variables beyond the first hundreds, by scope.
+        towers: the device of each tower.
+        defaults: the default device of each part.
+        exceptions: by address, its devices with the number of ops on each. The number for a
+            single device is not limited.
+        types: by part and tower, the number of ops of each type.
+        copies: the copies in a step, by source and destination.
     """
 
     program: str
@@ -137,7 +133,7 @@ class Baseline:
 
 
 def dtype_and_shape(tensor: Tensor) -> str:
-    """The dtype and shape as text: ``float32[4,?]``."""
+    """Format dtype and shape: ``float32[4,?]``."""
     if tensor.shape is None:
         return tensor.dtype
     dims = ",".join("?" if dim is None else str(dim) for dim in tensor.shape)
@@ -146,7 +142,7 @@ def dtype_and_shape(tensor: Tensor) -> str:
 
 @lru_cache(maxsize=65536)
 def device_text(device: Device | None) -> str:
-    """A device as baselines write it: ``/gpu:0``, ``/job:ps/task:0/cpu:0``."""
+    """Format a device for baselines: ``/gpu:0``, ``/job:ps/task:0/cpu:0``."""
     if device is None:
         return NOWHERE
     short = device.short.replace("/replica:0", "")
@@ -158,17 +154,17 @@ Kind = Literal["variable", "slots", "tower", "ops", "types"]
 
 @dataclass(frozen=True)
 class Change:
-    """What is elsewhere, or on one side alone.
+    """A change of device, or something that only one side has.
 
     Attributes:
-        kind: what it is about.
-        what: in words, such as ``forward of tower 0, layer head/a``.
-        old: where it was; ``""`` where it was not.
-        new: where it is; ``""`` where it is not.
-        ops: the names of the ops, or of the variables.
-        note: what else there is to know, in brackets.
-        where: the user's line that built the first op; None where that is not known.
-        rules: those that it breaks.
+        kind: the kind of object.
+        what: the object in words, such as ``forward of tower 0, layer head/a``.
+        old: the device in the baseline; ``""`` if it is new.
+        new: the present device; ``""`` if it is gone.
+        ops: the names of the ops or variables.
+        note: further information, shown in parentheses.
+        where: the user's line that built the first op; None if unknown.
+        rules: the rules that the change breaks.
     """
 
     kind: Kind
@@ -182,7 +178,7 @@ class Change:
 
 
 class Crossing(NamedTuple):
-    """What a step copies from one place to another, where that has grown."""
+    """Copies between two devices that have increased."""
 
     source: str
     to: str
@@ -192,18 +188,17 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """How a placement differs from a baseline; true where anything sits elsewhere.
+    """The difference between a placement and a baseline; false if every device is as expected.
 
     Attributes:
-        old: what the baseline is called.
-        new: the program that was compared with it, or the other baseline.
-        same: how many ops are where the baseline says; None where two baselines are compared,
-            which do not say it.
-        moved: what is elsewhere: variables, slots, towers, then ops by part.
-        new_there: what the baseline does not have.
-        gone: what only the baseline has.
-        crosses: what a step copies now and did not before.
-        notes: what has changed without being elsewhere.
+        old: the name of the baseline.
+        new: the name of the program, or of another baseline.
+        same: the number of ops on the expected device; None for a comparison of two baselines.
+        moved: objects on other devices: variables, slots, towers, then ops by part.
+        new_there: objects that the baseline lacks.
+        gone: objects that only the baseline has.
+        crosses: copies between devices that have increased.
+        notes: changes without a change of device.
     """
 
     old: str
@@ -224,14 +219,7 @@ _MOST_NAMED = 3
 
 @dataclass
 class Changes:
-    """What differs, so far.
-
-    Attributes:
-        moved: what is elsewhere.
-        new_there: what the baseline does not have.
-        gone: what only the baseline has.
-        notes: what has changed without being elsewhere.
-    """
+    """Changes while they are collected; see `Difference` for the attributes."""
 
     moved: list[Change] = field(default_factory=list)
     new_there: list[Change] = field(default_factory=list)
@@ -239,7 +227,7 @@ class Changes:
     notes: list[str] = field(default_factory=list)
 
     def add(self, others: Changes) -> None:
-        """Take in others, behind those that are there."""
+        """Append other changes."""
         self.moved += others.moved
         self.new_there += others.new_there
         self.gone += others.gone
@@ -247,5 +235,5 @@ class Changes:
 
 
 def first_few(texts: Sequence[str]) -> str:
-    """The first few of them."""
+    """Join the first few texts."""
     return ", ".join(texts[:_MOST_NAMED]) + (", ..." if len(texts) > _MOST_NAMED else "")

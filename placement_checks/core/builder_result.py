@@ -1,6 +1,6 @@
-"""What of a tuple that a builder returned is its step, and what the losses.
+"""Finds the step and the losses in a tuple that a builder returned.
 
-Ops and tensors are known by their attributes, so that TensorFlow need not be imported.
+Ops and tensors are recognized by their attributes, so that TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _WITH_VARIABLES = ("variables", "local_variables")  # collections of a graph
 
 
 class ScalarLosses(list[Any]):
-    """The scalars of a tuple; which are losses shows what gradients are taken of."""
+    """The scalars of a tuple, before gradients show which of them are losses."""
 
 
 class Returned(NamedTuple):
-    """The parts of a tuple that say something about the step.
+    """The step and the losses of a tuple.
 
     Attributes:
-        train_ops: the step. That is every op that updates variables (one of those that it runs
-            does so, and not as a variable's initialiser); if there is none, every tensor that
-            runs an optimiser, as that of ``slim.learning.create_train_op`` does; if there is none
-            either, every op that initialises nothing.
-        losses: the other scalar tensors of floats, without placeholders and variables. Where the
-            program takes gradients, those count that have to do with what it takes them of.
+        train_ops: the step: every op that updates variables, directly or through an op that it
+            runs, except initializers. Without such an op, every tensor that runs an optimizer,
+            such as the result of ``slim.learning.create_train_op``. Without such a tensor, every
+            op that initializes nothing.
+        losses: the other scalar float tensors, except placeholders and variables. If the program
+            takes gradients, only scalars connected with their objectives are losses.
     """
 
     train_ops: list[Any]
@@ -35,12 +35,12 @@ class Returned(NamedTuple):
 
 
 def is_in_graph(value: object) -> bool:
-    """Whether it is an op, a tensor or a variable of a graph."""
+    """Whether a value is an op, a tensor or a variable of a graph."""
     return hasattr(value, "graph") and hasattr(value, "name")
 
 
 def parse_builder_result(items: Iterable[object]) -> Returned | None:
-    """What a tuple or list says, also with others in it; None if no op or tensor is there."""
+    """Parse a tuple or list, which may be nested; return None if it has no ops or tensors."""
     found = [item for item in _flat(items) if is_in_graph(item)]
     if not found:
         return None
@@ -65,7 +65,7 @@ def _flat(items: Iterable[object]) -> Iterator[Any]:
 
 
 def _op(item: Any) -> Any:
-    """The op itself, or the one that a tensor or an assigned variable comes from."""
+    """The op itself, or the op of a tensor or an assigned variable."""
     return getattr(item, "op", item)
 
 
@@ -75,7 +75,7 @@ def _may_be_loss(item: Any) -> bool:
 
 
 def _runs(op: Any, wanted: Callable[[str], bool], *, initial: bool = False) -> bool:
-    """Whether one of the ops that ``op`` runs is wanted; of initialisers only if ``initial``."""
+    """Whether ``op`` runs an op of a wanted type; initializers count only if ``initial``."""
     initializers = frozenset() if initial else frozenset(_initializers(op.graph))
     seen, waiting = {op}, [op]
     while waiting:

@@ -1,10 +1,8 @@
-"""Clusters as TensorFlow describes them: a ``ClusterSpec``, or ``TF_CONFIG`` in the environment.
+"""Cluster specifications of TensorFlow: ``ClusterSpec``, ``TF_CONFIG``, and servers.
 
-A ``ClusterSpec`` names the address of every task, ``{job: [address, …]}`` or
-``{job: {index: address}}`` (``tf.train.ClusterSpec``). ``TF_CONFIG`` is JSON that has one under
-``cluster``, and says under ``task`` which of them this process is.
-
-What the server of a task of a cluster is made with.
+A ``ClusterSpec`` maps tasks to addresses, ``{job: [address, …]}`` or ``{job: {index: address}}``
+(``tf.train.ClusterSpec``). The environment variable ``TF_CONFIG`` is JSON with a ClusterSpec under
+``cluster``, and the task of this process under ``task``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.util.text import join_and, nearest
 
 TF_CONFIG = "TF_CONFIG"
-NO_CLUSTER = {TF_CONFIG: "{}"}  # the environment of a process that is alone
+NO_CLUSTER = {TF_CONFIG: "{}"}  # the environment of a process outside of clusters
 _FIX = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -34,11 +32,11 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     """The address of every task, by job and index.
 
     Args:
-        spec: a ``tf.train.ClusterSpec``, or a mapping of the form that makes one.
-        name: what the spec is called in messages.
+        spec: a ``tf.train.ClusterSpec``, or an equivalent mapping.
+        name: the name of the spec in messages.
 
     Raises:
-        InputError: it has another form, an address is malformed, or two tasks have the same.
+        InputError: the spec or an address is malformed, or two tasks have the same address.
     """
     jobs = spec.as_dict() if hasattr(spec, "as_dict") else spec
     if not isinstance(jobs, Mapping) or not jobs:
@@ -63,10 +61,10 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
 
 
 def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
-    """The cluster that ``TF_CONFIG`` describes, and the job and index of this process in it.
+    """The cluster of ``TF_CONFIG``, and the job and index of this process.
 
     Raises:
-        InputError: it is not set, is not such JSON, or names a task that its cluster lacks.
+        InputError: ``TF_CONFIG`` is not set, is malformed, or names a task that its cluster lacks.
     """
     if not os.environ.get(TF_CONFIG):
         raise InputError(TF_CONFIG, "is not set", "export it, or write the machine out")
@@ -76,17 +74,15 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     cluster = addresses(described["cluster"], TF_CONFIG)
     own = described.get("task")
     if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
-        return cluster, None  # an evaluator is part of no cluster
+        return cluster, None  # an evaluator is not part of the cluster
     return cluster, _own(str(own["type"]), own.get("index", 0), cluster)
 
 
 def check_environment() -> None:
-    """Check what ``TF_CONFIG`` says to a process that is a task of a cluster.
-
-    Nothing need be said where there is no cluster.
+    """Check ``TF_CONFIG``, which may be missing or without a cluster.
 
     Raises:
-        InputError: it is no such JSON, or does not say which task of its cluster this is.
+        InputError: it is malformed, or has a cluster and does not state the task of this process.
     """
     if not (described := _described()).get("cluster"):
         return
@@ -95,13 +91,13 @@ def check_environment() -> None:
     if own is None and not (isinstance(task, Mapping) and task.get("type")):
         raise InputError(
             TF_CONFIG,
-            "has a cluster, and does not say which of its tasks this process is",
-            'add "task": {"type": "worker", "index": 0} beside "cluster"',
+            "has a cluster, and does not state the task of this process",
+            'add "task": {"type": "worker", "index": 0} next to "cluster"',
         )
 
 
 def parameter_servers() -> int:
-    """How many tasks the job ps of ``TF_CONFIG`` has; none where it is malformed."""
+    """The number of tasks in the job ps of ``TF_CONFIG``; 0 if it is malformed."""
     try:
         cluster, _ = from_environment()
     except InputError:
@@ -110,16 +106,16 @@ def parameter_servers() -> int:
 
 
 def environment_of(cluster: Addresses, job: str, task: int) -> dict[str, str]:
-    """The environment of a task: ``TF_CONFIG``."""
+    """The ``TF_CONFIG`` of a task."""
     spec = {name: [tasks[index] for index in sorted(tasks)] for name, tasks in cluster.items()}
     return {TF_CONFIG: json.dumps({"cluster": spec, "task": {"type": job, "index": task}})}
 
 
 def _described() -> Mapping[str, Any]:
-    """What ``TF_CONFIG`` holds; nothing where it is not set.
+    """The contents of ``TF_CONFIG``; empty if it is not set.
 
     Raises:
-        InputError: it is no JSON, or none of a mapping.
+        InputError: it is not JSON, or not a mapping.
     """
     try:
         described = json.loads(os.environ.get(TF_CONFIG) or "{}")
@@ -149,7 +145,7 @@ def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:
             return [(index, numbered[index]) for index in sorted(numbered)]
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str) and tasks:
         return list(enumerate(tasks))
-    raise InputError(name, f"the job {job} has no list of addresses", _FIX)
+    raise InputError(name, f"the job {job} lacks a list of addresses", _FIX)
 
 
 def _is_index(value: Any) -> bool:
@@ -186,12 +182,12 @@ def _own(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class RecordedServer:
-    """What a server was made with.
+    """The arguments of a ``tf.distribute.Server``.
 
     Attributes:
         cluster: the address of every task, by job and index.
-        job: of the program itself.
-        task: its index in the job.
+        job: the job of the server.
+        task: the index of the server in its job.
     """
 
     cluster: Addresses
@@ -200,7 +196,7 @@ class RecordedServer:
 
     @staticmethod
     def of(spec: Any, job: str, task: int) -> RecordedServer:
-        """The server of a task.
+        """Parse the arguments of a server.
 
         Raises:
             InputError: the cluster lacks the task.
@@ -216,15 +212,15 @@ class RecordedServer:
 
     @property
     def name(self) -> str:
-        """Such as ``/job:worker/task:0``."""
+        """The task, such as ``/job:worker/task:0``."""
         return f"/job:{self.job}/task:{self.task}"
 
     @property
     def target(self) -> str:
-        """What a session is given to connect to it."""
+        """The target for sessions that connect to the server."""
         return f"grpc://{self.cluster[self.job][self.task]}"
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other task, as with ``create_local_server``."""
+        """Whether the cluster has a single task, as with ``create_local_server``."""
         return sum(map(len, self.cluster.values())) == 1

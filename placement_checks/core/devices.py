@@ -1,9 +1,7 @@
-"""Device names: parse, merge and match them as TensorFlow does.
+"""Device names, parsed, merged and matched as TensorFlow does; the GPUs of this machine.
 
 Grammar: ``/job:J/replica:R/task:T/device:TYPE:I``, every part optional, ``*`` for "any", and the
 legacy short forms ``/cpu:0`` and ``/gpu:0`` (``tf.DeviceSpec.from_string``).
-
-How many GPUs there are on this machine, and how many a host can have.
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ _devices: WeakValueDictionary[_Parts, Device] = WeakValueDictionary()
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
 class Device:
-    """A whole or partial device name; a part that is ``None`` is not stated.
+    """A full or partial device name. Parts that the name does not state are ``None``.
 
     The type is upper case. Two spellings of one device are equal: ``/cpu:0``, ``CPU:0`` and
-    ``/device:CPU:0`` all parse to the same value. They come in the order of their parts, with
-    numbers as numbers, GPU 2 before GPU 10, and what is not stated first.
+    ``/device:CPU:0`` all parse to the same value. Devices are sorted by their parts, with GPU 2
+    before GPU 10, and unstated parts first.
 
-    There is one object for each value: all ops have some, which are compared and looked up again
-    and again, and that of objects is far quicker than that of their parts.
+    Equal devices are the same object. Every op has devices, and comparing objects is much faster
+    than comparing their parts.
     """
 
     job: str | None = None
@@ -67,10 +65,10 @@ class Device:
     @staticmethod
     @lru_cache(maxsize=65536)
     def parse(text: str) -> Device:
-        """Read a device name; empty parts, as in ``//cpu:0``, are passed over.
+        """Parse a device name; empty parts, as in ``//cpu:0``, are ignored.
 
         Raises:
-            InputError: it has a part that TensorFlow does not know, or one part twice.
+            InputError: the name has a part that TensorFlow does not know, or one part twice.
         """
         named: dict[str, str] = {}
         for part in filter(None, text.split("/")):
@@ -97,9 +95,9 @@ class Device:
         )
 
     def over(self, outer: Device) -> Device:
-        """This device inside the scope of ``outer``, which fills what this one leaves open.
+        """Merge this device with the device of an outer scope, which supplies unstated parts.
 
-        Part by part, as ``tf.DeviceSpec.make_merged_spec`` does it.
+        Works as ``tf.DeviceSpec.make_merged_spec`` does.
         """
         return Device(
             outer.job if self.job is None else self.job,
@@ -110,7 +108,7 @@ class Device:
         )
 
     def matches(self, pattern: Device) -> bool:
-        """Whether every part that ``pattern`` states is stated here, and the same."""
+        """Whether this name agrees with every part that ``pattern`` states."""
         return (
             (pattern.job is None or pattern.job == self.job)
             and (pattern.replica is None or pattern.replica == self.replica)
@@ -121,17 +119,17 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether its type is ``GPU``."""
+        """Whether the type is ``GPU``."""
         return self.type == "GPU"
 
     @property
     def task_device(self) -> Device:
-        """The task it belongs to, as a device without type and index."""
+        """The device's task, as a device without type and index."""
         return _task_device(self)
 
     @property
     def short(self) -> str:
-        """The name without the parts that are the local host's."""
+        """The name without the parts of the local host."""
         if self.job == "localhost" and not self.replica and not self.task:
             return str(Device(type=self.type, index=self.index))
         return str(self)
@@ -178,14 +176,14 @@ LOCALHOST = Device("localhost", 0, 0)
 
 
 MAX_GPUS = 256
-# Which GPUs are used: those of this machine where there are enough, none else, or simulated ones.
+# Which GPUs a run uses: real ones if there are enough (auto), only real ones, or simulated ones.
 Devices: TypeAlias = Literal["auto", "real", "simulated"]
 
 
 def local_gpus() -> tuple[int, ...]:
-    """The indices of the NVIDIA GPUs that this process may use, without asking TensorFlow.
+    """The indices of the NVIDIA GPUs that this process may use; empty without a driver.
 
-    Read from the device files of the driver and ``CUDA_VISIBLE_DEVICES``; empty without a driver.
+    Reads the device files of the driver and ``CUDA_VISIBLE_DEVICES``, and needs no TensorFlow.
     """
     numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
     present = sorted(int(number[1]) for number in numbers if number)
@@ -201,10 +199,10 @@ def local_gpus() -> tuple[int, ...]:
 
 
 def checked_gpus(count: int) -> int:
-    """``count``, if a host can have so many GPUs.
+    """Return ``count`` if it is a valid number of GPUs.
 
     Raises:
-        UsageError: it is not a whole number from 1 to 256.
+        UsageError: the number is not an integer from 1 to 256.
     """
     if isinstance(count, bool) or not isinstance(count, Integral):
         raise UsageError(

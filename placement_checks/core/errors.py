@@ -1,4 +1,4 @@
-"""The errors that a user gets where the input, and not the program under test, is at fault."""
+"""Errors caused by the input or the environment, not by a broken rule."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import traceback
 
 from placement_checks.util.text import printable
 
-DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of our own faults
+DEBUG = "PLACEMENT_CHECKS_DEBUG"  # environment variable: show tracebacks of internal errors
 
-# With one of these a message begins whose subject is the object.
+# A message that begins with one of these verbs has the object as its subject.
 _VERBS = frozenset(
     (
         *("answered", "are", "builds", "built", "calls", "came", "cannot", "could", "describes"),
@@ -24,9 +24,9 @@ class PlacementError(Exception):
 
     Attributes:
         object: the file, target, field or device that is at fault.
-        message: what is wrong with it: a sentence, or one that lacks the object as its subject,
+        message: the problem: a sentence, or the rest of a sentence that begins with the object,
             such as "is a folder".
-        fix: what to do about it, one sentence, or ``""``.
+        fix: the remedy, one sentence, or ``""``.
         details: further lines for a terminal, such as the frames of a user's own traceback.
     """
 
@@ -44,7 +44,7 @@ class PlacementError(Exception):
 
     @property
     def fault(self) -> str:
-        """The object with what is wrong with it, without the fix."""
+        """The object and the message, without the fix."""
         if not self.object:
             return self.message
         colon = "" if self.message.partition(" ")[0] in _VERBS else ":"
@@ -52,13 +52,13 @@ class PlacementError(Exception):
 
 
 class UsageError(PlacementError):
-    """An option or argument that makes no sense."""
+    """An invalid option or argument."""
 
     kind = "usage"
 
 
 class ConfigError(PlacementError):
-    """A field of ``[tool.placement_checks]`` or of a policy that makes no sense."""
+    """An invalid field of ``[tool.placement_checks]`` or of a policy."""
 
     kind = "config"
 
@@ -70,27 +70,27 @@ class InputError(PlacementError):
 
 
 class PlacerError(PlacementError):
-    """The placer process died, hung or could not be started."""
+    """The placer process ended, hung or could not be started."""
 
     kind = "internal"
 
 
 class CannotRun(Exception):
-    """A sound program cannot be run here; the rules on runs are then not checked."""
+    """A program cannot be run here, so that rules on runs are not checked."""
 
 
 def as_error(object: str, fault: BaseException) -> PlacementError:
-    """The error for an exception: itself if it was raised on purpose, else one of this package.
+    """Return a `PlacementError` unchanged; wrap any other exception in one.
 
     Args:
-        object: what was checked when it was raised.
-        fault: the exception; it becomes the cause of the error.
+        object: the program or file that was being processed.
+        fault: the exception, which becomes the cause of the error.
     """
     if isinstance(fault, PlacementError):
         return fault
     name, lines = type(fault).__name__, message_of(fault).splitlines()
     fix = f"set {DEBUG}=1 for the traceback, and report it"
-    # As text, since an error that comes from another process comes without its cause.
+    # As text, because errors from other processes lose their cause.
     details = "".join(traceback.format_exception(fault)) if DEBUG in os.environ else ""
     error = PlacementError(object, f"{name}: {lines[0]}" if lines else name, fix, details=details)
     error.__cause__ = fault

@@ -1,4 +1,4 @@
-"""All that a rule may look at: a placement, and what else is known of its program."""
+"""The evidence that rules judge: a placement, and further results for its program."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NOT_BUILT_FOR_ONE: Final = Missing("it was not built for one GPU")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
-    """What is known of one program. Each part is there, or a `Missing` that says why it is not.
+    """All results for one program. A part that is not available is a `Missing` with the reason.
 
-    It is compared as its placement is: ``place(before) == place(after)``.
+    Evidence is equal if its placement is: ``place(before) == place(after)``.
 
     Attributes:
-        placement: where its ops are.
-        program: what its builder made.
-        single_gpu: what the same program requests when it is built for one GPU.
-        reference: what the reference, a program for one GPU, requests.
-        measurement: what running the program and its reference gave.
-        trace: what some steps of the program did when.
-        policy: what the program does differently on purpose, ``{rule: {field: value}}``.
+        placement: the devices of all ops.
+        program: the program as it was built.
+        single_gpu: the devices that the same program requests if built for one GPU.
+        reference: the devices that the reference, a program for one GPU, requests.
+        measurement: gradients and weights of the program and its reference, from runs.
+        trace: timelines of some steps of the program.
+        policy: deviations that the program declares, ``{rule: {field: value}}``.
     """
 
     placement: Placement
@@ -57,10 +57,10 @@ class Evidence:
 
     @staticmethod
     def of(evidence: Evidence | Placement) -> Evidence:
-        """The evidence itself, or that of a placement alone, such as a log's.
+        """Return evidence unchanged; wrap a placement, such as one from a log.
 
         Raises:
-            UsageError: it is neither, but for example a builder that was not placed.
+            UsageError: the object is neither, for example a builder that was not placed.
         """
         if isinstance(evidence, Evidence):
             return evidence
@@ -80,20 +80,20 @@ class Evidence:
 
     @property
     def variables(self) -> Variables:
-        """The variables among them."""
+        """The variables of the placement."""
         return self.placement.variables
 
     @property
     def machine(self) -> Machine | None:
-        """The devices it was placed on; None for a placement that was only requested."""
+        """The machine of the placement; None if no devices were assigned."""
         return self.placement.machine
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a report says of the program beside the rules."""
+        """Notes on the program for reports, besides the verdicts."""
         return self.program.notes if self.program else ()
 
     @property
     def placer(self) -> Placer | None:
-        """Who assigned the devices: ``phantom``, ``session``, ``log``, or None."""
+        """The source of assigned devices: ``phantom``, ``session``, ``log``, or None."""
         return self.placement.placer

@@ -1,23 +1,18 @@
-"""Machines: the devices that a program is placed on. They need not exist.
+"""Machines: hosts and clusters with the devices that a program is placed on. They need not exist.
 
-`machine_text` has the form in which they are written, as in ``ps*2; worker*64: gpu*8``. Two more
-forms are::
-
-    this                           this machine
-    TF_CONFIG                      the cluster that this environment variable describes
-
-`Machine.of_cluster` takes a ``ClusterSpec``.
-
-Tasks: the processes of a machine, and the text form that describes them.
-
-A machine is written as groups of equal tasks, ``;`` between them::
+A machine consists of tasks, which are processes. Its text form is a list of groups of equal
+tasks, separated by ``;``::
 
     gpu*2                          one host with CPU:0 and two GPUs
     cpu*2, gpu*4                   one host with two CPU devices and four GPUs
-    ps*2; worker*64: gpu*8         two parameter servers, 64 workers of eight GPUs
-    worker/task:3: gpu*8           a task whose job has no others, or not all of them
-    …; master=worker/task:1        the task whose server sessions are opened on
+    ps*2; worker*64: gpu*8         two parameter servers, 64 workers with eight GPUs each
+    worker/task:3: gpu*8           a single task
+    …; master=worker/task:1        the task with the server for sessions
     dgx-1, worker*64: dgx-1        a preset
+    this                           this machine
+    TF_CONFIG                      the cluster in this environment variable
+
+`Machine.of_cluster` converts a ``ClusterSpec``.
 """
 
 from __future__ import annotations
@@ -56,24 +51,24 @@ _MASTER = re.compile(r"master\s*=\s*([A-Za-z][A-Za-z0-9_]*)/task:(\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One process of a machine: a job's name, the task's index, how many devices of each type."""
+    """A process of a machine: its job, its index, and the number of devices of each type."""
 
     job: str
     index: int
     devices: tuple[tuple[str, int], ...]
 
     def device_names(self) -> Iterable[Device]:
-        """Its devices, named in full, CPUs first."""
+        """The full names of the devices, CPUs first."""
         for kind, count in self.devices:
             for index in range(count):
                 yield Device(self.job, 0, self.index, kind, index)
 
 
 def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
-    """The tasks that a text describes, and the job and index of the master that it states.
+    """Parse the text form into tasks, and the job and index of a stated master.
 
     Raises:
-        UsageError: a malformed group, or counts out of range.
+        UsageError: a group is malformed, or a count is out of range.
     """
     text = PRESETS.get(text.strip(), text)
     tasks: list[Task] = []
@@ -91,12 +86,12 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
 
 
 def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
-    """The devices of a task: ``(type, count)``, with GPUs only where there are some."""
+    """The devices of a task as ``(type, count)``. GPUs are left out if their number is 0."""
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 
 
 def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
-    """The tasks of one group; a job that ``after`` has already goes on counting."""
+    """The tasks of one group. Indices continue those of the same job in ``after``."""
     if _counts(group) is not None:
         if after:
             raise malformed(whole, f"'{group}' names no job")
@@ -122,13 +117,13 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
 
 
 def _check_spelling(job: str, count: str | None, whole: str) -> None:
-    """Refuse a device or preset that is misspelled, which would be a job of CPU tasks.
+    """Refuse a misspelled device type or preset, which would be read as a job of CPU tasks.
 
     Raises:
-        UsageError: the name is like one of theirs, and no devices are stated.
+        UsageError: the name is similar to a device type or preset, and no devices are stated.
     """
     name, digits = re.fullmatch(r"(.*?)x?(\d*)", job.lower()).groups()  # type: ignore[union-attr]
-    for near in close_matches(name, _TYPES, cutoff=0.66):  # two letters of three
+    for near in close_matches(name, _TYPES, cutoff=0.66):  # two characters of three
         number = count or digits or "1"
         raise UsageError(
             f"machine '{whole}'",
@@ -141,17 +136,17 @@ def _check_spelling(job: str, count: str | None, whole: str) -> None:
 
 
 def _unlike_a_group(group: str, whole: str) -> str:
-    """Why a group cannot be read."""
+    """The reason why a group is malformed."""
     near = close_matches(group, [*PRESETS, "this", TF_CONFIG], cutoff=0.8)
     if group == whole.strip() and near:
         return f"is not a preset, '{near[0]}' is"
     if re.fullmatch(r"[A-Za-z]\w*", group):
-        return f"'{group}' has no number of tasks, write {group}*1"
+        return f"'{group}' lacks a number of tasks, write {group}*1"
     return f"'{group}' is not a group of tasks"
 
 
 def _counts(text: str) -> dict[str, int] | None:
-    """How many devices of each type ``cpu*2, gpu*4`` lists; None where it is no such list."""
+    """The number of devices of each type in ``cpu*2, gpu*4``; None for any other text."""
     counts: dict[str, int] = {}
     for part in text.split(","):
         match = _COUNTED.fullmatch(part.strip())
@@ -205,8 +200,8 @@ class Machine:
     """The tasks of one host or of a cluster.
 
     Attributes:
-        tasks: all of them.
-        stated_master: the job and index of `master`, where it is not the usual one.
+        tasks: all tasks.
+        stated_master: the job and index of `master`; None for the default.
     """
 
     tasks: tuple[Task, ...]
@@ -219,15 +214,15 @@ class Machine:
 
     @staticmethod
     def parse(text: str, gpus: int = 2) -> Machine:
-        """Read the written form (`machine_text`), ``this`` or ``TF_CONFIG``; `str` writes it.
+        """Parse the text form of a machine. `str` is the inverse.
 
         Args:
             text: the machine.
-            gpus: of each worker, where it is TF_CONFIG, which does not say.
+            gpus: the number of GPUs of each worker, for ``TF_CONFIG``, which does not state it.
 
         Raises:
-            UsageError: an unknown preset, a malformed group, or counts out of range.
-            InputError: TF_CONFIG describes no cluster.
+            UsageError: a preset is unknown, a group is malformed, or a count is out of range.
+            InputError: ``TF_CONFIG`` describes no cluster.
         """
         if text.strip() == "this":
             return Machine.local(len(local_gpus()))
@@ -246,28 +241,29 @@ class Machine:
 
     @staticmethod
     def of_cluster(spec: Any, gpus: int = 2) -> Machine:
-        """The machine of a ``tf.train.ClusterSpec``, or of a mapping that makes one.
+        """Convert a ``tf.train.ClusterSpec``, or an equivalent mapping.
 
         Args:
-            spec: which jobs and tasks there are; it does not say which devices they have.
-            gpus: of each task of a job called worker or chief; the others have a CPU.
+            spec: the jobs and tasks. It does not state their devices.
+            gpus: the number of GPUs of each task of a job called worker or chief. Other tasks have
+                a CPU only.
 
         Raises:
-            InputError: it is malformed, two tasks have the same address, or an index is beyond
-                10,000.
+            InputError: the spec is malformed, two tasks have the same address, or an index is
+                10,000 or more.
             UsageError: ``gpus`` is below 1 or above 256.
         """
         return _of_addresses(cluster_spec.addresses(spec), gpus)
 
     @staticmethod
     def smallest(requested: Iterable[Device], gpus: int) -> Machine:
-        """The smallest machine that has every job and task that ``requested`` names.
+        """The smallest machine with every job and task that ``requested`` names.
 
-        Tasks of which a GPU is requested, and those of a job called worker or chief, have ``gpus``
-        GPUs, the others only a CPU. Without a job it is one host.
+        A task has ``gpus`` GPUs if one of its GPUs is requested, or if its job is called worker or
+        chief. Other tasks have a CPU only. Without jobs the machine is one host.
 
         Raises:
-            UsageError: a task's index is beyond 10,000.
+            UsageError: the index of a task is 10,000 or more.
         """
         highest: dict[str, int] = {}
         computing: set[tuple[str, int]] = set()
@@ -298,10 +294,10 @@ class Machine:
 
     @staticmethod
     def having(devices: Iterable[Device]) -> Machine:
-        """The smallest machine that has these devices, all named in full, and a CPU a task.
+        """The smallest machine with these devices, given by full names, and a CPU in each task.
 
         Raises:
-            InputError: the index of a device or task is beyond 10,000.
+            InputError: the index of a device or task is 10,000 or more.
         """
         counts: dict[tuple[str, int], dict[str, int]] = {}
         for device in devices:
@@ -320,12 +316,12 @@ class Machine:
         )
 
     def with_one_gpu_each(self, requested: Iterable[Device]) -> Machine:
-        """The same cluster with one GPU a task, if no task is asked for a second one.
+        """The same cluster with one GPU per task, if no second GPU of a task is requested.
 
-        A host stays as it is, and so does a cluster of which no GPU is requested.
+        A single host is unchanged, and a cluster without requested GPUs too.
 
         Args:
-            requested: the devices that a program asks for.
+            requested: the devices that a program requests.
         """
         highest = max((device.index or 0 for device in requested if device.is_gpu), default=None)
         if self.is_local or highest != 0:
@@ -340,14 +336,14 @@ class Machine:
 
     @cached_property
     def towers(self) -> int:
-        """How many towers a program builds for it: the GPUs of the task that has most, or 1."""
+        """The number of towers for the machine: the most GPUs of any task, at least 1."""
         return max([1, *(dict(task.devices).get("GPU", 0) for task in self.tasks)])
 
     @cached_property
     def master(self) -> Task:
-        """The task on whose server sessions are opened; the placer prefers its devices.
+        """The task with the server for sessions. The placer prefers its devices.
 
-        By default it is the first of the job chief or worker, or else of all.
+        By default the first task of the job chief or worker, or else the first of all.
         """
         if self.stated_master is not None:
             job, index = self.stated_master
@@ -358,21 +354,21 @@ class Machine:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """The devices of all tasks, named in full."""
+        """The full names of all devices."""
         return tuple(device for task in self.tasks for device in task.device_names())
 
     @cached_property
     def gpus(self) -> tuple[Device, ...]:
-        """The GPUs among them."""
+        """The full names of all GPUs."""
         return tuple(device for device in self.devices if device.is_gpu)
 
     @property
     def is_local(self) -> bool:
-        """Whether it is one host, whose ops need not name a job."""
+        """Whether the machine is one host, so that ops need not name a job."""
         return [(task.job, task.index) for task in self.tasks] == [("localhost", 0)]
 
     def has(self, pattern: Device) -> bool:
-        """Whether some device of the machine matches ``pattern``."""
+        """Whether a device of the machine matches ``pattern``."""
         return any(device.matches(pattern) for device in self.devices)
 
     @cached_property
@@ -384,7 +380,7 @@ class Machine:
         return indices
 
     def lacks(self, device: Device) -> str:
-        """In words, the job or task that ``device`` names and the machine lacks; or ``""``."""
+        """Describe the job or task of ``device`` if the machine lacks it; else ``""``."""
         if device.job is None:
             return ""
         if device.job not in self.jobs:
@@ -401,7 +397,7 @@ class Machine:
         )
 
     def fix_for(self, device: Device) -> str:
-        """A fix where the machine lacks the job or task that ``device`` names."""
+        """The fix if the machine lacks the job or task of ``device``."""
         near = nearest(device.job or "", list(self.jobs))
         if near and near != device.job:
             return f"did you mean /job:{near}?"

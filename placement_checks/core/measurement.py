@@ -1,4 +1,4 @@
-"""What was measured by running a program and its reference. Needs numpy and no TensorFlow."""
+"""Measurements from runs of a program and its reference. Needs numpy, and no TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 
 Array = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[np.float64]]
-# Numbers of the elements of an array; None for all of them.
+# Indices of elements of a flattened array; None for all elements.
 Elements: TypeAlias = "npt.NDArray[np.intp] | None"
 
 # The distance from 1 to the next number (IEEE 754; bfloat16 has 7 bits of fraction).
@@ -21,7 +21,7 @@ EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16"
 
 
 class Sample(NamedTuple):
-    """The gradients of the reference for some rows of a batch: those of each, by variable."""
+    """Gradients of the reference, by variable, for some rows of a batch."""
 
     rows: tuple[int, ...]
     gradients: Arrays
@@ -29,28 +29,28 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """One batch, given to both programs with equal variables.
+    """The gradients of both programs for one batch and equal variables.
 
-    All arrays are float64. Of a large gradient only some elements are kept: the largest, those
-    that differ most, and others at random.
+    Arrays are float64. Large gradients are sampled: the largest elements, the elements that differ
+    most, and random ones.
 
     Attributes:
-        rows: of the batch.
-        split: the rows of each tower, as the program is fed; empty where it splits the batch
-            itself.
-        expected, found: the gradients by variable, of the reference and of the program; those that
-            one of them does not have are left out.
-        noise: how far the gradients of the reference move if the rows are put in another order,
-            the largest absolute difference.
+        rows: the number of rows in the batch.
+        split: the rows that are fed to each tower; empty if the program splits the batch itself.
+        expected, found: by variable, the gradients of the reference and of the program. Variables
+            with a gradient in one of them only are left out.
+        noise: by variable, the largest absolute change of the reference's gradient if the rows
+            are in another order.
         start: the values of the variables.
         per_tower: the reference's gradients on the rows of each tower.
-        per_row: those on every row by itself; looked at only where something differs.
-        shifted: those with the rows of one input moved against the others, by what was done.
-        not_finite: the variables of the program whose gradient is NaN or infinite, each with the
-            first op that yields such a value and its source line.
-        elements: which elements are kept, by variable; all of those that are not named.
-        ratios: of the found to the expected values, by least squares over all elements; None if
-            there is none. Of variables that are not named all elements are kept.
+        per_row: the reference's gradients on single rows. Computed only if gradients differ.
+        shifted: by a description of the shift, the reference's gradients with the rows of one
+            input shifted against the others.
+        not_finite: by variable with a NaN or infinite gradient, the first op that produces such a
+            value, and its source line.
+        elements: by sampled variable, the indices of the elements.
+        ratios: by sampled variable, the ratio of found to expected values, by least squares over
+            all elements; None if it is undefined.
     """
 
     rows: int
@@ -70,19 +70,19 @@ class Trial:
 class VariableStep(NamedTuple):
     """One variable after one step of both programs.
 
-    Of a large one some elements are kept: the largest, those that change or differ most, and
-    others at random.
+    Large variables are sampled: the largest elements, the elements that change or differ most, and
+    random ones.
 
     Attributes:
-        start: its values before all steps.
-        expected: those of the reference after this step.
-        found: those of the program.
-        moved: the changes of both in this step; of a large variable, of elements at random.
-        noise: how far those of the reference move if the rows are put in another order.
-        certain: the elements whose gradient is never so near to zero that its sign may be noise;
-            None where that is not known.
-        ratio: of all found values after the step to those expected, by least squares, over the
-            certain elements; None if there is none.
+        start: the values before all steps.
+        expected: the values of the reference after this step.
+        found: the values of the program after this step.
+        moved: the changes of both programs in this step; random elements of a large variable.
+        noise: the change of the reference's values if the rows are in another order.
+        certain: a mask of elements with a gradient that is never so close to zero that its sign
+            may be noise; None if unknown.
+        ratio: the ratio of found to expected values by least squares over all certain elements;
+            None if it is undefined.
     """
 
     start: Array
@@ -100,12 +100,13 @@ NO_STEPS: Final = Missing("no step was taken")
 @final
 @dataclass(frozen=True)
 class Trajectory:
-    """Some training steps of both programs, from equal variables, with equal batches.
+    """Training steps of both programs, from equal variables, with equal batches.
 
     Attributes:
-        steps: of each step, the variables of the reference that the program has, too.
-        trained: the variables whose gradient the reference shows.
-        after: one more batch after the last step, from the variables of the reference.
+        steps: for each step, the variables that both programs have.
+        trained: the variables with a known gradient in the reference.
+        after: the gradients for one more batch after the last step, from the reference's
+            variables.
     """
 
     steps: Sequence[Mapping[str, VariableStep]] = field(repr=False)
@@ -116,29 +117,29 @@ class Trajectory:
 @final
 @dataclass(frozen=True)
 class Measurement:
-    """What running a program and its reference gave.
+    """The results of running a program and its reference.
 
     Attributes:
-        reference: what the reference is called.
+        reference: the name of the reference.
         devices: ``real`` or ``simulated``.
-        towers: how many towers the program has.
-        strategy: the class of the strategy that adds up their gradients; ``""`` without one.
-        dtypes: of the variables, by name.
-        precisions: the coarsest dtype in which the gradient of a variable is computed.
-        trials: one or more batches; the gradients of each.
-        scale: what the program's gradients were divided by, as it declares.
-        trajectory: some steps.
-        unread: variables whose gradient cannot be read, and why.
-        missing: variables that get a gradient in one of the programs only: True if in the
-            reference.
-        changed: variables whose gradient is clipped, or else changed, before it is applied.
-        races: variables whose value after a step hangs on a race in one of the programs, each with
-            the variable that is read before or after its update.
+        towers: the number of towers of the program.
+        strategy: the class of the strategy that sums gradients; ``""`` without one.
+        dtypes: the dtype of each variable.
+        precisions: by variable, the coarsest dtype in the computation of its gradient.
+        trials: the gradients for one or more batches.
+        scale: the number that the program's gradients were divided by, as it declares.
+        trajectory: some training steps.
+        unread: by variable with an unreadable gradient, the reason.
+        missing: variables that get a gradient in one program only: True for the reference.
+        changed: variables with a gradient that is clipped, or otherwise changed, before it is
+            applied.
+        races: by variable with a value that depends on a race, the variable that is read before or
+            after its update.
         optimizers: the types of the ops that apply the gradients.
-        updates: the op of the program that updates a variable, by variable.
-        notes: what a reader should know.
+        updates: by variable, the op of the program that updates it.
+        notes: notes for readers.
         saved: the file that replays the case; ``""`` if nothing differed.
-        saved_bytes: its size.
+        saved_bytes: the size of that file.
     """
 
     reference: str
@@ -162,5 +163,5 @@ class Measurement:
 
 
 def largest(values: Array) -> float:
-    """The largest absolute value; 0 for no values."""
+    """The largest absolute value; 0 for an empty array."""
     return float(np.max(np.abs(values), initial=0.0))

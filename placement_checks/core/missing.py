@@ -1,4 +1,4 @@
-"""A value that is not known, with the reason and what to do about it."""
+"""Values that are not known, with reason and fix."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why something is not known. It is false, so that ``if evidence.trace:`` narrows the type.
+    """The reason why a value is not known.
+
+    It is false, so that ``if evidence.trace:`` narrows the type.
 
     Attributes:
         reason: a clause, such as "no reference is given".
-        fix: what to do about it, such as ``--reference TARGET --batch TARGET``; or ``""``.
+        fix: the remedy, such as ``--reference TARGET --batch TARGET``; or ``""``.
     """
 
     reason: str
@@ -26,6 +28,6 @@ class Missing:
 
 
 class NotApplicable(Missing):
-    """That a program has one tower, where a rule compares two."""
+    """The reason why a rule that compares towers does not apply: there is one tower."""
 
     __slots__ = ()

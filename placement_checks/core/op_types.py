@@ -1,7 +1,7 @@
-"""What TensorFlow's op types do: which hold variables, pass values on, draw random numbers …
+"""Properties of TensorFlow's op types: which hold variables, pass values on, draw random numbers …
 
-The only place where op types are named. A set has what TensorFlow 2.15 and 2.21 register; a
-pattern stands only for a family to which releases, or libraries of users, add.
+Op types are named in this module only. Sets list the types that TensorFlow 2.15 and 2.21 register.
+Patterns are used for families that new releases, or libraries of users, extend.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ RESOURCE_VARIABLES = frozenset({VARIABLE_HANDLE})
 # Grappler, TensorFlow's graph optimizer, knows AutoReloadVariable; the registry does not.
 REF_VARIABLES = frozenset({"VariableV2", "Variable", "AutoReloadVariable"})
 VARIABLES = RESOURCE_VARIABLES | REF_VARIABLES
-# They read a resource variable: all of it, or rows of it.
+# Reads of resource variables: of the whole variable, and of rows.
 VARIABLE_READS = frozenset({"ReadVariableOp"})
 VARIABLE_LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
-# Whether a resource or ref variable has a value.
-INITIALISATION_TESTS = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
+# Tests whether a resource or ref variable is initialized.
+INITIALIZATION_TESTS = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
 
 # --- Updates of variables ---
 
-# They add to a variable.
+# Additions to a variable.
 ADDITIONS = frozenset({"AssignAdd", "AssignAddVariableOp"})
-# They change the whole variable.
+# Changes of a whole variable.
 ASSIGNS = ADDITIONS | {
     *("Assign", "AssignVariableOp", "AssignSub", "AssignSubVariableOp"),
     "AssignVariableXlaConcatND",
 }
-# They set what they change to a value, whatever it was before.
+# Changes to a value that does not depend on the old one.
 OVERWRITES = frozenset(
     [
         *("Assign", "AssignVariableOp", "AssignVariableXlaConcatND", "StridedSliceAssign"),
@@ -53,7 +53,7 @@ _GRADIENT_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*")
 
 @cache
 def is_gradient_update(kind: str) -> bool:
-    """Whether it is an optimiser's update, such as ApplyAdam; libraries add to them."""
+    """Whether the type is an optimizer's update, such as ApplyAdam. Libraries add such types."""
     return _GRADIENT_UPDATE.fullmatch(kind) is not None
 
 
@@ -62,21 +62,21 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
-# It passes several values on, each as its own output.
+# Passes several values on, each as an output.
 IDENTITY_N = "IdentityN"
-# They take a variable, beside its updates, and compute nothing with its value; the last three
-# add a gradient to an accumulator. What takes an output of an IdentityN reads by itself.
-NOT_A_READ = INITIALISATION_TESTS | {
+# Besides updates, consumers of a variable that compute nothing with its value. The last three add
+# a gradient to an accumulator. A consumer of an IdentityN's output is a read of its own.
+NOT_A_READ = INITIALIZATION_TESTS | {
     IDENTITY_N,
     *("Save", "SaveSlices", "SaveV2", "VariableShape"),
     *("DestroyResourceOp", "DestroyTemporaryVariable", "AccumulatorApplyGradient"),
     *("SparseAccumulatorApplyGradient", "ResourceAccumulatorApplyGradient"),
 }
 
-# They yield what was saved in a checkpoint.
+# Values from a checkpoint.
 RESTORES = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
 
-# --- Other state that is kept from one run to the next, behind a handle ---
+# --- Other state, behind a handle, that persists between runs ---
 
 # Not ops that only look one up, such as IteratorFromStringHandle.
 ITERATORS = frozenset(
@@ -86,7 +86,7 @@ ITERATORS = frozenset(
         *("MultiDeviceIterator", "AnonymousMultiDeviceIterator", "AnonymousMultiDeviceIteratorV3"),
     ]
 )
-# They give a dataset to an iterator; the dataset is the first input.
+# Assign a dataset, the first input, to an iterator.
 ITERATOR_INITIALISERS = frozenset({"MakeIterator", "MultiDeviceIteratorInit"})
 QUEUES = frozenset(
     [
@@ -103,11 +103,11 @@ TABLES = frozenset(
         *("AnonymousMutableHashTableOfTensors", "AnonymousMutableDenseHashTable"),
     ]
 )
-# They collect gradients until there are enough.
+# Accumulators of gradients.
 ACCUMULATORS = frozenset(
     {"ConditionalAccumulator", "SparseConditionalAccumulator", "ResourceConditionalAccumulator"}
 )
-# They read records from files.
+# Readers of records in files.
 READERS = frozenset(
     [
         *("TFRecordReader", "TFRecordReaderV2", "TextLineReader", "TextLineReaderV2"),
@@ -115,23 +115,23 @@ READERS = frozenset(
         *("WholeFileReader", "WholeFileReaderV2", "IdentityReader", "IdentityReaderV2"),
     ]
 )
-# Not Stage: what it stores is found by name, without a handle.
+# Not Stage, which stores values under a name, without a handle.
 _OTHER_HOLDERS = {"Barrier", "Stack", "StackV2", "TensorArray", "TensorArrayV2", "TensorArrayV3"}
 STATE_HOLDERS = VARIABLES | ITERATORS | QUEUES | TABLES | ACCUMULATORS | READERS | _OTHER_HOLDERS
 
 
 def holds_state(kind: str) -> bool:
-    """Whether an op holds state; TensorFlow's macro gives handles of libraries this suffix."""
+    """Whether an op holds state. TensorFlow's macro gives handles of libraries this suffix."""
     return kind in STATE_HOLDERS or kind.endswith("HandleOp")
 
 
-# --- Input: where examples come from ---
+# --- Input: sources of examples ---
 
-# Those without a default must be fed.
+# PlaceholderWithDefault need not be fed.
 PLACEHOLDER = "Placeholder"
 PLACEHOLDERS_TO_FEED = frozenset({PLACEHOLDER, "PlaceholderV2"})
 PLACEHOLDERS = PLACEHOLDERS_TO_FEED | {"PlaceholderWithDefault"}
-# Each run yields the next examples of a pipeline.
+# Each run returns the next examples of a pipeline.
 PIPELINE_OUTPUTS = frozenset(
     [
         *("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"),
@@ -149,15 +149,15 @@ PIPELINE_OUTPUTS = frozenset(
         *("InfeedDequeue", "InfeedDequeueTuple"),
     ]
 )
-# The next element of an iterator, if it has one; the others ask that, and open it.
+# The next element of an iterator as an optional, and ops that test and open optionals.
 OPTIONAL_ELEMENT = "IteratorGetNextAsOptional"
 HAS_VALUE, OPTIONAL_VALUE = "OptionalHasValue", "OptionalGetValue"
 EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS | {OPTIONAL_VALUE}
-# They yield accumulated gradients: not examples, but computed from them.
+# Accumulated gradients, which are computed from examples.
 GRADIENT_OUTPUTS = frozenset(
     {"AccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorTakeGradient"}
 )
-# Of images, audio and records; not DecodeRaw and DecodePaddedRaw, whose input is numbers.
+# Decoders of images, audio and records. Not DecodeRaw and DecodePaddedRaw, which decode numbers.
 DECODERS = frozenset(
     [
         *("DecodeJpeg", "DecodeAndCropJpeg", "DecodePng", "DecodeGif", "DecodeBmp", "DecodeImage"),
@@ -165,13 +165,13 @@ DECODERS = frozenset(
         *("DecodeCSV", "DecodeCompressed", "DecodeJSONExample", "DecodeProtoV2"),
     ]
 )
-# They read input, as datasets do (`is_dataset`).
+# Readers of input, besides datasets (`is_dataset`).
 PIPELINE_OPS = ITERATORS | QUEUES | READERS | DECODERS | {"ReadFile"}
-# A dataset that a function generates, which may call a pipeline on another device.
+# A dataset from a generator function, which may call a pipeline on another device.
 GENERATOR_DATASET = "GeneratorDataset"
 ONE_SHOT_ITERATOR = "OneShotIterator"
 SHARD_DATASET = "ShardDataset"
-# What MultiDeviceIterator and prefetch_to_device build on a device, to prefetch batches.
+# Ops that MultiDeviceIterator and prefetch_to_device build on a device to prefetch batches.
 PREFETCHERS = ITERATORS | {
     *(GENERATOR_DATASET, "PrefetchDataset", "OptionsDataset", "ModelDataset"),
     "MaxIntraOpParallelismDataset",
@@ -180,28 +180,28 @@ _DATASET = re.compile(r"(?!InitializeTable).*Dataset(V\d)?")
 
 
 def is_dataset(kind: str) -> bool:
-    """Whether an op of this type makes or transforms a dataset; releases add to them."""
+    """Whether the type creates or transforms a dataset. New releases add such types."""
     return _DATASET.fullmatch(kind) is not None
 
 
-# --- What passes its first input on unchanged ---
+# --- Ops that pass their first input on unchanged ---
 
 IDENTITY = "Identity"
 IDENTITIES = frozenset({IDENTITY, IDENTITY_N})
 # Control flow v1: into a loop, and to one of two outputs.
 ENTERS = frozenset({"Enter", "RefEnter"})
 SWITCHES = frozenset({"Switch", "RefSwitch"})
-# A handle or reference. Not Merge and Exit, whose value a loop may have changed, nor
+# For handles and references. Not Merge and Exit, as a loop may have changed the value, nor
 # NextIteration, which leads back into its own loop.
 PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
-# Values too. Not IdentityN, which has several.
+# For values too. Not IdentityN, which has several.
 PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
-# It changes only the dtype; it is in none of the sets above.
+# Changes the dtype only. In none of the sets above.
 CAST = "Cast"
-# They hand a variable's value to what computes with it.
+# Pass the value of a variable to the ops that compute with it.
 PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}
 
-# --- What reads only the shape of a value ---
+# --- Ops that read only the shape of a value ---
 
 SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
@@ -209,40 +209,40 @@ SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 # --- Sums, products and parts of tensors ---
 
 ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
-# They have no kernel: TensorFlow makes others of them before it places a graph.
+# Without kernels: TensorFlow replaces them before it places a graph.
 REWRITTEN = frozenset({"AccumulateNV2"})
-# TensorFlow adds up gradients of rows of a variable by joining them (gradients_util.py).
+# TensorFlow sums gradients of rows of a variable by concatenation (gradients_util.py).
 JOINS = frozenset({"Concat", "ConcatV2"})
 # The factor may be the first or the second input.
 PRODUCTS = frozenset({"Mul", "MulNoNan"})
-# By the second input.
+# Division by the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
 SCALES = PRODUCTS | DIVISIONS
-# They bound every value of a tensor.
+# Limits for every value of a tensor.
 BOUNDS = frozenset({"Minimum", "Maximum", "ClipByValue"})
-# They normalise by the mean and variance of the rows.
+# Normalization by mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 SUM, MEAN, PROD, NEGATION, STACK = "Sum", "Mean", "Prod", "Neg", "Pack"
 ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
-# tf.global_norm adds these up: half the sum of squares.
+# Half the sum of squares, as used by tf.global_norm.
 SUM_OF_SQUARES = "L2Loss"
-# They take a part of a tensor: the index of that input; the other inputs say which part.
+# Slices, with the index of the sliced input. The other inputs select the part.
 CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
-# Which of their inputs says where a part ends, or how large it is.
+# The index of the input with the end or the size of the part.
 ENDS_OF_CUTS: Mapping[str, int] = {"StridedSlice": 2, "Slice": 2, "SplitV": 1}
-# They take parts too, but the model may compute which, as the gate of a mixture of experts.
+# Slices too, but the model may compute the part, as the gate of a mixture of experts does.
 PARTITIONS = frozenset({"DynamicPartition"})
-# They look rows up, any number of times each: not parts, where the table holds weights.
+# Lookups of rows, with repetitions: not slices if the table holds weights.
 GATHERS = frozenset({"Gather", "GatherV2"})
-# They put rows in another order.
+# Permutations of rows.
 REORDERS = frozenset({"Roll", "Reverse", "ReverseV2", "ReverseSequence", "RandomShuffle"})
-# They change only the shape.
+# Changes of the shape only.
 RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
-# They yield what they are given where it is in memory: later changes of a ref variable too.
+# Outputs that share memory with the input: later changes of a ref variable show.
 PASSES_BUFFER = PASSES_VALUE | IDENTITIES | {"Merge", *(RESHAPES - {"Transpose"})}
-# The loss of several parts, or their mean, is made with these.
+# Ops that combine the losses of several parts.
 SUMS_UP = ADDS | JOINS | SCALES | RESHAPES | IDENTITIES | {SUM, MEAN, NEGATION, STACK, CAST}
-# They add up or scale, the same for every row of a batch, or move rows.
+# Sums and scalings that are the same for every row of a batch, and permutations of rows.
 LINEAR = frozenset(
     [
         *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES),
@@ -251,25 +251,25 @@ LINEAR = frozenset(
     ]
 )
 
-# --- What computes nothing ---
+# --- Ops that compute nothing ---
 
 NO_OP = "NoOp"
 CONST = "Const"
 EXITS = frozenset({"Exit", "RefExit"})
 NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
-# They hold, read or pass on values, or order other ops.
+# Hold, read or pass on values, or order other ops.
 NO_COMPUTATION = frozenset(
     [
-        *(VARIABLES | VARIABLE_READS | INITIALISATION_TESTS | PLACEHOLDERS),
+        *(VARIABLES | VARIABLE_READS | INITIALIZATION_TESTS | PLACEHOLDERS),
         *(PASSES_VALUE | EXITS | NEXT_ITERATIONS | IDENTITIES),
         *(NO_OP, CONST, "Merge", "LoopCond", "ControlTrigger", "VariableShape"),
         *("Assign", "AssignVariableOp"),
     ]
 )
-# They hold a graph together: of how many there are, releases and harmless changes decide.
+# Glue of a graph. Their number differs between releases and after harmless changes.
 GLUE = frozenset(
     [
-        *(IDENTITIES | SHAPE_ONLY | RESHAPES | JOINS | VARIABLE_READS | INITIALISATION_TESTS),
+        *(IDENTITIES | SHAPE_ONLY | RESHAPES | JOINS | VARIABLE_READS | INITIALIZATION_TESTS),
         *(CONST, NO_OP, CAST, STACK, SUM, "StopGradient", "PreventGradient", "GuaranteeConst"),
         *(
             "StridedSlice",
@@ -283,7 +283,7 @@ GLUE = frozenset(
         *("ConcatOffset", "DynamicStitch", "InvertPermutation", "FloorDiv", "Maximum", "Prod"),
     ]
 )
-# TensorFlow adds them to the graphs that it runs on each device.
+# Added by TensorFlow to the graphs that it runs on each device.
 SENDS = frozenset({"Send", "_Send", "_HostSend"})
 RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
 
@@ -295,10 +295,10 @@ BRANCHES = TWO_WAY_BRANCHES | {"Case", "StatelessCase"}
 FUNCTION_CALL = "StatefulPartitionedCall"
 FUNCTION_CALLS = frozenset({"PartitionedCall", FUNCTION_CALL})
 CALLS = LOOPS | BRANCHES | FUNCTION_CALLS
-# They may contain a step. Not loops: one iteration is a step, not the loop.
+# May contain a step. Not loops, as one iteration is a step.
 GROUPS = IDENTITIES | {NO_OP, "If", "Case", "StatefulPartitionedCall"}
-# Each yields a combination of the inputs of all ops of its group. Not NcclReduce, which has all
-# inputs itself, nor broadcasts, where one op gives the value.
+# Combine the inputs of all ops of a group. Not NcclReduce, which has all inputs itself, nor
+# broadcasts, which take the value of one op.
 COLLECTIVES = frozenset(
     [
         *("NcclAllReduce", "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3"),
@@ -306,12 +306,12 @@ COLLECTIVES = frozenset(
         *("CollectiveAllToAllV2", "CollectiveAllToAllV3"),
     ]
 )
-# Of these, two that reduce, and one that joins rows; the last two are given the number of devices,
-# the group and the instance as inputs. Their first versions have them as attributes.
+# Two of these reduce, and one concatenates rows. The second versions have the number of devices,
+# the group key and the instance key as inputs, the first versions as attributes.
 NCCL_REDUCE, COLLECTIVE_REDUCE = "NcclAllReduce", "CollectiveReduceV2"
 COLLECTIVE_GATHER = "CollectiveGatherV2"
 COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1 = "CollectiveReduce", "CollectiveGather"
-# They bring values of several devices together, or spread one, on none of them alone.
+# Combine values of several devices, or distribute one, on no single device.
 AMONG_DEVICES = COLLECTIVES | {
     *("NcclReduce", "_NcclReduceRecv", "_NcclReduceSend"),
     *("NcclBroadcast", "_NcclBroadcastRecv", "_NcclBroadcastSend"),
@@ -321,7 +321,7 @@ AMONG_DEVICES = COLLECTIVES | {
 
 # --- Random numbers ---
 
-# With a seed in two attributes, and a state of their own that advances.
+# With a seed in two attributes, and a state that advances.
 RANDOM_SEEDED = frozenset(
     [
         *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
@@ -330,7 +330,7 @@ RANDOM_SEEDED = frozenset(
         *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
     ]
 )
-# Seeded too; a set of their own, as towers may share the sampled classes on purpose.
+# Seeded too. A separate set, as towers may share the sampled classes on purpose.
 CANDIDATE_SAMPLERS = frozenset(
     [
         *("AllCandidateSampler", "UniformCandidateSampler", "LogUniformCandidateSampler"),
@@ -338,7 +338,7 @@ CANDIDATE_SAMPLERS = frozenset(
         "ThreadUnsafeUnigramCandidateSampler",
     ]
 )
-# With the state of a generator, which is a variable. Not RngReadAndSkip, which only yields it.
+# With the state of a generator, which is a variable. Not RngReadAndSkip, which returns the state.
 RANDOM_WITH_GENERATOR = frozenset(
     [
         *("StatefulUniform", "StatefulUniformInt", "StatefulUniformFullInt"),
@@ -346,9 +346,9 @@ RANDOM_WITH_GENERATOR = frozenset(
         "StatefulRandomBinomial",
     ]
 )
-# They draw new numbers in every run.
+# New numbers in every run.
 RANDOM_STATEFUL = RANDOM_SEEDED | CANDIDATE_SAMPLERS | RANDOM_WITH_GENERATOR
-# Their numbers follow from a seed, or a key made from one: the index of that input.
+# Numbers from a seed, or a key made from a seed, with the index of that input.
 RANDOM_STATELESS: Mapping[str, int] = {
     **dict.fromkeys(
         [
@@ -370,7 +370,7 @@ RANDOM = RANDOM_STATEFUL | RANDOM_STATELESS.keys()
 
 # --- Summaries ---
 
-# They write themselves; the others yield what the program writes.
+# Write themselves. The others return a summary that the program writes.
 SUMMARY_WRITES = frozenset(
     [
         *("WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary"),
@@ -381,11 +381,11 @@ SUMMARIES = SUMMARY_WRITES | {
     *("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary", "AudioSummaryV2"),
     *("TensorSummary", "TensorSummaryV2"),
 }
-# Always of one number; for WriteSummary only its metadata says of what.
+# Summaries of one number. The kind of a WriteSummary is in its metadata only.
 SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
 MERGE_SUMMARY = "MergeSummary"
-# What they write, print, test or save is for people, or for the next run: no GPU has a part in it.
-# Not Print, which passes on a value of the model.
+# Write, print, test or save for people, or for the next run, without need for a GPU. Not Print,
+# which passes on a value of the model.
 FOR_PEOPLE = SUMMARIES | {MERGE_SUMMARY, "Assert", "PrintV2"}
 SAVERS = RESTORES | {
     *("Save", "SaveSlices", "SaveV2"),

@@ -1,6 +1,6 @@
-"""A placement: for every op the device that the program requested, and the assigned one.
+"""Placements: the requested and the assigned device of every op of a program.
 
-Needs no TensorFlow: `loading` reads placements from graphs, a test can build one by hand.
+Needs no TensorFlow: the room `graph` reads placements from graphs, and tests build them by hand.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 NOT_ASKED: Final = Missing("no placer was asked")
-Placer = Literal["phantom", "session", "log"]  # who assigned devices
-MAX_REFUSALS = 50  # in one graph; the placer stops at each, and is then asked again
+Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
+MAX_REFUSALS = 50  # per graph; the placer stops at each refusal, and is run again
 
 
 class Op(NamedTuple):
     """One op.
 
     Attributes:
-        name: unique in the graph; ops of a function body are named ``call/body op``.
+        name: the name, unique in the graph. Ops in a function body are named ``call/body op``.
         type: TensorFlow's op type, such as ``MatMul``.
-        requested: the device that the program requested; false where it requested none.
-        inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as a GraphDef has them.
-        assigned: where the placer put it; None where it was not placed.
-        colocated: names of the ops it is bound to (``_class``), its own left out.
-        fallback_reason: why it did not get the requested device; ``""`` where it did.
-        fell_with_another: whether the reason is another op, which it is bound to.
-        caller: the op whose function body it is in; ``""`` for an op of the graph itself.
+        requested: the requested device; false if the program requests none.
+        inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as in a GraphDef.
+        assigned: the assigned device; None if the op was not placed.
+        colocated: the names of other ops in its colocation groups (``_class``).
+        fallback_reason: the reason why it did not get the requested device; ``""`` if it did.
+        fell_with_another: whether the reason is another op of its colocation group.
+        caller: the op that calls the function body with this op; ``""`` outside of functions.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Op(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What many ops have in common: their type, and the devices that they request and have."""
+    """The type, requested device and assigned device that many ops share."""
 
     type: str
     requested: Device
@@ -76,7 +76,7 @@ class Refusal(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A line of the user's that had a part in building an op."""
+    """A source line of the user in the stack of an op's creation."""
 
     file: str
     line: int
@@ -90,8 +90,8 @@ class Tensor(NamedTuple):
     """One output of an op.
 
     Attributes:
-        dtype: its name, such as ``float32``.
-        shape: its static shape; an unknown dimension is None, and so is a shape of unknown rank.
+        dtype: such as ``float32``.
+        shape: the static shape. Unknown dimensions are None; a shape of unknown rank is None.
     """
 
     dtype: str
@@ -99,7 +99,7 @@ class Tensor(NamedTuple):
 
     @property
     def bytes(self) -> int | None:
-        """Its size in bytes; None where a dimension is unknown, or the length of its strings."""
+        """The size in bytes; None if a dimension is unknown, or for strings."""
         bits = _bits(self.dtype)
         if not bits or self.shape is None or None in self.shape:
             return None
@@ -108,20 +108,20 @@ class Tensor(NamedTuple):
 
 @cache
 def _bits(dtype: str) -> int:
-    """The size of one value; 0 where values differ in size."""
+    """The size of one value in bits; 0 for dtypes with values of different sizes."""
     return 8 if dtype == "bool" else int((re.findall(r"\d+", dtype) or [0])[0])
 
 
 class Body(NamedTuple):
-    """The body of a function that an op is given, such as the one a dataset maps."""
+    """The body of a function attribute of an op, such as the function of a dataset's ``map``."""
 
     digest: str
 
 
 class Details:
-    """What else is known of a single op. This base class knows nothing.
+    """Further facts about single ops. This base class knows none.
 
-    It is looked up when a rule needs it: to read it for every op costs as much as placing.
+    Rules look them up when needed: reading them for every op would take as long as placing.
     """
 
     def frames(self, _op: str) -> Sequence[Frame]:
@@ -129,47 +129,47 @@ class Details:
         return ()
 
     def device_line(self, _op: str) -> Frame | None:
-        """The user's ``with tf.device(…)``, or device function, that decided what it asks for."""
+        """The user's ``tf.device`` scope or device function that decided the requested device."""
         return None
 
     def outputs(self, _op: str) -> Sequence[Tensor]:
-        """What the op yields; empty where that is not known."""
+        """The outputs of the op; empty if unknown."""
         return ()
 
     def attributes(self, _op: str) -> Mapping[str, Any]:
-        """The attributes that make up what the op computes; numbers, texts, tuples and `Body`."""
+        """Attributes that define the op's computation: numbers, strings, tuples and `Body`."""
         return {}
 
     def value(self, _op: str) -> tuple[Any, ...] | None:
-        """The dtype, shape and values of a constant; None if it is large or no constant."""
+        """The dtype, shape and values of a constant; None for large constants and other ops."""
         return None
 
     def forward_op(self, _op: str) -> str:
-        """The op whose gradient a backward op computes; ``""`` where that is not known."""
+        """The forward op of a backward op; ``""`` if unknown."""
         return ""
 
     def parts_of_keras(self, _op: str) -> Collection[str]:
-        """The parts of Keras that the op was made by, of `core.op_types`."""
+        """The parts of Keras that created the op, from `core.keras_parts`."""
         return ()
 
 
 class StepOps(NamedTuple):
-    """What is known of one training step, by the names of ops and tensors.
+    """One training step: names of its ops and tensors.
 
     Attributes:
-        train_op: the ops that the program calls one step; empty if it names none.
-        train_ops: the ops that optimisers have put into the collection TRAIN_OP.
+        train_op: the ops that the program names as its step; empty if it names none.
+        train_ops: the ops that optimizers have added to the collection TRAIN_OP.
         losses: the losses that the program reports.
-        inputs: the placeholders that it lists, those of each tower together.
-        objectives: what it took gradients of, one entry a call, in their order.
-        gradients: the ops that yield the gradients of an objective, by the objective's name.
-        taken: the ops that yield the gradients it took by a variable, by the variable's name.
+        inputs: the placeholders of each tower, if the program lists them.
+        objectives: the tensors whose gradients were computed, one entry per call, in order.
+        gradients: by objective, the ops that produce its gradients.
+        taken: by variable, the ops that produce gradients with respect to it.
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
-        backward: the ops that were built while gradients were taken; None where only their names
-            show it.
-        session: the session configuration, as a mapping; None if the program gives none.
-        traced: whether it is a function of TensorFlow 2, which no session runs.
+        backward: the ops that were built while gradients were computed; None if unknown, so that
+            only their names show it.
+        session: the session configuration as a mapping; None if the program gives none.
+        traced: whether the step is a ``tf.function``, which no session runs.
     """
 
     train_op: Sequence[str] = ()
@@ -192,28 +192,28 @@ _T = TypeVar("_T")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Placement:
-    """Where the ops of one program are.
+    """The devices of all ops of a program.
 
-    Two are equal if both have the same ops, by their names, on the same assigned devices. One that
-    was not placed, or not read in full, is equal to itself alone: nobody knows where its ops are.
+    Two placements are equal if the same ops, by name, are assigned to the same devices. A
+    placement without assigned devices, or one that was not read in full, equals only itself.
 
     Attributes:
-        program: what it is called in reports.
-        ops: every op by name, in the order in which the graph was built.
-        variables: the variables among them.
+        program: the name in reports.
+        ops: every op by name, in the order of building.
+        variables: the variables of the program.
         collections: names of variables by the key of their collection (`TRAINABLE`, `GLOBAL`).
-        machine: the devices it was placed on; None for a placement that was only requested.
-        gpus: for how many GPUs the program was built; 0 if that is not known.
-        placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None.
+        machine: the machine; None if no devices were assigned.
+        gpus: the number of GPUs that the program was built for; 0 if unknown.
+        placer: the source of assigned devices: ``phantom``, ``session``, ``log``, or None.
         soft: whether soft placement was allowed.
-        assigned: whether devices were assigned; else why not.
-        requested: whether requests and inputs are known; else why only what was assigned is.
-        all_devices: whether the machine has no more devices than ``machine`` has; else why it may.
-        complete: whether all was read; else why what was not read in full keeps no rule.
-        refusals: the ops that the placer refused; the others are then placed softly.
-        step: what is known of its training step.
-        strategy: the strategy that made it for several replicas; None where none is known to.
-        details: looks up what else is known of an op.
+        assigned: True if devices were assigned; else the reason.
+        requested: True if requested devices and inputs are known; else the reason.
+        all_devices: True if ``machine`` has all devices of the real machine; else the reason.
+        complete: True if all ops were read; else the reason. Then no rule is kept.
+        refusals: the ops that strict placement refused. The other ops are then placed softly.
+        step: the training step.
+        strategy: the `tf.distribute` strategy of the program; None if unknown.
+        details: looks up further facts about single ops.
     """
 
     program: str
@@ -254,14 +254,14 @@ class Placement:
 
     @cached_property
     def by_number(self) -> Sequence[Op]:
-        """The ops by their number, which is their place in the order of building."""
+        """The ops by number, in the order of building."""
         return tuple(self.ops.values())
 
     @cached_property
     def places(self) -> Mapping[str, tuple[Device, ...]]:
-        """The assigned devices of each op that has any: one, or in a log several in their order.
+        """The assigned devices by op, sorted; ops without one are left out.
 
-        An op that is not assigned is left out.
+        An op in a log may have several devices.
         """
         devices_of: dict[str, set[Device]] = defaultdict(set)
         for op in self.ops.values():
@@ -271,24 +271,24 @@ class Placement:
 
     @cached_property
     def kinds(self) -> Mapping[Kind, int]:
-        """How many ops there are of each kind; kinds are few, so ask them what they can tell."""
+        """The number of ops of each kind. Kinds are few: loop over them if they suffice."""
         kinds = Counter(map(attrgetter("type", "requested", "assigned"), self.ops.values()))
         return {Kind(*kind): ops for kind, ops in kinds.items()}
 
     def with_assigned(self, ops: Mapping[str, Op]) -> Placement:
-        """The same requests, with assigned devices; what is `cached` of them is kept."""
+        """The same requests with assigned devices, sharing the results of `cached`."""
         return self.knowing(ops=ops, assigned=True)
 
     def knowing(self, **known: Any) -> Placement:
-        """The same requests, of which more is known; what is `cached` of them is kept."""
+        """The same requests with other fields replaced, sharing the results of `cached`."""
         other = replace(self, **known)
         vars(other)["_cache"] = self._cache
         return other
 
     def cached(self, make: Callable[[Placement], _T]) -> _T:
-        """``make(self)``, computed once: what several rules want to know of what is requested.
+        """Return ``make(self)``, computed once, for analyses that several rules need.
 
-        It may not depend on assigned devices.
+        The result may depend on requests only, not on assigned devices.
         """
         if make not in self._cache:
             self._cache[make] = make(self)
@@ -296,12 +296,12 @@ class Placement:
 
     @cached_property
     def collected(self) -> Mapping[str, frozenset[str]]:
-        """The collections, to look names up in."""
+        """The collections as sets."""
         return {key: frozenset(names) for key, names in self.collections.items()}
 
     @cached_property
     def colocations(self) -> Mapping[str, Sequence[str]]:
-        """The ops that are bound to an op by ``_class``, by its name."""
+        """By op, the names of ops that are colocated with it by ``_class``."""
         bound: dict[str, list[str]] = defaultdict(list)
         for op in self.ops.values():
             for name in op.colocated:
@@ -309,7 +309,7 @@ class Placement:
         return bound
 
     def assigned_to(self, pattern: Device) -> Iterator[Op]:
-        """The ops that the placer put on a device that matches ``pattern``."""
+        """The ops that are assigned to a device that matches ``pattern``."""
         return (op for op in self.ops.values() if op.assigned and op.assigned.matches(pattern))
 
     def where(self, op: str) -> str | None:
@@ -319,5 +319,5 @@ class Placement:
 
 
 def producer_of(source: str) -> str:
-    """The op that an input names: ``conv:1`` and ``^conv`` are both of ``conv``."""
+    """The op that an input names: ``conv`` for both ``conv:1`` and ``^conv``."""
     return source.removeprefix("^").partition(":")[0]

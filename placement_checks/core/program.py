@@ -1,4 +1,4 @@
-"""Programs: a function that builds a graph, what it returns about a step, and what it built."""
+"""Programs: a builder function, the step that it returns, and the graph that it builds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 # `batch(rng, n)`: arrays of n rows by the names of the inputs.
 BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, Any]]"
-# What a call may name: a batch function itself, a target that names one, or a saved case.
+# A batch function, a target that names one, or a saved case.
 Batch: TypeAlias = "str | Path | BatchFunction | None"
-# A program: its builder, or as the command line names it.
+# A builder function, or the name of a program as on the command line.
 Target: TypeAlias = "str | Path | Program | Script | WatchedCode | Callable[..., object]"
 
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
@@ -33,15 +33,15 @@ _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 @dataclass(frozen=True, repr=False)
 class Step:
-    """What a builder may return. A plain mapping with these keys does as well.
+    """A training step, as a builder may return it. A mapping with these keys is equivalent.
 
     Attributes:
-        train_op: one training step, an op or tensor.
+        train_op: the op or tensor of one training step.
         loss: a scalar tensor, or a list with one for each tower.
-        inputs: one mapping of names to placeholders for each tower, or a single one.
-        gradients: ``[(gradient, variable)]``, where the apply op does not show them.
+        inputs: a mapping of names to placeholders for each tower, or a single mapping.
+        gradients: ``[(gradient, variable)]``, if the apply op does not show them.
         config: a ``ConfigProto`` or a mapping of its fields.
-        policy: ``{rule: {field: value}}``, what this program does differently on purpose.
+        policy: deviations that the program declares, ``{rule: {field: value}}``.
     """
 
     train_op: Any = None
@@ -62,21 +62,21 @@ class Step:
 
     @property
     def soft(self) -> bool:
-        """Whether its session allows soft placement."""
+        """Whether the session allows soft placement."""
         if isinstance(self.config, Mapping):
             return bool(self.config.get("allow_soft_placement", False))
         return bool(getattr(self.config, "allow_soft_placement", False))
 
     @staticmethod
     def of(returned: object, program: str) -> Step:
-        """Read what a builder returned; what is not known is ignored.
+        """Parse the result of a builder. Unknown keys of a mapping are ignored.
 
-        In a tuple or list, the ops that update variables are the step, and scalar tensors of
-        floats the losses; `Returned` says which exactly.
+        In a tuple or list, ops that update variables are the step, and scalar float tensors are
+        losses; see `core.builder_result.Returned`.
 
         Raises:
-            InputError: it is neither None, an op or tensor, a tuple or list with one in it, a
-                `Step` nor a mapping.
+            InputError: the result is not None, an op, a tensor, a `Step`, a mapping, nor a tuple
+                or list with ops or tensors.
         """
         if returned is None:
             return Step()
@@ -108,15 +108,15 @@ class Step:
 
 @dataclass(frozen=True, repr=False)
 class Program:
-    """A builder and where it comes from.
+    """A builder function and its origin.
 
     Attributes:
-        name: what it is called in reports.
-        build: the function; it builds into the current default graph or one of its own.
-        folder: where its source lines are looked for; None for "wherever the user's code is".
-        function: the user's own function, where ``build`` calls it as its file was loaded.
+        name: the name in reports.
+        build: the function. It builds into the default graph or a graph of its own.
+        folder: the directory of its source lines; None for all code outside of libraries.
+        function: the user's function, if ``build`` is a wrapper for it.
         given: the arguments that the target names.
-        argv: those of its command line, which flags are read from.
+        argv: the command-line arguments, for flags.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Program:
         return printable(f"Program({self.name})")
 
     def is_same_function(self, other: Program) -> bool:
-        """Whether both are the same function of the user, with the same arguments."""
+        """Whether both programs are the same function of the user, with the same arguments."""
         same = (self.function or self.build) is (other.function or other.build)
         return same and self.given == other.given
 
@@ -139,7 +139,7 @@ class Program:
         """The program of a function, such as one that a test has imported.
 
         Raises:
-            UsageError: it is not a function.
+            UsageError: ``build`` is not callable.
         """
         if not callable(build):
             raise UsageError(
@@ -157,7 +157,7 @@ class Program:
 
     @property
     def takes_num_gpus(self) -> bool:
-        """Whether its builder is told the number of GPUs: by ``{gpus}``, or as ``num_gpus``."""
+        """Whether the builder gets the number of GPUs, by ``{gpus}`` or as ``num_gpus``."""
         return self.given.uses_gpus or self._is_passed_num_gpus
 
     @property
@@ -172,10 +172,11 @@ class Program:
         )
 
     def arguments(self, num_gpus: int) -> dict[str, Any]:
-        """The arguments for a call of the builder.
+        """The keyword arguments for a call of the builder.
 
         Raises:
-            InputError: it requires another argument than num_gpus and those of the target.
+            InputError: the builder requires an argument that is not ``num_gpus`` and not named by
+                the target.
         """
         arguments = self.given.for_gpus(num_gpus)
         if self._is_passed_num_gpus:
@@ -196,7 +197,7 @@ class Program:
         fix = "give it a default, or wrap it in a function that takes at most num_gpus"
         if self.function is not None and all(map(_by_keyword, missing)):
             values = ", ".join(f"{name}=…" for name in names)
-            fix = f"give {values} in brackets behind the function's name, or give it a default"
+            fix = f"add ({values}) to the function's name, or give it a default"
         return InputError(
             self.name,
             f"the builder requires {' and '.join(map(repr, names))}, which it is not given",
@@ -204,13 +205,13 @@ class Program:
         )
 
     def check_given(self, by_position: int = 0) -> None:
-        """Check that the function takes what the target gives it.
+        """Check that the function accepts the arguments that the target names.
 
         Args:
-            by_position: how many arguments it is given besides, by position.
+            by_position: the number of further arguments, which are passed by position.
 
         Raises:
-            InputError: it takes no argument of such a name.
+            InputError: the function lacks a parameter of that name.
         """
         parameters = self._parameters(unknown=_ANY).values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -245,19 +246,19 @@ def _described(value: object) -> str:
 
 
 class Gradient(NamedTuple):
-    """The names of the tensors that make up a gradient; a dense one has no indices."""
+    """A gradient by the names of its tensors; ``indices`` is ``""`` for a dense gradient."""
 
     values: str
     indices: str = ""
 
 
 class AppliedGradient(NamedTuple):
-    """The gradient that a variable receives, as the program declares it or its optimiser got it.
+    """A gradient that a variable receives, declared by the program or passed to an optimizer.
 
     Attributes:
-        gradient: None where there is none, or it is in a body.
+        gradient: None if the variable gets no gradient, or if it is in a body.
         variable: the name of the op that holds the variable.
-        optimizer: the class of the optimiser; ``""`` where it is only declared.
+        optimizer: the class of the optimizer; ``""`` if the gradient is only declared.
         in_body: whether the gradient is in the body of a branch, loop or function.
     """
 
@@ -269,16 +270,17 @@ class AppliedGradient(NamedTuple):
 
 @dataclass(frozen=True)
 class InitialState:
-    """How the variables of a graph get their first values, by the names of ops.
+    """The initial values of the variables of a graph, by the names of ops.
 
     Attributes:
-        initializers: the ops that give variables their first values, by variable.
-        local_initializers: those of local variables, which may be made of the others.
-        values: the first values of variables that no op initialises, by variable.
+        initializers: the initializer op of each variable.
+        local_initializers: the initializer op of each local variable, which may depend on other
+            variables.
+        values: the initial values of variables without an initializer op.
         tables: the ops that fill lookup tables.
-        mirrors: the copies of variables for other replicas, each with the variable.
-        unsynchronised: variables that replicas change apart, such as a metric's, and that mean
-            something only when they are brought together.
+        mirrors: by copy of another replica, the variable that it mirrors.
+        unsynchronised: variables that each replica changes on its own, such as those of a metric,
+            and that are combined when read.
     """
 
     initializers: Mapping[str, str] = field(default_factory=dict)
@@ -290,36 +292,36 @@ class InitialState:
 
     @property
     def compared(self) -> Set[str]:
-        """The variables that get first values, but for local ones, such as a metric's."""
+        """The variables with initial values, except local ones, such as those of a metric."""
         return self.initializers.keys() | self.values.keys()
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class BuiltProgram:
-    """What one call of a builder made, or what a saved graph holds.
+    """A program as built for a number of GPUs, or read from a file.
 
-    TensorFlow's objects are opaque outside of the modules that load, place and run.
+    Objects of TensorFlow are used by the rooms that import TensorFlow only.
 
     Attributes:
-        program: the builder or script; missing for a graph, which cannot be built again.
-        gpus: how many GPUs it was built for.
-        requested: the devices that it requests.
-        step: what the builder returned.
-        graph_def: its ``GraphDef``, which is never changed.
-        graph: its ``tf.Graph``; None for a file.
-        initial: how its variables get their first values.
-        applied: the gradients that the program declares, and that optimisers were called with.
-        for_gpus: the same program for another number of GPUs, which is built once.
-        fed: what its first training step was fed, arrays by the names of tensors (``x:0``); empty
-            where it was not watched, or feeds nothing.
-        turns: how many different training steps it takes in turn, as adversaries do.
-        notes: what is said of it in reports beside the rules.
-        gradients_inside: where its gradients are taken, if they are all inside of a loop or of
-            another op, and what to do; else ``""``.
-        machine: the cluster that it made a server of; None where it made none.
-        on_one_host: of several workers the same on one host that has all of their GPUs, which can
-            be run; None for any other program.
+        program: the builder or script; missing for a file, which cannot be built again.
+        gpus: the number of GPUs.
+        requested: the placement with the requested devices.
+        step: the step that the builder returned.
+        graph_def: the ``GraphDef``, which is never changed.
+        graph: the ``tf.Graph``; None for a file.
+        initial: the initial values of the variables.
+        applied: the gradients that the program declares or passed to optimizers.
+        for_gpus: returns the same program for another number of GPUs, built once.
+        fed: the values fed to the first training step, arrays by the names of tensors (``x:0``);
+            empty if the program was not captured, or feeds nothing.
+        turns: the number of different training steps that alternate, as in GANs.
+        notes: notes for reports, besides the verdicts.
+        gradients_inside: if all gradients are taken inside a loop or another op: where, with the
+            fix; else ``""``.
+        machine: the cluster of the server that the program created; None without a server.
+        on_one_host: a program of several workers, rebuilt for one host with all their GPUs, so
+            that it can run; None for any other program.
     """
 
     program: Program | Script | Missing
@@ -340,17 +342,17 @@ class BuiltProgram:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """The name in reports."""
         return self.requested.program
 
 
 @dataclass(eq=False)
 class WatchedCode:
-    """The code of a ``with watch()`` block, which is a target when the block has ended.
+    """The code of a ``with watch()`` block. It is a target after the block has ended.
 
     Attributes:
-        name: what it is called in reports.
-        built: what it built until its first training step; None while the block runs.
+        name: the name in reports.
+        built: the program at its first training step; None while the block runs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The results of checks: findings, verdicts, reports, and the difference of two placements."""
+"""The results of checks: findings, verdicts, reports, and differences between placements."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ if TYPE_CHECKING:  # the pytest plugin imports this module in every run
     from placement_checks.core.baseline import Difference as BaselineDifference
 
 State = Literal["kept", "broken", "not-checked"]
-Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on
+Kind = Literal["requested", "assigned", "executed", "configuration"]  # of evidence
 Places = tuple[Device, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding:
-    """One breach of a rule.
+    """One violation of a rule.
 
-    A rule says what is wrong and which ops show it; their lines are filled in by `Rule.judge`.
+    The rule supplies the message and the ops; `Rule.judge` adds their source lines.
 
     Attributes:
-        object: the op, variable (without ``:0``) or device it is about.
-        op: the type of that op; ``""`` for a device.
-        evidence: what it rests on.
-        expected, found: the two that differ.
-        message: a sentence that names all of it.
-        fix: what to change.
-        consequence: what it means for the training, in a sentence; ``""`` where that is plain.
-        alike: what it has in common with findings of this rule that say the same of other
-            objects; of those one is told, and the others are listed. None for its message
-            without the object's name.
-        path: the ops that show the breach, one after the other.
-        ops: the ops whose lines are told; the object itself where none is named.
-        placed: the op whose device is at fault, of which ``device_line`` tells.
+        object: the op, variable (without ``:0``) or device.
+        op: the type of the op; ``""`` for a device.
+        evidence: the kind of evidence.
+        expected, found: the expected and the actual value.
+        message: a sentence with all facts.
+        fix: the change to make.
+        consequence: the effect on training, one sentence; ``""`` if it is obvious.
+        alike: a key of findings that differ in their objects only: one is shown, with a list of
+            the other objects. None for the message without the object's name.
+        path: the ops that show the violation, in order.
+        ops: the ops with the source lines to show; by default the object.
+        placed: the op with the wrong device.
         frames: the user's source lines that all of ``ops`` were built through, the outermost
             first.
-        at: the line of these to look at, where it is not the innermost.
-        device_line: the ``with tf.device(…)`` that decided where ``placed`` is.
-        follows: the rule that has found the same objects, from which this follows.
-        known: the library that is known to do this by itself, such as ``Keras 3``: no line of
-            the user's is at fault, and none is told. ``""`` where none does.
-        others: objects that a known behaviour, which is told once, is about as well.
-        impact: what it means for the program. Filled in by `verify` from the rule's own impact;
-            None, as for a finding that no rule has judged, counts as ``LAYOUT``.
+        at: the frame to edit, if it is not the innermost.
+        device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
+        follows: the broken rule that this finding follows from, with the same objects.
+        known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
+            fault; else ``""``. Source lines are then not shown.
+        others: further objects with the same known behavior, which is reported once.
+        impact: the impact on the program. `verify` fills it in from the rule; None, for a finding
+            outside of a rule, counts as ``LAYOUT``.
     """
 
     object: str
@@ -81,29 +80,29 @@ class Finding:
 
     @property
     def where(self) -> str | None:
-        """`at`, or else the innermost of `frames`, as ``file:line``; None where none is known."""
+        """The line to edit as ``file:line``: `at`, or the innermost frame; None if unknown."""
         return self.at or (self.frames[-1] if self.frames else None)
 
     @property
     def advice(self) -> str:
-        """The fix, told as one; of what a library does by itself it is the way out of that."""
+        """The fix with its label, which is "way out" for a library's known behavior."""
         return f"{'way out' if self.known else 'fix'}: {self.fix}"
 
 
 def worst_impact(findings: Iterable[Finding]) -> Impact:
-    """The impact of the most decisive finding; ``LAYOUT`` if there is none."""
+    """The impact of the most severe finding; ``LAYOUT`` without findings."""
     return min((each.impact or Impact.LAYOUT for each in findings), default=Impact.LAYOUT)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """What a rule says of a placement.
+    """The result of a rule for a program.
 
     Attributes:
-        note: what a reader should know beside the state.
-        figures: what was measured, as plain mappings for reports.
-        error: what ended the rule before it had an answer.
-        one_tower: whether it is not checked because it compares towers, and there is one.
+        note: a note for readers, besides the state.
+        figures: measured values, as plain mappings for reports.
+        error: the error that ended the rule before it had an answer.
+        one_tower: whether the rule is not checked because there is only one tower.
     """
 
     rule: str
@@ -123,16 +122,16 @@ class Verdict:
 
 
 def by_impact(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts in the order of reports: the most decisive first, others in their order."""
+    """Sort verdicts for reports: the most severe impact first, otherwise in their order."""
     return sorted(verdicts, key=lambda verdict: worst_impact(verdict.findings))
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What the rules said of one program.
+    """The verdicts on one program.
 
     Attributes:
-        baseline: how it differs from its baseline; None where it was not compared with one.
+        baseline: the difference from its baseline; None if it was not compared with one.
     """
 
     evidence: Evidence
@@ -144,17 +143,17 @@ class Report:
 
     @property
     def counts(self) -> str:
-        """How many rules are in each state, in words."""
+        """The number of rules in each state, in words."""
         states = ("kept", "broken", "not-checked")
         return ", ".join(f"{self.count(state)} {state.replace('-', ' ')}" for state in states)
 
     def count(self, state: str) -> int:
-        """How many rules are ``kept``, ``broken`` or ``not-checked``."""
+        """The number of rules that are ``kept``, ``broken`` or ``not-checked``."""
         return sum(verdict.state == state for verdict in self.verdicts)
 
     @property
     def errors(self) -> Sequence[PlacementError]:
-        """The errors that ended rules before they had an answer, each with all its rules."""
+        """The errors that ended rules, each with the names of all its rules."""
         by_error: dict[str, list[Verdict]] = defaultdict(list)
         for verdict in self.verdicts:
             if verdict.error is not None:
@@ -162,13 +161,13 @@ class Report:
         return [_combined_error(verdicts) for verdicts in by_error.values()]
 
     def status(self, *, requested: Collection[str] = (), require_all: bool = False) -> int:
-        """The exit status: 0 for sound, 1 for broken, 2 where nothing could be checked.
+        """The exit status: 0 for sound, 1 for broken, 2 if nothing could be checked.
 
-        It is 2 also where a rule was ended by an error: the worst counts.
+        It is also 2 if an error ended a rule.
 
         Args:
             requested: rules that the user names, which must be checked.
-            require_all: whether a rule that could not be checked is as bad as a broken one.
+            require_all: whether a rule that could not be checked counts as broken.
         """
         if self.errors:
             return 2
@@ -181,7 +180,7 @@ class Report:
 
 
 def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
-    """The error that ended these verdicts' rules, with the names of the rules."""
+    """The error that ended these rules, with their names."""
     error = verdicts[0].error
     assert error is not None
     rules = join_and(verdict.rule for verdict in verdicts)
@@ -192,7 +191,7 @@ def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
 
 
 class MovedOp(NamedTuple):
-    """An op that is elsewhere; more than one device where it was placed more than once."""
+    """An op with other devices than before; in a log an op may have several."""
 
     op: str
     type: str
@@ -202,14 +201,14 @@ class MovedOp(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two placements.
+    """The difference between two placements.
 
     Attributes:
-        old, new: what they are called.
-        ops: how many ops both have.
-        moved: ops that both have, on other devices.
-        removed, added: the types of ops that only the old or the new one has, by name.
-        unread: which of the two was not read in full, and why.
+        old, new: the names of the placements.
+        ops: the number of ops that both have.
+        moved: ops that both have, on different devices.
+        removed, added: by name, the types of ops that only the old or the new placement has.
+        unread: the placements that were not read in full, with the reasons.
     """
 
     old: str

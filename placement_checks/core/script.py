@@ -1,8 +1,7 @@
-"""A whole program, as `python train.py …` runs it.
+"""Whole programs, as run by ``python train.py …``, and arguments of targets.
 
-Arguments that depend on the number of GPUs: ``--num_gpus={gpus} --gpu_list={gpu_list}``.
-
-Also those that a target gives its function: ``train.py:build(depth=50, n={gpus})``.
+Arguments may depend on the number of GPUs: ``--num_gpus={gpus} --gpu_list={gpu_list}``, or
+``train.py:build(depth=50, n={gpus})``.
 """
 
 from __future__ import annotations
@@ -18,47 +17,47 @@ GPU_LIST = "{gpu_list}"
 
 
 def for_gpus(text: str, gpus: int) -> str:
-    """A text with the number of GPUs for ``{gpus}`` and ``0,1,…`` for ``{gpu_list}``."""
+    """Replace ``{gpus}`` by the number of GPUs and ``{gpu_list}`` by ``0,1,…``."""
     return text.replace(GPUS, str(gpus)).replace(GPU_LIST, ",".join(map(str, range(gpus))))
 
 
 def uses_gpus(text: str) -> bool:
-    """Whether a text depends on the number of GPUs."""
+    """Whether a text contains ``{gpus}`` or ``{gpu_list}``."""
     return GPUS in text or GPU_LIST in text
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Literals, in which ``{gpus}`` stands for the number of GPUs.
+    """Keyword arguments of a target's function, as literals that may contain ``{gpus}``.
 
-    They are kept as text, so that each call gets lists of its own, and 1 is another than True.
+    Stored as text, so that each call gets new lists, and 1 differs from True.
 
     Attributes:
-        literals: pairs of a name and a literal as `ast.unparse` writes it, sorted.
+        literals: sorted pairs of a name and a literal in the form of `ast.unparse`.
     """
 
     literals: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> Collection[str]:
-        """What the target names."""
+        """The names of the arguments."""
         return [name for name, _ in self.literals]
 
     @property
     def uses_gpus(self) -> bool:
-        """Whether one of them depends on the number of GPUs."""
+        """Whether an argument depends on the number of GPUs."""
         return any(uses_gpus(literal) for _, literal in self.literals)
 
     def for_gpus(self, gpus: int) -> dict[str, Any]:
-        """The values for a call of the function."""
+        """The values for a call of the function for ``gpus`` GPUs."""
         return {name: value_of(literal, gpus) for name, literal in self.literals}
 
 
 def value_of(literal: str, gpus: int) -> Any:
-    """The value of a literal.
+    """Evaluate a literal for ``gpus`` GPUs.
 
     Raises:
-        ValueError, TypeError: it is none.
+        ValueError, TypeError: the text is not a literal.
     """
     return ast.literal_eval(_NumberOfGpus(gpus).visit(ast.parse(literal, mode="eval")))
 
@@ -67,7 +66,7 @@ NONE = Arguments()
 
 
 class _NumberOfGpus(ast.NodeTransformer):
-    """Puts a number in place of ``{gpus}``, and within strings of ``{gpu_list}`` too."""
+    """Replaces ``{gpus}``, and ``{gpu_list}`` within strings."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
@@ -87,18 +86,18 @@ DEFAULT_LIMIT = 300.0  # seconds until the first training step
 
 @dataclass(frozen=True)
 class Script:
-    """A program that is run in a process of its own, until its first training step.
+    """A program that runs in a process of its own until its first training step.
 
-    In its arguments and values ``{gpus}`` stands for the number of GPUs, ``{gpu_list}`` for
+    Arguments and values may contain ``{gpus}`` for the number of GPUs and ``{gpu_list}`` for
     ``0,1,…``.
 
     Attributes:
         target: ``train.py``, ``package.train``, or a function of either, ``train.py:main``.
-        args: the arguments of its command line.
-        v1: whether it means TensorFlow 1 by ``import tensorflow``.
-        let: pairs of a name and the value that it is given instead of the one in the source.
-        limit: seconds that it may take until its first training step.
-        eager: whether it is a function that is run eagerly, not built into a graph.
+        args: the command-line arguments.
+        v1: whether ``import tensorflow`` gives the program TensorFlow 1.
+        let: pairs of a name and a value that overrides the one in the source.
+        limit: the time limit for the first training step, in seconds.
+        eager: whether the target is a function that runs eagerly and builds no graph.
     """
 
     target: str
@@ -110,18 +109,18 @@ class Script:
 
     @property
     def name(self) -> str:
-        """What it is called in reports: as it was typed."""
+        """The name in reports: target and arguments as typed."""
         return " ".join([self.target, *map(_quoted, self.args)])
 
     @property
     def uses_gpus(self) -> bool:
-        """Whether it is told the number of GPUs."""
+        """Whether the number of GPUs occurs in the target, arguments or values."""
         texts = [self.target, *self.args, *(value for _, value in self.let)]
         return any(map(uses_gpus, texts))
 
     def for_gpus(self, gpus: int) -> Script:
-        """The program as it is run for so many GPUs."""
-        return replace(  # the target's own arguments are filled in where they are read
+        """The program with arguments and values for ``gpus`` GPUs."""
+        return replace(  # the arguments within the target are replaced when they are parsed
             self,
             args=tuple(for_gpus(text, gpus) for text in self.args),
             let=tuple((name, for_gpus(value, gpus)) for name, value in self.let),
@@ -129,6 +128,6 @@ class Script:
 
 
 def _quoted(text: str) -> str:
-    """An argument as a shell takes it; braces need no quotes."""
+    """Quote an argument for a shell. Braces need no quotes."""
     plain = text.replace("{", "").replace("}", "")
     return text if plain and shlex.quote(plain) == plain else shlex.quote(text)

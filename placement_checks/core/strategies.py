@@ -1,4 +1,4 @@
-"""What a strategy (`tf.distribute`) has made of a program: replicas, and copies of variables."""
+"""The `tf.distribute` strategy of a program: its replicas and copies of variables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from placement_checks.core.devices import Device
 
 
 class Copy(NamedTuple):
-    """A variable that a strategy keeps for one replica.
+    """A copy of a variable for one replica.
 
     Attributes:
-        of: the variable that stands for all copies: that of the first replica.
+        of: the name of the first replica's copy, which identifies all copies.
         replica: the replica's number.
-        in_sync: whether all copies are meant to be equal; else they are combined when read.
+        in_sync: whether all copies are meant to be equal. Otherwise they are combined when read.
     """
 
     of: str
@@ -28,13 +28,13 @@ class Strategy:
     """The strategy of a program.
 
     Attributes:
-        name: its class, such as ``MirroredStrategy``.
+        name: the class, such as ``MirroredStrategy``.
         replicas: the device of each replica.
-        copies: the variables that each replica has for itself, the first one's too, by name.
-        outside: variables that were made outside of its scope, by name.
-        in_sync: how many replicas there are in all processes; 0 for as many as ``replicas``.
-        made_in_step: variables that the first call of the step makes, by name, of values that
-            TensorFlow cannot compute before it.
+        copies: the copies of variables by name, including those of the first replica.
+        outside: the names of variables that were created outside of the strategy's scope.
+        in_sync: the number of replicas in all processes; 0 for ``len(replicas)``.
+        made_in_step: the names of variables that the first call of the step creates, with initial
+            values that TensorFlow cannot compute before the step.
     """
 
     name: str
@@ -45,26 +45,26 @@ class Strategy:
     made_in_step: Sequence[str] = field(default=(), repr=False)
 
     def device_of(self, variable: str) -> Device | None:
-        """Where the copy of a replica belongs; None for what replicas share."""
+        """The device for a replica's copy of a variable; None for a shared variable."""
         copy = self.copies.get(variable)
         return None if copy is None else self.replicas[copy.replica]
 
     def is_later_copy(self, variable: str) -> bool:
-        """Whether it is meant to be equal to the copy of the first replica, and is not that."""
+        """Whether a variable is a later replica's copy, meant to equal the first replica's."""
         copy = self.copies.get(variable)
         return copy is not None and copy.in_sync and copy.of != variable
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its replicas are known, and not those of one process alone."""
+        """Whether the replicas of all processes are known, not only of one process."""
         return self.in_sync <= len(self.replicas)
 
     @property
     def is_of_workers(self) -> bool:
-        """Whether its replicas are in several processes."""
+        """Whether the replicas are in several processes."""
         return len({device.task_device for device in self.replicas}) > 1
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it has replicas on."""
+        """The number of GPUs with a replica."""
         return len({device for device in self.replicas if device.is_gpu})

@@ -1,4 +1,4 @@
-"""Training loops timed side by side, and what may be said of them."""
+"""Timings of training loops that ran side by side."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from placement_checks.core.trace import Trace
 from placement_checks.util.text import plural, printable
 
-BASELINE_TOLERANCE = 0.1  # how far from 1 the ratio of the baseline may be
-CONTENTION_TOLERANCE = 0.25  # how far above 1 the time of several programs at once may be
+BASELINE_TOLERANCE = 0.1  # largest deviation of the baseline ratio from 1
+CONTENTION_TOLERANCE = 0.25  # largest excess of the contention ratio over 1
 
 
 class Loop(NamedTuple):
-    """The steps of one loop, one a round.
+    """The steps of one loop, one per round.
 
     Attributes:
-        wall: how long each took, in seconds.
-        cpu: how much time of processors each took, in seconds.
+        wall: the wall-clock time of each step, in seconds.
+        cpu: the CPU time of each step, in seconds.
     """
 
     wall: Sequence[float]
@@ -31,7 +31,7 @@ class Loop(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The median of some figures, and the quartiles around it."""
+    """Median and quartiles."""
 
     median: float
     low: float
@@ -49,7 +49,7 @@ class Spread(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """How long a step of each program takes, in seconds, in a schedule of its ops as measured."""
+    """The length of a step of each program, in seconds, simulated from the times of its ops."""
 
     single: float
     towers: float
@@ -61,16 +61,16 @@ class Simulated(NamedTuple):
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Where and on what programs were timed.
+    """Programs and environment of a timing.
 
     Attributes:
-        program: the one with towers.
-        reference: the one for one GPU.
-        gpus: how many towers.
+        program: the program with towers.
+        reference: the program for one GPU.
+        gpus: the number of towers.
         devices: ``real`` or ``simulated``.
-        kind: what the devices are, in words.
-        cores: of this machine, that this process may use.
-        tensorflow: its version.
+        kind: a description of the devices.
+        cores: the number of cores that this process may use.
+        tensorflow: the version of TensorFlow.
         onednn: ``TF_ENABLE_ONEDNN_OPTS``, or ``default``.
     """
 
@@ -86,20 +86,20 @@ class Circumstances:
 
 @dataclass(frozen=True, repr=False)
 class Timing:
-    """Steps of towers and of one GPU on equal rows, taken in turn.
+    """Steps with towers and on one GPU, in turns, with equal rows.
 
     Attributes:
-        at: where it was, and on what programs.
-        rows: of the global batch.
+        at: programs and environment.
+        rows: the number of rows in the global batch.
         single: the program for one GPU.
         towers: the program with towers.
-        baseline: what shows whether the machine was quiet: the towers on one thread, as the single
-            program is; on GPUs the single program once more.
-        contention: as many single programs at once as there are towers, which shows whether each
-            had a core to itself; None on GPUs, and where there are fewer cores.
-        trace: what the step statistics of the towers tell.
-        simulated: a schedule of both programs' ops; None where there is none.
-        overlap: the share of time for which all towers computed at once, in the traced steps.
+        baseline: a control that shows whether the machine was quiet: the towers on one thread,
+            like the single program; on GPUs the single program once more.
+        contention: a control that shows whether each tower had a core: one single program per
+            tower, all at once. None on GPUs, or with fewer cores.
+        trace: traced steps of the towers.
+        simulated: the simulated times of both programs; None if not available.
+        overlap: the share of time in traced steps when all towers computed at once.
     """
 
     at: Circumstances
@@ -119,25 +119,25 @@ class Timing:
 
     @property
     def baseline_ratio(self) -> Spread:
-        """The baseline against the single program, round by round: about 1 on a quiet machine."""
+        """The ratio of baseline to single program per round: about 1 on a quiet machine."""
         return Spread.of(_ratios(self.baseline.wall, self.single.wall))
 
     @property
     def contention_ratio(self) -> Spread | None:
-        """Several single programs at once against one alone: about 1 if each had its core."""
+        """The ratio of several single programs to one: about 1 if each had a core."""
         return self.contention and Spread.of(_ratios(self.contention.wall, self.single.wall))
 
     @property
     def work(self) -> float:
-        """Processor time of the baseline over that of the single program: what towers cost.
+        """The CPU time of the baseline divided by the single program's: the overhead of towers.
 
-        Of each the step that took the least, which a busy machine hardly changes.
+        Uses the fastest step of each, which depends little on other load.
         """
         return min(self.baseline.cpu) / min(self.single.cpu)
 
     @property
     def unmeasured(self) -> str:
-        """Why no ratio is given; ``""`` where it is. The ratio itself is not looked at."""
+        """The reason why `ratio` is None; ``""`` if it is available."""
         where = self.at
         if where.devices == "simulated" and where.cores < where.gpus:
             return (
@@ -165,22 +165,22 @@ class Timing:
 
     @property
     def ratio(self) -> Spread | None:
-        """Time of the towers over that of one GPU, round by round; None if it was not measured."""
+        """The time of the towers divided by one GPU's, per round; None if not measured."""
         if self.unmeasured:
             return None
         return Spread.of(_ratios(self.towers.wall, self.single.wall))
 
     @property
     def efficiency(self) -> float | None:
-        """Speed-up over the number of GPUs; 1 is ideal."""
+        """The speed-up divided by the number of GPUs; 1 is ideal."""
         return None if self.ratio is None else 1 / (self.ratio.median * self.at.gpus)
 
     def examples(self, loop: Loop) -> float:
-        """Examples of the global batch a second."""
+        """Examples per second."""
         return self.rows / loop.median
 
     def document(self) -> dict[str, Any]:
-        """All figures as plain values, for reports and to be compared with later."""
+        """All figures as plain values, for reports and later comparisons."""
         ratio = self.ratio
         return {
             **asdict(self.at),
@@ -209,11 +209,11 @@ class Timing:
 
 
 def _ratios(seconds: Sequence[float], reference: Sequence[float]) -> list[float]:
-    return [mine / its for mine, its in zip(seconds, reference, strict=True)]
+    return [own / other for own, other in zip(seconds, reference, strict=True)]
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a `Timing.document` that a benchmark keeps beside its own."""
+    """The figures of a `Timing.document` that pytest-benchmark stores as extra information."""
     names = (
         "simulated_ratio", "measured_ratio", "not_measured", "baseline_ratio", "contention_ratio",
         "work_ratio", "efficiency", "overlap", "rows", "gpus", "devices", "kind", "tensorflow",

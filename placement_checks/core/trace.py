@@ -1,4 +1,4 @@
-"""What the step statistics of one program tell: which op ran when, on which device."""
+"""Traces of training steps, from step statistics: which op ran when, on which device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Spans = Sequence[tuple[float, float]]
 
 
 class OpSpan(NamedTuple):
-    """One op at work, from ``start`` to ``end``, in seconds since the step began."""
+    """The execution of an op, from ``start`` to ``end``, in seconds since the step began."""
 
     op: str
     start: float
@@ -20,10 +20,7 @@ class OpSpan(NamedTuple):
 
 
 class TimedOp(NamedTuple):
-    """One op on its device: how long it takes, in seconds, and the ops whose end it waits for.
-
-    ``needs`` are the numbers of those ops.
-    """
+    """An op with its device, its duration in seconds, and the numbers of the ops it waits for."""
 
     op: str
     device: Device
@@ -33,17 +30,17 @@ class TimedOp(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What each device did in one step."""
+    """The executions of ops on each device in one step."""
 
     lanes: Mapping[Device, Sequence[OpSpan]]
 
     @property
     def seconds(self) -> float:
-        """How long the step took, by the end of its last op."""
+        """The duration of the step in seconds, until the end of its last op."""
         return max((span.end for lane in self.lanes.values() for span in lane), default=0.0)
 
     def busy(self, devices: Collection[Device]) -> Spans:
-        """When at least one of some devices computed; a partial name is any that matches."""
+        """The spans when at least one of ``devices`` computed; partial names match several."""
         return merge_spans(
             (span.start, span.end)
             for device, lane in self.lanes.items()
@@ -52,19 +49,19 @@ class Timeline:
         )
 
     def computes(self, devices: Collection[Device]) -> float:
-        """For how long at least one of some devices computed, in seconds."""
+        """The time in seconds when at least one of ``devices`` computed."""
         return span_length(self.busy(devices))
 
 
 @final
 @dataclass(frozen=True)
 class Trace:
-    """Some traced steps of one program.
+    """Traced steps of one program.
 
     Attributes:
-        rows: of the global batch.
-        steps: each as it ran.
-        ops: those of one step, each as short as it ever was.
+        rows: the number of rows in the global batch.
+        steps: the timeline of each step.
+        ops: the ops of one step, each with its shortest duration in any step.
     """
 
     rows: int
@@ -73,12 +70,12 @@ class Trace:
 
     @property
     def shortest(self) -> Timeline:
-        """The step that took the least time."""
+        """The shortest step."""
         return min(self.steps, key=lambda step: step.seconds)
 
 
 def merge_spans(spans: Iterable[tuple[float, float]]) -> Spans:
-    """Spans of time without overlap, in order; those that touch become one."""
+    """Sort spans of time and merge spans that overlap or touch."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -89,5 +86,5 @@ def merge_spans(spans: Iterable[tuple[float, float]]) -> Spans:
 
 
 def span_length(spans: Spans) -> float:
-    """The length of spans that do not overlap, in seconds."""
+    """The total length in seconds of spans that do not overlap."""
     return sum(end - start for start, end in spans)

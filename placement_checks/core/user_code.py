@@ -1,7 +1,4 @@
-"""The user's source lines of an op: TensorFlow's, Python's and our own frames left out.
-
-Runs a user's own code: that it raises or calls ``sys.exit`` is an error of the input.
-"""
+"""The user's code: which frames of a stack belong to it, and errors that it raises."""
 
 from __future__ import annotations
 
@@ -29,18 +26,17 @@ _LIBRARIES = tuple(
     }
     | {str(_OURS) + os.sep}
 )
-# Code of the user's that is in no file: a cell of a notebook, a line at the prompt, a doctest,
-# and what `exec` is given.
+# The user's code outside of files: notebook cells, the interactive prompt, doctests, `exec`.
 _UNSAVED = re.compile(r"<(ipython-input.*|stdin|doctest .*|string)>|.*/ipykernel_\d+/\d+\.py")
-# What Python makes as text for a dataclass looks like the latter.
+# Code that Python generates for a dataclass looks like code given to `exec`.
 _GENERATED = ("<string>", "__init__")
 
 
 def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
-    """The user's frames of a traceback, the outermost first.
+    """The user's frames of a stack, the outermost first.
 
-    What led to the call of a builder, if it was called by `building.build`, is left out, and so is
-    every frame outside ``folder``, if one is given.
+    Frames that led to the call of a builder by `capture.in_process.builder` are left out, and, if
+    ``folder`` is given, frames outside of it.
     """
     frames = [(frame.filename, frame) for frame in stack]  # most are not the user's
     for position in range(len(frames) - 1, -1, -1):
@@ -57,20 +53,20 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
 
 @lru_cache(maxsize=4096)
 def is_user_file(file: str, folder: Path | None) -> bool:
-    """Whether a file is the user's: in ``folder``, if one is given, and in no library.
+    """Whether a file belongs to the user: it is not in a library, and in ``folder`` if given.
 
-    It may be in an archive that modules are imported from. What was never in a file is his.
+    The file may be in an archive of modules. Code outside of files belongs to the user.
     """
     if _UNSAVED.fullmatch(file):
         return True
     path = Path(file).resolve()
-    if not _is_there(path) or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
+    if not _exists(path) or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
         return folder is not None and "site-packages" in folder.parts and _within(path, folder)
     return folder is None or _within(path, folder)
 
 
-def _is_there(path: Path) -> bool:
-    """Whether it is a file, or seems to lie in one, as the modules of a zip do."""
+def _exists(path: Path) -> bool:
+    """Whether the path is a file, or lies in one, as modules of a zip archive do."""
     return path.is_file() or any(folder.is_file() for folder in path.parents)
 
 
@@ -79,13 +75,13 @@ def _within(path: Path, folder: Path) -> bool:
 
 
 def relative_path(file: str) -> str:
-    """Relative to the current folder; what was never in a file by its name."""
+    """The path relative to the current directory; code outside of files keeps its name."""
     return _relative(file, current_folder())
 
 
 def current_folder() -> str:
-    """What lines are told relative to."""
-    return os.getcwd()  # noqa: PTH109  # asked for each op, and Path.cwd takes 15 us
+    """The directory that source lines in reports are relative to."""
+    return os.getcwd()  # noqa: PTH109  # called for each op; Path.cwd takes 15 us
 
 
 @lru_cache(maxsize=4096)
@@ -95,7 +91,7 @@ def _relative(file: str, folder: str) -> str:
     return os.path.relpath(Path(folder, file).resolve(), folder)
 
 
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
+_COLORS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
 _AUTOGRAPH = "in user code:"
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 _KERAS_INTRODUCTION = "Exception encountered when calling"  # Keras names the layer first
@@ -106,13 +102,13 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
     """Run a user's code in this block.
 
     Args:
-        object: the target or function that the error names.
-        what: what is run, such as "the builder".
-        folder: where the user's frames are looked for; None for anywhere outside libraries.
-        fix: what to do where no line of the user's is at fault.
+        object: the target or function that errors name.
+        what: the code in words, such as "the builder".
+        folder: the directory of the user's frames; None for everything outside libraries.
+        fix: the fix if no line of the user is at fault.
 
     Raises:
-        InputError: it raised, or called ``sys.exit``.
+        InputError: the code raised, or called ``sys.exit``.
     """
     try:
         yield
@@ -125,7 +121,7 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
 def _failed(
     object: str, message: str, error: BaseException, folder: Path | None, fix: str
 ) -> InputError:
-    """The error that says what a user's own code did, with the user's own frames."""
+    """The error for an exception of the user's code, with the user's frames."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -133,7 +129,7 @@ def _failed(
     ]
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
     places = [(frame.filename, str(frame.lineno)) for frame in frames]
-    if message_of(error).startswith(_AUTOGRAPH):  # its frames are in the message
+    if message_of(error).startswith(_AUTOGRAPH):  # the frames are in the message
         places += [each for each in _FRAME.findall(str(error)) if is_user_file(each[0], folder)]
     return InputError(
         object,
@@ -146,16 +142,16 @@ def _failed(
 def _what_happened(error: Exception | SystemExit) -> str:
     if isinstance(error, SystemExit):
         return f"called sys.exit({', '.join(map(repr, error.args))})"
-    reason = _reason(_COLOURS.sub("", message_of(error)))
+    reason = _reason(_COLORS.sub("", message_of(error)))
     return f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
 
 
 def _reason(message: str) -> str:
-    """The line of a message that says what is wrong."""
+    """The line of a message that names the problem."""
     first, *more = [line.rstrip() for line in message.strip().splitlines() if line.strip()] or [""]
     if not more:
         return first
-    if first == _AUTOGRAPH:  # frames, and below them the error
+    if first == _AUTOGRAPH:  # followed by frames and the error
         lines = textwrap.dedent("\n".join(more)).splitlines()
         error = [line for line in lines if not line.startswith(("File ", " "))]
         return _reason("\n".join(error).partition(": ")[2])

@@ -1,4 +1,4 @@
-"""The variables of a placement, and whether they are where a test says."""
+"""The variables of a placement, and whether they are on a given device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from placement_checks.core.devices import Device
 from placement_checks.core.missing import Missing
-from placement_checks.util.text import join_and, plural, printable
+from placement_checks.util.text import listed, plural, printable
 
 _NAMED = 3  # variables of one device that a line names
 
@@ -18,9 +18,9 @@ class Variable(NamedTuple):
     """One variable.
 
     Attributes:
-        name: that of its op, without ``:0``.
-        dtype: its name, such as ``float32``; ``""`` where only a log names the variable.
-        shape: its static shape; an unknown dimension is None, and so is a shape of unknown rank.
+        name: the name of its op, without ``:0``.
+        dtype: such as ``float32``; ``""`` if only a log names the variable.
+        shape: the static shape. Unknown dimensions are None; a shape of unknown rank is None.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Variable(NamedTuple):
 
 
 class _Placed(Protocol):
-    """An op, as far as this module knows it."""
+    """The part of `core.placement.Op` that this module uses."""
 
     @property
     def assigned(self) -> Device | None: ...
 
 
 class Variables(tuple[Variable, ...]):
-    """The variables of a placement in the order of building, which knows where they are."""
+    """The variables of a placement with their devices, in the order of building."""
 
     _ops: Mapping[str, _Placed]
     _assigned: Literal[True] | Missing
@@ -47,12 +47,12 @@ class Variables(tuple[Variable, ...]):
         ops: Mapping[str, _Placed] | None = None,
         assigned: Literal[True] | Missing = True,
     ) -> Variables:
-        """Make them of a list.
+        """Create from a list of variables.
 
         Args:
-            variables: all of them.
-            ops: the ops by name; that of a variable says where it is.
-            assigned: whether devices were assigned to these; else why not.
+            variables: the variables.
+            ops: the ops of the placement by name.
+            assigned: True if the ops have assigned devices; else the reason.
         """
         made = super().__new__(cls, variables)
         made._ops = ops or {}
@@ -60,13 +60,13 @@ class Variables(tuple[Variable, ...]):
         return made
 
     def on(self, *devices: Device | str) -> OnDevice:
-        """Whether the placer put all of them on a device: ``assert variables.on("/cpu:0")``.
+        """Whether all variables are assigned to a device: ``assert variables.on("/cpu:0")``.
 
         Args:
-            devices: whole or partial names; with several, each variable is on one of them.
+            devices: full or partial device names. Each variable must be on one of them.
 
         Raises:
-            InputError: one is not the name of a device.
+            InputError: one is not a device name.
         """
         patterns = [Device.parse(each) if isinstance(each, str) else each for each in devices]
         there: list[Variable] = []
@@ -87,13 +87,13 @@ class Variables(tuple[Variable, ...]):
 
 @dataclass(frozen=True, repr=False)
 class OnDevice:
-    """Whether variables are on a device. False too where there are none, or nobody placed them.
+    """The answer of `Variables.on`. False also without variables, or without assigned devices.
 
     Attributes:
-        devices: those that were named.
-        there: the variables that are on one of them.
-        elsewhere: the others, with their devices; None for one that was not placed.
-        assigned: whether devices were assigned; else why not.
+        devices: the given devices.
+        there: the variables on one of these devices.
+        elsewhere: the other variables with their devices; None for a variable that is not placed.
+        assigned: True if devices were assigned; else the reason.
     """
 
     devices: Sequence[Device]
@@ -120,15 +120,10 @@ class OnDevice:
         groups: dict[Device | None, list[str]] = defaultdict(list)
         for variable, device in self.elsewhere.items():
             groups[device].append(variable.name)
-        told = (
-            f"{_names(names)} on {device.short}" if device else f"{_names(names)} not placed"
+        parts = (
+            f"{listed(names, _NAMED)} {f'on {device.short}' if device else 'not placed'}"
             for device, names in groups.items()
         )
         return f"{len(self.elsewhere):,} of {plural(total, 'variable')} not on {where}: " + (
-            "; ".join(told)
+            "; ".join(parts)
         )
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return join_and([*names[:_NAMED], *([f"{more:,} more"] if more > 0 else [])])

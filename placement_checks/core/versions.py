@@ -7,8 +7,8 @@ _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", 
 
 
 def versions() -> dict[str, str | None]:
-    """What the document was made with; TensorFlow itself is not loaded for that."""
-    from importlib import metadata  # takes its time, and reading logs does without
+    """The installed versions, found without importing TensorFlow."""
+    from importlib import metadata  # slow to import
 
     def version(distribution: str) -> str | None:
         try:

@@ -11,7 +11,13 @@ from functools import cache
 from importlib import metadata
 from typing import Any, cast
 
-from placement_checks.core.keras_parts import CLIPPING, FIT, NORMALISING, STEPPING, TRAIN_ON_BATCH
+from placement_checks.core.keras_parts import (
+    CLIPPING,
+    FIT,
+    NORMALIZATION,
+    STEPPING,
+    TRAIN_ON_BATCH,
+)
 from placement_checks.tf.patching import (
     Around,
     Patched,
@@ -27,7 +33,7 @@ _PARTS = (
     (("tensorflow/trainer.py", "engine/training.py"), "fit", FIT),
     (("tensorflow/trainer.py", "engine/training.py"), "train_on_batch", TRAIN_ON_BATCH),
     (("tensorflow/trainer.py", "engine/training.py"), "", STEPPING),
-    (("normalization/batch_normalization.py",), "", NORMALISING),
+    (("normalization/batch_normalization.py",), "", NORMALIZATION),
     (("optimizers/base_optimizer.py", "optimizers/optimizer.py"), "_clip_gradients", CLIPPING),
 )
 

@@ -16,14 +16,14 @@ from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import INITIALISATION_TESTS, NO_OP, VARIABLE_READS
+from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, Target
 from placement_checks.core.script import Script
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 
-_REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALISATION_TESTS | {NO_OP}
+_REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALIZATION_TESTS | {NO_OP}
 
 
 def place(

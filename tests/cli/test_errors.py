@@ -86,7 +86,7 @@ TARGETS = {
     "describe a step; return nothing, the train op, or a mapping such as "
     "{'train_op': …, 'loss': …}",
     "builders.py:wants": "builders.py:wants: the builder requires 'x' and 'z', which it "
-    "is not given; give x=…, z=… in brackets behind the function's name, or give it a default",
+    "is not given; add (x=…, z=…) to the function's name, or give it a default",
     "builders.py:wants(w=1)": "builders.py:wants(w=1): the function takes no 'w'; "
     "it takes x, y and z",
     "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) asks for the "

@@ -104,7 +104,7 @@ def test_what_is_not_the_name_of_a_job_is_refused(job: str | int | None) -> None
 def test_a_job_without_a_list_of_addresses(tasks: Any) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": tasks})
-    assert str(caught.value) == f"the ClusterSpec: the job ps has no list of addresses; {FIX}"
+    assert str(caught.value) == f"the ClusterSpec: the job ps lacks a list of addresses; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_address_that_is_not_a_text_is_refused(address: int | Sequence[str] |
 
 @pytest.mark.parametrize("index", [pytest.param(10**5000, id="long"), -1, 1.0, "x"])
 def test_an_index_that_is_not_one_is_refused(index: str | float) -> None:
-    with pytest.raises(InputError, match="the job ps has no list of addresses"):
+    with pytest.raises(InputError, match="the job ps lacks a list of addresses"):
         cluster_spec.addresses({"ps": {index: "a:1"}})
 
 

@@ -160,10 +160,10 @@ def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         ("w/task:", "'w/task:' is not a group of tasks"),
         ("w/job:3", "'w/job:3' is not a group of tasks"),
         ("w*2 gpu", "'w*2 gpu' is not a group of tasks"),
-        ("ps*1; worker", "'worker' has no number of tasks, write worker*1"),
-        ("zzz", "'zzz' has no number of tasks, write zzz*1"),
+        ("ps*1; worker", "'worker' lacks a number of tasks, write worker*1"),
+        ("zzz", "'zzz' lacks a number of tasks, write zzz*1"),
         ("TF_CONFG", "is not a preset, 'TF_CONFIG' is"),
-        ("chief", "'chief' has no number of tasks, write chief*1"),
+        ("chief", "'chief' lacks a number of tasks, write chief*1"),
         ("ps*1; dgx1", "'dgx1' is not a preset, 'dgx-1' is"),
         ("ps*1; dgx-1", "'dgx-1' is not a group of tasks"),
         ("w*2: dgx1", "'dgx1' is not a list of cpu*N and gpu*N"),
@@ -270,7 +270,9 @@ def test_a_cluster_is_written_as_it_is_read() -> None:
 
 
 def test_of_cluster_refuses_what_is_not_a_cluster() -> None:
-    with pytest.raises(InputError, match=r"^the ClusterSpec: the job ps has no list of addresses"):
+    with pytest.raises(
+        InputError, match=r"^the ClusterSpec: the job ps lacks a list of addresses"
+    ):
         Machine.of_cluster({"ps": []})
 
 
@@ -589,5 +591,5 @@ def test_a_cluster_of_one_localhost_is_one_host(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("text", ["worker", "workers"])
 def test_a_job_alone_is_not_a_misspelled_preset(text: str) -> None:
-    with pytest.raises(UsageError, match=rf"has no number of tasks, write {text}\*1"):
+    with pytest.raises(UsageError, match=rf"lacks a number of tasks, write {text}\*1"):
         Machine.parse(text)

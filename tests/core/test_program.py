@@ -177,7 +177,7 @@ def test_builder_of_a_target_that_wants_more_is_told_how_to_get_it() -> None:
         Program("train.py:build(rate=0.1)", build, function=build, given=given).arguments(2)
     assert str(caught.value) == (
         "train.py:build(rate=0.1): the builder requires 'depth', which it is not given; "
-        "give depth=… in brackets behind the function's name, or give it a default"
+        "add (depth=…) to the function's name, or give it a default"
     )
 
 

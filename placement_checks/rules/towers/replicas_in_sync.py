@@ -7,7 +7,7 @@ from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.keras_parts import NORMALISING
+from placement_checks.core.keras_parts import NORMALIZATION
 from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -94,7 +94,7 @@ class ReplicasInSync(Rule):
 def _is_of_keras(placement: Placement, variable: str) -> bool:
     """Whether it is a moving average of BatchNormalization, which its layer made and updates."""
     is_trained = variable in gradient_flow(placement).trained
-    return not is_trained and NORMALISING in placement.details.parts_of_keras(variable)
+    return not is_trained and NORMALIZATION in placement.details.parts_of_keras(variable)
 
 
 def _moving_averages(

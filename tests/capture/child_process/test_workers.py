@@ -72,8 +72,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
         ),
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}}',
-            "TF_CONFIG has a cluster, and does not say which of its tasks this process is; "
-            'add "task": {"type": "worker", "index": 0} beside "cluster"',
+            "TF_CONFIG has a cluster, and does not state the task of this process; "
+            'add "task": {"type": "worker", "index": 0} next to "cluster"',
         ),
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
