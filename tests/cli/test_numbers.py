@@ -168,16 +168,19 @@ def test_the_naive_port_is_told_by_its_names(run: Run) -> None:
     assert states["gradients-equal"] == states["weights-equal"] == "not-checked"
 
 
-@pytest.mark.usefixtures("sources")
-def test_a_saved_graph_is_not_run(run: Run, tmp_path: Path) -> None:
+def test_a_saved_graph_is_not_run(
+    run: Run, fixtures: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import tensorflow as tf
 
+    monkeypatch.chdir(tmp_path)
     graph = tf.Graph()
     with graph.as_default(), tf.device("/gpu:0"):
         tf.sqrt(tf.compat.v1.get_variable("w", [2]))
-    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    Path("graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
 
-    ran = run("verify", tmp_path / "graph.pb", *options("mnist", "build_single"), *NUMERIC)
+    reference = ("--reference", f"{fixtures}/mnist.py:build_single")
+    ran = run("verify", "graph.pb", *reference, *NUMERIC)
 
     assert ran.status == 2
     assert "graph.pb is a saved graph, and only programs are run" in ran.out
