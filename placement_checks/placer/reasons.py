@@ -155,7 +155,7 @@ def _types(attributes: Mapping[str, Any], attribute: str) -> set[int]:
 
 
 def _unsupported_attributes(usable: list[Any], attributes: Mapping[str, Any]) -> set[str]:
-    """Attributes whose types no kernel supports; all constrained attributes if there are none."""
+    """Attributes that no kernel supports; all constrained attributes if there are none."""
     supported: dict[str, bool] = {}
     for constraint in (each for kernel in usable for each in kernel.constraint):
         if name_types := _types(attributes, constraint.name):

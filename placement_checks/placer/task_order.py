@@ -1,4 +1,4 @@
-"""Names of tasks with which the placer process prefers the devices of the master.
+"""Task names that make the placer process prefer the devices of the master.
 
 TensorFlow's placer breaks ties between devices in this order: devices of the master, which is the
 task that opens the session, then devices by name. This was measured on clusters of processes with

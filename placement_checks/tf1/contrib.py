@@ -95,9 +95,9 @@ RENAMED = {
 }
 
 # Directories between a package and its modules; a directory may also be named like the package.
-FOLDERS = frozenset({"datasets", "mnist", "ops", "plugins", "python"})
+DIRECTORIES = frozenset({"datasets", "mnist", "ops", "plugins", "python"})
 
-# Packages of tensorflow.python to which modules of tf.contrib have moved.
+# Packages of tensorflow.python that contain former modules of tf.contrib.
 MOVED_TO = ("ops", "framework", "training", "util")
 
 # Names with a replacement in this package only, by package and name.
@@ -161,7 +161,7 @@ class Contrib:
         root, *rest = path
         if len(rest) < 2:
             return not rest or (rest[0] in _ROOTS[root] and self._is_installed(rest[0]))
-        return rest[-1] in FOLDERS or rest[-1] == rest[0] or bool(self._same_named(path))
+        return rest[-1] in DIRECTORIES or rest[-1] == rest[0] or bool(self._same_named(path))
 
     def find(self, path: Path, name: str) -> Any:
         """Find an attribute of a module.
@@ -192,7 +192,7 @@ class Contrib:
         return self._used.refusal(name)
 
     def _is_installed(self, package: str) -> bool:
-        """True, or `NotInstalled` for a package whose only location is missing."""
+        """True, or `NotInstalled` if the only location of a package is missing."""
         if LOCATIONS.get(package) == (lazy_modules.TF_SLIM,) and not lazy_modules.has_tf_slim():
             raise NotInstalled(f"tf.contrib.{package}", lazy_modules.TF_SLIM)
         return True
@@ -208,7 +208,7 @@ class Contrib:
         return next(iter([*own, *found]), _NOTHING)
 
     def _modules(self, path: Path) -> Iterator[Any]:
-        """The modules in which attributes of a module are looked up."""
+        """The modules to search for the attributes of a module, in order."""
         if len(path) > 2:
             yield from self._same_named(path)
         for location in LOCATIONS.get(path[1], ()):
@@ -226,8 +226,8 @@ class Contrib:
             if isinstance(module, ModuleType):
                 yield module
         yield from lazy_modules.tf_slim_modules(own, package)
-        for folder in MOVED_TO:
-            module = tensorflow_1.internal_module(f"{folder}.{own}")
+        for parent in MOVED_TO:
+            module = tensorflow_1.internal_module(f"{parent}.{own}")
             if module is not None:
                 yield module
 

@@ -72,14 +72,14 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
                 builtins.__import__ = original
             sys.meta_path.remove(finder)
             sys.modules[NAME] = before
-            _bind_folders(stand_in, tensorflow)
+            _bind_directories(stand_in, tensorflow)
 
 
-def _bind_folders(stand_in: StandIn, tensorflow: ModuleType) -> None:
+def _bind_directories(stand_in: StandIn, tensorflow: ModuleType) -> None:
     """Bind subpackages of TensorFlow 2 that were first imported in the block."""
-    for folder in stand_in.folders - vars(tensorflow).keys():
-        if module := sys.modules.get(f"{NAME}.{folder}"):
-            setattr(tensorflow, folder, module)
+    for directory in stand_in.directories - vars(tensorflow).keys():
+        if module := sys.modules.get(f"{NAME}.{directory}"):
+            setattr(tensorflow, directory, module)
 
 
 def _expects_version_2(importer: Mapping[str, Any] | None) -> bool:
@@ -101,7 +101,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def is_own(self, name: str) -> bool:
         """Whether a module is below ``tensorflow``, but not in one of its directories."""
         first, *rest = name.split(".")
-        return first == NAME and bool(rest) and rest[0] not in self._stand_in.folders
+        return first == NAME and bool(rest) and rest[0] not in self._stand_in.directories
 
     def find_spec(
         self,

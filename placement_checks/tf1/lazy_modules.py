@@ -17,10 +17,11 @@ Find = Callable[[str], Any]
 
 
 class LazyModule(ModuleType):
-    """A module whose attributes are looked up by a function, which may raise `AttributeError`.
+    """A module that looks up its attributes by calling a function.
 
-    It is a package, so submodules can be imported. The import of a submodule does not set an
-    attribute, so a function may have the same name as a submodule.
+    The function may raise `AttributeError`. The module is a package, so submodules can be
+    imported. The import of a submodule does not set an attribute, so a function may have the same
+    name as a submodule.
     """
 
     def __init__(self, name: str, find: Find, names: Callable[[], Iterable[str]] = tuple) -> None:

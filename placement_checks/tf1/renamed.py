@@ -210,5 +210,5 @@ def moved_names(v1: Any) -> Iterator[None]:
 
 
 def _normalization_layers(_: object) -> Any:
-    """The module from which TensorFlow takes its batch normalization layer."""
+    """A module with TensorFlow's batch normalization layer, loaded on first access."""
     return lazy_alias("normalization", layers)

@@ -30,7 +30,7 @@ class StandIn:
         self._used = used
         # Directories contain TensorFlow's own code, such as ``tensorflow.python``.
         root = Path(str(tensorflow.__file__)).parent
-        self.folders = frozenset(path.name for path in root.iterdir() if path.is_dir())
+        self.directories = frozenset(path.name for path in root.iterdir() if path.is_dir())
         self.contrib = Contrib(self.find, used)
         self._others = {
             # The ``compat`` of tf.compat.v1 has another tf.compat.v1, with other functions.
@@ -54,7 +54,7 @@ class StandIn:
         if not self.contrib.has_root(name):
             with contextlib.suppress(AttributeError):
                 return getattr(self._v1, name)
-            if name not in self.folders:
+            if name not in self.directories:
                 raise AttributeError(name)
         return importlib.import_module(f"{NAME}.{name}")
 
