@@ -21,7 +21,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, Step, WatchedCode
 from placement_checks.core.user_code import users_frames
-from placement_checks.tf.simulated_devices import ask_for_cpus
+from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def _watching(program: Program, gpus: int) -> Iterator[list[Built]]:
 def _watching_eagerly(program: Program, gpus: int) -> Iterator[list[Built]]:
     """Watch what this block traces."""
     found: list[Built] = []
-    ask_for_cpus(gpus + 1)
+    configure_logical_cpus(gpus + 1)
     parse_flags(program)
     with noting_eager_code(program, gpus) as building:
         with contextlib.suppress(Stopped), refusals_told(program.name):

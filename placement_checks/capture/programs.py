@@ -26,7 +26,7 @@ from placement_checks.core.program import (
 )
 from placement_checks.core.script import Script
 from placement_checks.graph import files
-from placement_checks.graph.reading import GraphSource, from_live_graph, requested
+from placement_checks.graph.reading import GraphSource, from_live_graph, read_placement
 from placement_checks.targets.importing import resolve, script_of_function
 from placement_checks.util.progress import step
 from placement_checks.util.text import plural
@@ -104,7 +104,7 @@ def _without_program(source: GraphSource, gpus: int, reason: Missing) -> BuiltPr
     return BuiltProgram(
         program=reason,
         gpus=gpus,
-        requested=replace(requested(source), gpus=gpus),
+        requested=replace(read_placement(source), gpus=gpus),
         step=Step(),
         graph_def=source.graph_def,
         graph=source.live,
@@ -201,7 +201,7 @@ def recorded_program(
     return BuiltProgram(
         program=program,
         gpus=gpus,
-        requested=replace(requested(source), soft=recorded.soft, gpus=gpus),
+        requested=replace(read_placement(source), soft=recorded.soft, gpus=gpus),
         step=recorded.step,
         graph_def=source.graph_def,
         graph=None,

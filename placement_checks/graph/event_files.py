@@ -1,7 +1,7 @@
-"""Writes a graph for TensorBoard, each op with the device that the placer gave it.
+"""Write a graph with assigned devices for TensorBoard.
 
-TensorFlow writes what a program asks for, so that TensorBoard's colours by device are grey where
-it asks for nothing (tensorflow/tensorboard#640).
+TensorFlow's own event files contain requested devices, so TensorBoard shows ops without a request
+in gray when it colors by device (tensorflow/tensorboard#640).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Op
 from placement_checks.graph.graph_def import without_large_constants
 
-_OURS = ".placement_checks"  # how the names of our files end
-_VERSION = "brain.Event:2"  # of the form of event files, which each begins with
+_SUFFIX = ".placement_checks"  # of the files that this module writes
+_VERSION = "brain.Event:2"  # the first record of every event file
 
 
 def write_event_file(folder: Path, program: str, graph_def: Any, ops: Mapping[str, Op]) -> Path:
-    """Write the event file, and remove the one that was written into the folder before.
+    """Write an event file, and remove the event file of an earlier call from the directory.
 
-    TensorBoard shows one graph of a folder, the last one.
+    TensorBoard shows only the last graph of a directory.
 
     Args:
-        folder: it is made if it is not there.
-        program: what the graph is called in errors.
+        folder: the directory, which is created if necessary.
+        program: the name of the graph in errors.
         graph_def: the graph, which is not changed; large constants are written without values.
-        ops: by name, with their assigned devices.
+        ops: the ops with their assigned devices, by name.
 
     Raises:
         InputError: the graph is too large for a file.
-        OSError: the folder or file cannot be written.
+        OSError: the directory or file cannot be written.
     """
     placed = without_large_constants(graph_def)
     for node in placed.node:
@@ -51,20 +51,20 @@ def write_event_file(folder: Path, program: str, graph_def: Any, ops: Mapping[st
     except ValueError as reason:
         raise InputError(program, f"its graph does not fit into an event file: {reason}") from None
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = list(folder.glob(f"events.out.tfevents.*{_OURS}"))
-    file = folder / f"events.out.tfevents.{int(now)}{_OURS}"
-    beside = folder / f".placement-checks.{secrets.token_hex(8)}"
-    beside.touch(exist_ok=False)
+    earlier = list(folder.glob(f"events.out.tfevents.*{_SUFFIX}"))
+    file = folder / f"events.out.tfevents.{int(now)}{_SUFFIX}"
+    temporary = folder / f".placement-checks.{secrets.token_hex(8)}"
+    temporary.touch(exist_ok=False)
     try:
-        with tf.io.TFRecordWriter(os.fspath(beside)) as writer:
+        with tf.io.TFRecordWriter(os.fspath(temporary)) as writer:
             for text in texts:
                 writer.write(text)
-        beside.replace(file)
+        temporary.replace(file)
     except tf.errors.OpError as failed:  # such as a full disk
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise OSError(None, failed.message) from None
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     for old in earlier:
         if old != file:

@@ -1,4 +1,4 @@
-"""Graphs that were saved: ``.pb``, ``.pbtxt``, ``.meta`` and SavedModel folders."""
+"""Read saved graphs: ``.pb``, ``.pbtxt`` and ``.meta`` files, and SavedModel directories."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tensorflow.core.framework import graph_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps
+from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps, producer_of
 from placement_checks.graph.op_origins import GraphFile
-from placement_checks.graph.reading import GraphSource, name_of
+from placement_checks.graph.reading import GraphSource
 from placement_checks.targets.names import graph_file
 
-_REASON = 200  # characters of it: a parser may quote a line of the file, which may be all of it
+_MAX_REASON = 200  # characters; a parser may quote a line of the file, which may be the whole file
 _KINDS: dict[str, tuple[type[Message], ...]] = {
     ".pb": (graph_pb2.GraphDef, saved_model_pb2.SavedModel),
     ".pbtxt": (graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef, saved_model_pb2.SavedModel),
@@ -25,16 +25,16 @@ _KINDS: dict[str, tuple[type[Message], ...]] = {
 
 
 def load(path: Path) -> GraphSource:
-    """Read a saved graph, by its suffix ``.pb``, ``.pbtxt`` or ``.meta``, or a SavedModel folder.
+    """Read a file with the suffix ``.pb``, ``.pbtxt`` or ``.meta``, or a SavedModel directory.
 
     Raises:
-        InputError: there is no such file, it is too large, or it holds no graph.
+        InputError: the file does not exist, is too large, or contains no graph.
     """
     name = str(path)
     file = graph_file(path)
     message = _parse(file, name)
     if isinstance(message, saved_model_pb2.SavedModel):
-        message = _for_training(message)
+        message = _training_graph(message)
     if isinstance(message, meta_graph_pb2.MetaGraphDef):
         graph_def, collections = message.graph_def, _collections(message, name)
         return GraphSource(
@@ -44,7 +44,7 @@ def load(path: Path) -> GraphSource:
 
 
 def _parse(file: Path, name: str) -> Any:
-    """The first kind of message that the file can be read as and that holds ops."""
+    """Parse a file as the first type of message that fits and contains ops."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -53,22 +53,24 @@ def _parse(file: Path, name: str) -> Any:
     for kind in _KINDS[file.suffix]:
         try:
             if file.suffix == ".pbtxt":
-                # And back: it is sent on as bytes, in which less may be nested than in a text.
+                # The binary format, which other processes receive, allows less nesting than text.
                 written = text_format.Parse(data.decode(), kind()).SerializeToString()
                 message: Any = kind.FromString(written)
             else:
                 message = kind.FromString(data)
         except (Error, text_format.ParseError, UnicodeDecodeError) as error:
-            reasons.append(str(error).partition("\n")[0][:_REASON])
+            reasons.append(str(error).partition("\n")[0][:_MAX_REASON])
             continue
         except RecursionError:
-            reasons.append("it nests too deep")
+            reasons.append("its nesting is too deep")
             continue
         if _nodes(message):
             return message
-        reasons.append("it holds no ops")
+        reasons.append("it contains no ops")
     raise InputError(
-        name, f"cannot be read as a graph: {reasons[0]}", "write it again, it may be cut short"
+        name,
+        f"cannot be read as a graph: {reasons[0]}",
+        "write the file again, it may be truncated",
     )
 
 
@@ -79,14 +81,14 @@ def _nodes(message: Any) -> bool:
     return bool(graph.node)
 
 
-def _for_training(saved: Any) -> Any:
-    """The MetaGraph tagged ``train``, else the first, of those that hold ops."""
+def _training_graph(saved: Any) -> Any:
+    """The MetaGraph tagged ``train``, else the first one; empty MetaGraphs are ignored."""
     graphs = [graph for graph in saved.meta_graphs if _nodes(graph)]
     return next((graph for graph in graphs if "train" in graph.meta_info_def.tags), graphs[0])
 
 
 def _collections(meta: Any, program: str) -> dict[str, tuple[str, ...]]:
-    """The names in the collections of variables."""
+    """The names of variables, by collection."""
     return {
         key: _variables(meta, key, program)
         for key in (GLOBAL, TRAINABLE)
@@ -95,25 +97,25 @@ def _collections(meta: Any, program: str) -> dict[str, tuple[str, ...]]:
 
 
 def _variables(meta: Any, key: str, program: str) -> tuple[str, ...]:
-    """The names in one collection, whose entries are serialised VariableDefs."""
+    """The names in one collection of serialized VariableDefs."""
     try:
         return tuple(
-            name_of(variable_pb2.VariableDef.FromString(entry).variable_name)
+            producer_of(variable_pb2.VariableDef.FromString(entry).variable_name)
             for entry in meta.collection_def[key].bytes_list.value
         )
     except DecodeError as error:
         raise InputError(
             program,
             f"its collection '{key}' cannot be read: {error}",
-            "write it again, it may be damaged",
+            "write the file again, it may be damaged",
         ) from None
 
 
 def _step_ops(meta: Any, program: str) -> StepOps:
-    """What its collections show of a training step."""
+    """The training step, as far as the collections describe it."""
 
     def nodes(key: str) -> tuple[str, ...]:
-        return tuple(map(name_of, meta.collection_def[key].node_list.value))
+        return tuple(map(producer_of, meta.collection_def[key].node_list.value))
 
     return StepOps(
         train_ops=nodes("train_op"),

@@ -1,12 +1,12 @@
-"""Puts the bodies of functions in place of their calls, so that a traced step is a flat graph.
+"""Replace calls by the bodies of their functions, so that a traced step becomes a flat graph.
 
-What is in a body gets the name ``call/op``, takes the device of the call where it has none, and
-waits for what the call waits for, as TensorFlow's runtime has it (core/common_runtime/
-inline_function_utils.cc). Branches and loops stay, but for those around a whole step: of a branch
-that applies gradients the shorter side is taken, of a loop of steps one trip. Of branches on
-whether an iterator has a next element, the side that takes it.
+An op of a body is named ``call/op``. It takes the device of the call if it has none, and waits for
+the control inputs of the call, as in TensorFlow's runtime
+(core/common_runtime/inline_function_utils.cc).
 
-The nodes of a GraphDef as they are put together: names, devices, and their order.
+Most branches and loops remain. Three kinds are inlined: the shorter side of a branch that applies
+gradients, one iteration of a loop over steps, and the side of a branch that uses the next element
+of an iterator, if the branch tests for one.
 """
 
 from __future__ import annotations
@@ -30,109 +30,14 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import producer_of
 from placement_checks.tf.graphs import definition_of
 
-COLOCATED = b"loc:@"  # before the name of an op that one is bound to
-
-
-def functions_of(node: Any) -> Iterator[str]:
-    """The names of the functions that a node may call."""
-    yield node.op
-    for attribute in node.attr.values():
-        for function in (attribute.func, *attribute.list.func):
-            yield function.name
-
-
-def called_by(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
-    """The names of the functions that nodes call or are given, and of what these call."""
-    bodies = {each.signature.name: each.node_def for each in library}
-    found: set[str] = set()
-    waiting = list(nodes)
-    while waiting:
-        for name in functions_of(waiting.pop()):
-            if name in bodies and name not in found:
-                found.add(name)
-                waiting += bodies[name]
-    return found
-
-
-def renamed(source: str, names: Mapping[str, str]) -> str:
-    """An input or a tensor, where some ops have other names."""
-    name = producer_of(source)
-    return source.replace(name, names[name], 1) if name in names else source
-
-
-def rename_classes(node: Any, names: Mapping[str, str]) -> None:
-    """Bind a node to the same ops, where some have other names."""
-    if "_class" in node.attr:
-        classes = node.attr["_class"].list.s
-        bound = [entry.removeprefix(COLOCATED).decode() for entry in classes]
-        classes[:] = [COLOCATED + names.get(name, name).encode() for name in bound]
-
-
-def scopes_of(name: str) -> Iterator[str]:
-    """The scopes that a name is in: ``a`` and ``a/b`` for ``a/b/c``."""
-    for position, letter in enumerate(name):
-        if letter == "/":
-            yield name[:position]
-
-
-def free_scope(name: str, taken: Collection[str]) -> str:
-    """A scope for the body of a call, in which none of the ops beside the call is."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    return free
-
-
-def prefix_input(prefix: str, source: str) -> str:
-    """An input of a node in a body: ``call/op:0`` or ``^call/op``."""
-    if source.startswith("^"):
-        return f"^{prefix}{source[1:]}"
-    return f"{prefix}{source}" if ":" in source else f"{prefix}{source}:0"
-
-
-def canonical_input(stands_for: Mapping[str, str], source: str) -> str:
-    """What an input stands for in the end, in the form that a GraphDef has it."""
-    while source in stands_for:
-        source = stands_for[source]
-    return source if source.startswith("^") else source.removesuffix(":0")
-
-
-@lru_cache(maxsize=4096)
-def device_in_body(own: str, outer: str) -> str:
-    """The device of a node in a body whose call has a device too."""
-    if not own or not outer:
-        return own or outer
-    return str(Device.parse(own).over(Device.parse(outer)))
-
-
-def topological_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """The nodes, each after its inputs, else in their order."""
-    by_name = {node.name: node for node in nodes}
-    done: set[str] = set()
-    for root in nodes:
-        waiting = [] if root.name in done else [(root, iter(root.input))]
-        done.add(root.name)
-        while waiting:
-            node, sources = waiting[-1]
-            for source in sources:
-                name = producer_of(source)
-                if name not in done and name in by_name:
-                    done.add(name)
-                    waiting.append((by_name[name], iter(by_name[name].input)))
-                    break
-            else:
-                yield node
-                waiting.pop()
-
-
+COLOCATED = b"loc:@"  # prefix of the name of a colocated op
 _COMPILED = "_XlaMustCompile"
 
 
 class TracedOp(NamedTuple):
-    """Where an op of a flat graph was traced: the function, and the op's name in there.
+    """The function that contained an op of a flat graph, and the op's name in that function.
 
-    The function is ``""`` for the one that is flattened.
+    The function is ``""`` for the flattened function itself.
     """
 
     function: str
@@ -144,11 +49,11 @@ class FlatGraph:
     """A graph without calls.
 
     Attributes:
-        graph_def: its ``GraphDef``, whose nodes come after their inputs.
-        origins: where each op was traced.
-        compiled: the calls that XLA was to compile, by their names.
-        loops: the loops of steps, of which it has one trip.
-        closed: the types of other ops that have a step inside of them, by their names.
+        graph_def: its ``GraphDef``, in topological order.
+        origins: the function and name of each op before flattening.
+        compiled: the names of calls that request compilation by XLA.
+        loops: the names of loops over steps; the graph has one iteration of each.
+        closed: the types of other ops that contain a step, by name. They are not inlined.
     """
 
     graph_def: Any
@@ -159,12 +64,12 @@ class FlatGraph:
     _stands_for: Mapping[str, str] = field(repr=False)
 
     def tensor(self, name: str) -> str:
-        """The tensor that one of the traced function is, by its name there (``add:0``)."""
+        """The tensor for a tensor of the traced function, such as ``add:0``."""
         full = prefix_input("", name)
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
-        """The op that stands for the end of one of the traced function."""
+        """The op that ends an op of the traced function; for a call, the end of its body."""
         return producer_of(self._stands_for.get(f"^{name}", name))
 
 
@@ -173,15 +78,15 @@ def flatten(
     holds_step: Callable[[str], bool],
     placeholders: Callable[[str], Sequence[str]],
 ) -> FlatGraph:
-    """A graph with the bodies of functions in place of their calls.
+    """Replace the calls in a graph by the bodies of their functions.
 
     Args:
         graph_def: the ``GraphDef`` of a traced function, with its library; it is not changed.
-        holds_step: whether the function of a name takes gradients and applies them.
-        placeholders: the names of the arguments of a function in Python's graph of it, where
-            ``_class`` may name them; in a FunctionDef they have others.
+        holds_step: whether a function, given by name, takes gradients and applies them.
+        placeholders: the names of a function's arguments in Python's graph, given its name.
+            Colocation (``_class``) may use these names, which differ from those in a FunctionDef.
     """
-    return _Flattening(graph_def, holds_step, placeholders).flat()
+    return _Flattening(graph_def, holds_step, placeholders).run()
 
 
 class _Flattening:
@@ -195,8 +100,8 @@ class _Flattening:
         self._library = {each.signature.name: each for each in graph_def.library.function}
         self._holds_step = cache(holds_step)
         self._placeholders = placeholders
-        self._takes: dict[str, bool] = {}  # whether a function takes an iterator's next element
-        self._results: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
+        self._element_takers: dict[str, bool] = {}
+        self._bodies: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
         self._nodes: list[Any] = []
         self._prefixes: list[str] = []  # of each node
         self._stands_for: dict[str, str] = {}
@@ -204,24 +109,22 @@ class _Flattening:
         self._compiled: list[str] = []
         self._loops: list[str] = []
         self._closed: dict[str, str] = {}
-        self._short: dict[str, str] = {}
+        self._short: dict[str, str] = {}  # new names of ops
         self._steps: list[str] = []  # the prefixes of bodies that take and apply gradients
 
-    def flat(self) -> FlatGraph:
+    def run(self) -> FlatGraph:
         self._expand("", "", self._graph_def.node, "", "")
         self._connect()
         self._shorten()
         flat = type(self._graph_def)()
         flat.versions.CopyFrom(self._graph_def.versions)
-        stay_functions = called_by(self._nodes, self._graph_def.library.function)
+        remaining = reachable_functions(self._nodes, self._graph_def.library.function)
         flat.library.function.extend(
-            each
-            for each in self._graph_def.library.function
-            if each.signature.name in stay_functions
+            each for each in self._graph_def.library.function if each.signature.name in remaining
         )
         flat.node.extend(topological_order(self._nodes))
         stands_for = {
-            source: renamed(canonical_input(self._stands_for, source), self._short)
+            source: rename_input(canonical_input(self._stands_for, source), self._short)
             for source in self._stands_for
         }
         return FlatGraph(
@@ -229,8 +132,8 @@ class _Flattening:
         )
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
-        """Add the nodes of a body, all of which wait for the op ``wait``."""
-        scopes = {scope for node in body for scope in scopes_of(node.name)}
+        """Add the nodes of a body; those without data inputs wait for the op ``wait``."""
+        scopes = {scope for node in body for scope in name_scopes(node.name)}
         for original in body:
             node = type(original)()
             node.CopyFrom(original)
@@ -241,7 +144,7 @@ class _Flattening:
                 node.input.append(f"^{wait}")
             called, arguments = self._called(original)
             if called in self._library:
-                scope = free_scope(original.name, scopes)
+                scope = unused_scope(original.name, scopes)
                 self._inline(node, called, arguments, f"{prefix}{scope}/")
                 continue
             if any(
@@ -255,7 +158,7 @@ class _Flattening:
             self._origins[node.name] = TracedOp(function, original.name)
 
     def _called(self, node: Any) -> tuple[str, int]:
-        """The function that takes the place of a node, and which input is its first argument."""
+        """The function that replaces a node, and the index of the input for its first argument."""
         if node.op in FUNCTION_CALLS:
             return node.attr["f"].func.name, 0
         if node.op in LOOPS and self._holds_step(node.attr["body"].func.name):
@@ -271,29 +174,29 @@ class _Flattening:
         return node.op, 0
 
     def _takes_element(self, function: str) -> bool:
-        """Whether a function opens the next element of an iterator, or calls one that does."""
-        if function not in self._takes:
-            self._takes[function] = False  # itself, should it call itself
+        """Whether a function uses the next element of an iterator, directly or through others."""
+        if function not in self._element_takers:
+            self._element_takers[function] = False  # for recursive calls
             nodes = self._library[function].node_def if function in self._library else ()
-            self._takes[function] = any(
-                node.op == OPTIONAL_VALUE or any(map(self._takes_element, functions_of(node)))
+            self._element_takers[function] = any(
+                node.op == OPTIONAL_VALUE or any(map(self._takes_element, called_functions(node)))
                 for node in nodes
             )
-        return self._takes[function]
+        return self._element_takers[function]
 
     def _inline(self, call: Any, name: str, first: int, prefix: str) -> None:
-        """Put a body in place of a call."""
+        """Replace a call by a body."""
         function = self._library[name]
-        # Protocol buffers make the attribute that is asked for.
+        # The check for presence matters: reading a missing attribute would create it.
         if any(_COMPILED in each.attr and each.attr[_COMPILED].b for each in (call, function)):
             self._compiled.append(call.name)
         if self._holds_step(name):
             self._steps.append(prefix)
-        given = [source for source in call.input if not source.startswith("^")][first:]
+        inputs = [source for source in call.input if not source.startswith("^")][first:]
         arguments = [argument.name for argument in function.signature.input_arg]
-        # `_class` may name an argument as Python's graph has it.
+        # Colocation may use an argument's name in Python's graph.
         for names in (self._placeholders(name), arguments):
-            for argument, source in zip(names, given, strict=False):
+            for argument, source in zip(names, inputs, strict=False):
                 self._stands_for[f"{prefix}{argument}:0"] = source
                 self._stands_for[f"^{prefix}{argument}"] = f"^{producer_of(source)}"
         waits = [source for source in call.input if source.startswith("^")]
@@ -315,11 +218,11 @@ class _Flattening:
         return name
 
     def _body(self, name: str) -> tuple[Sequence[Any], Mapping[str, str]]:
-        """The nodes of a function with the inputs of a GraphDef, and its tensors in these terms.
+        """The nodes of a function with inputs as in a GraphDef, and the names of its tensors.
 
-        A FunctionDef names ``op:output:index``, a GraphDef ``op:index``.
+        A tensor is ``op:output:index`` in a FunctionDef, and ``op:index`` in a GraphDef.
         """
-        if name not in self._results:
+        if name not in self._bodies:
             function = self._library[name]
             tensors = {
                 argument.name: f"{argument.name}:0" for argument in function.signature.input_arg
@@ -336,11 +239,11 @@ class _Flattening:
                     for source in original.input
                 ]
                 body.append(node)
-            self._results[name] = body, tensors
-        return self._results[name]
+            self._bodies[name] = body, tensors
+        return self._bodies[name]
 
     def _outputs(self, node: Any) -> Iterator[str]:
-        """The outputs of a node as ``output:index``, in their order."""
+        """The outputs of a node as ``output:index``, in order."""
         called = self._library.get(node.op)
         definition = called.signature if called is not None else definition_of(node.op)
         for output in definition.output_arg if definition is not None else ():
@@ -353,17 +256,17 @@ class _Flattening:
                 yield f"{output.name}:{index}"
 
     def _connect(self) -> None:
-        """Let the nodes take what stands for calls and arguments."""
+        """Replace calls and arguments in the inputs of all nodes."""
         names = {node.name for node in self._nodes}
         for node, prefix in zip(self._nodes, self._prefixes, strict=True):
             sources = [canonical_input(self._stands_for, source) for source in node.input]
             waits = sorted({source for source in sources if source.startswith("^")})
             node.input[:] = [source for source in sources if not source.startswith("^")] + waits
             if "_class" in node.attr:
-                self._bind(node, prefix, names)
+                self._colocate(node, prefix, names)
 
     def _shorten(self) -> None:
-        """Leave out the names of calls that only lead to the call that trains."""
+        """Remove name scopes of calls that contain nothing but the call that trains."""
         steps = defaultdict(list)
         for prefix in self._steps:
             steps[prefix.partition("/")[0]].append(prefix)
@@ -380,25 +283,119 @@ class _Flattening:
                 self._short |= {name: bare for name, bare in short.items() if bare not in names}
         for node in self._nodes:
             node.name = self._short.get(node.name, node.name)
-            node.input[:] = [renamed(source, self._short) for source in node.input]
-            rename_classes(node, self._short)
+            node.input[:] = [rename_input(source, self._short) for source in node.input]
+            rename_colocation(node, self._short)
         self._origins = {self._short.get(name, name): op for name, op in self._origins.items()}
 
-    def _bind(self, node: Any, prefix: str, names: set[str]) -> None:
-        """Name what a node is bound to; what is not in the graph is left out."""
+    def _colocate(self, node: Any, prefix: str, names: set[str]) -> None:
+        """Update the colocation of a node; ops that are not in the graph are removed from it."""
         classes = node.attr["_class"].list.s
         bound = [
-            self._bound(prefix, entry.removeprefix(COLOCATED).decode(), names) for entry in classes
+            self._find_named(prefix, entry.removeprefix(COLOCATED).decode(), names)
+            for entry in classes
         ]
         classes[:] = [COLOCATED + name.encode() for name in bound if name]
         if not classes:
             del node.attr["_class"]
 
-    def _bound(self, prefix: str, name: str, names: set[str]) -> str:
-        """An op that a body names: one of its own, or one of a body around it."""
+    def _find_named(self, prefix: str, name: str, names: set[str]) -> str:
+        """Find an op that a body names, in it or in a body around it; ``""`` if missing."""
         while True:
             found = producer_of(canonical_input(self._stands_for, f"{prefix}{name}:0"))
             if found in names or not prefix:
                 return found if found in names else ""
-            around = prefix[:-1].rpartition("/")[0]
-            prefix = f"{around}/" if around else ""
+            outer = prefix[:-1].rpartition("/")[0]
+            prefix = f"{outer}/" if outer else ""
+
+
+def called_functions(node: Any) -> Iterator[str]:
+    """The names of functions that a node may call; its op type may be one of them."""
+    yield node.op
+    for attribute in node.attr.values():
+        for function in (attribute.func, *attribute.list.func):
+            yield function.name
+
+
+def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
+    """The names of the functions that nodes call or receive, directly or through others."""
+    bodies = {each.signature.name: each.node_def for each in library}
+    found: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        for name in called_functions(waiting.pop()):
+            if name in bodies and name not in found:
+                found.add(name)
+                waiting += bodies[name]
+    return found
+
+
+def rename_input(source: str, names: Mapping[str, str]) -> str:
+    """An input or a tensor, after ops were renamed."""
+    name = producer_of(source)
+    return source.replace(name, names[name], 1) if name in names else source
+
+
+def rename_colocation(node: Any, names: Mapping[str, str]) -> None:
+    """Update the colocation of a node after ops were renamed."""
+    if "_class" in node.attr:
+        classes = node.attr["_class"].list.s
+        bound = [entry.removeprefix(COLOCATED).decode() for entry in classes]
+        classes[:] = [COLOCATED + names.get(name, name).encode() for name in bound]
+
+
+def name_scopes(name: str) -> Iterator[str]:
+    """The scopes around a name: ``a`` and ``a/b`` for ``a/b/c``."""
+    for position, character in enumerate(name):
+        if character == "/":
+            yield name[:position]
+
+
+def unused_scope(name: str, taken: Collection[str]) -> str:
+    """A scope for the body of a call that contains none of the caller's ops."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+def prefix_input(prefix: str, source: str) -> str:
+    """Prefix an input of a body's node: ``call/op:0`` or ``^call/op``."""
+    if source.startswith("^"):
+        return f"^{prefix}{source[1:]}"
+    return f"{prefix}{source}" if ":" in source else f"{prefix}{source}:0"
+
+
+def canonical_input(stands_for: Mapping[str, str], source: str) -> str:
+    """Follow replacements of an input to the end, and write the result as in a GraphDef."""
+    while source in stands_for:
+        source = stands_for[source]
+    return source if source.startswith("^") else source.removesuffix(":0")
+
+
+@lru_cache(maxsize=4096)
+def device_in_body(own: str, outer: str) -> str:
+    """The device of a body's node: its own, completed by the device of the call."""
+    if not own or not outer:
+        return own or outer
+    return str(Device.parse(own).over(Device.parse(outer)))
+
+
+def topological_order(nodes: Sequence[Any]) -> Iterator[Any]:
+    """The nodes in their order, but each after its inputs."""
+    by_name = {node.name: node for node in nodes}
+    done: set[str] = set()
+    for root in nodes:
+        waiting = [] if root.name in done else [(root, iter(root.input))]
+        done.add(root.name)
+        while waiting:
+            node, sources = waiting[-1]
+            for source in sources:
+                name = producer_of(source)
+                if name not in done and name in by_name:
+                    done.add(name)
+                    waiting.append((by_name[name], iter(by_name[name].input)))
+                    break
+            else:
+                yield node
+                waiting.pop()

@@ -1,4 +1,4 @@
-"""Changes to a GraphDef that is to be placed or run elsewhere than where it was built."""
+"""Prepare GraphDefs for placing and running, and read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
 
 _STRIPPED_ABOVE = 1024  # bytes of a constant
-# Integer and bool constants feed shape functions, which the master runs: those must stay.
+# Integer and bool constants keep their values, since shape functions read them.
 _STRIPPED = {
     types_pb2.DT_HALF,
     types_pb2.DT_BFLOAT16,
@@ -25,11 +25,12 @@ _STRIPPED = {
 
 
 def keep_constants_whole(graph_def: Any) -> None:
-    """Keep small constants from being split up among tasks after they were placed.
+    """Prevent TensorFlow from replicating constants after placement.
 
-    TensorFlow replaces a constant that several tasks read by one for each, under other names, but
-    leaves those alone that a control edge leads away from (core/common_runtime/
-    replicate_constants_pass.cc). So the first reader of each constant waits for it as well.
+    TensorFlow replaces a small constant that several tasks read by one constant per task, with new
+    names. It does not replace constants with outgoing control edges
+    (core/common_runtime/replicate_constants_pass.cc). So this function adds a control input to the
+    first reader of each constant.
     """
     constants = {node.name for node in graph_def.node if node.op == CONST}
     for node in graph_def.node:
@@ -39,54 +40,48 @@ def keep_constants_whole(graph_def: Any) -> None:
 
 
 def without_large_constants(graph_def: Any) -> Any:
-    """A copy in which large constants that no shape depends on have no values.
+    """Copy a graph without the values of large constants, unless shapes may depend on them.
 
-    One without values is read as all zeros.
+    TensorFlow reads a constant without values as zeros. Values of large constants in the graph
+    itself are never copied. Graphs without any, which are most, are copied at once in a third of
+    the time.
     """
-    copied = _copy_of_graph(graph_def)
-    for function in copied.library.function:
-        for node in function.node_def:
-            if node.op == CONST and _is_large(node.attr["value"].tensor):
-                tensor = node.attr["value"].tensor
-                tensor.CopyFrom(_bare(tensor))
-    return copied
-
-
-def _copy_of_graph(graph_def: Any) -> Any:
-    """A copy whose library is whole; the values of large constants are never copied.
-
-    To copy all nodes at once takes a third of the time, and few graphs have a large constant.
-    """
-    large = [node.op == CONST and _is_large(node.attr["value"].tensor) for node in graph_def.node]
+    large = [_is_large_constant(node) for node in graph_def.node]
     copied = type(graph_def)()
-    if not any(large):
+    if any(large):
+        copied.versions.CopyFrom(graph_def.versions)
+        copied.library.CopyFrom(graph_def.library)
+        for node, is_large in zip(graph_def.node, large, strict=True):
+            if is_large:
+                _add_without_values(copied, node)
+            else:
+                copied.node.add().CopyFrom(node)
+    else:
         copied.CopyFrom(graph_def)
-        return copied
-    copied.versions.CopyFrom(graph_def.versions)
-    copied.library.CopyFrom(graph_def.library)
-    for node, is_large in zip(graph_def.node, large, strict=True):
-        if is_large:
-            _add_bare(copied, node)
-        else:
-            copied.node.add().CopyFrom(node)
+    for function in copied.library.function:
+        for node in filter(_is_large_constant, function.node_def):
+            tensor = node.attr["value"].tensor
+            tensor.CopyFrom(_without_values(tensor))
     return copied
 
 
-def _is_large(tensor: Any) -> bool:
+def _is_large_constant(node: Any) -> bool:
+    if node.op != CONST:
+        return False
+    tensor = node.attr["value"].tensor
     return tensor.dtype in _STRIPPED and tensor.ByteSize() > _STRIPPED_ABOVE
 
 
-def _add_bare(graph_def: Any, node: Any) -> None:
-    """Add a copy of a constant without its values, which are never copied."""
+def _add_without_values(graph_def: Any, node: Any) -> None:
     bare = graph_def.node.add(name=node.name, op=node.op, input=node.input, device=node.device)
     for name, value in node.attr.items():
         if name == "value":
-            bare.attr[name].tensor.CopyFrom(_bare(value.tensor))
+            bare.attr[name].tensor.CopyFrom(_without_values(value.tensor))
         else:
             bare.attr[name].CopyFrom(value)
 
 
-def _bare(tensor: Any) -> Any:
+def _without_values(tensor: Any) -> Any:
     return type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
 
 
@@ -98,17 +93,17 @@ def all_nodes(graph_def: Any) -> Iterator[Any]:
 
 
 def op_types(graph_def: Any) -> set[str]:
-    """The types of its nodes, but for the calls of its own functions."""
+    """The op types of a graph and its functions, without the names of functions."""
     functions = {function.signature.name for function in graph_def.library.function}
     return {node.op for node in all_nodes(graph_def)} - functions
 
 
-def whole_number(source: str, nodes: Mapping[str, Any]) -> int | None:
-    """The value of a constant, also behind ops that pass it on; None for anything else.
+def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
+    """The integer of a constant, also if other ops pass it on; None if it is not constant.
 
     Args:
-        source: the tensor, as an input names it.
-        nodes: those of the graph, by name.
+        source: the tensor, as in an input of a node.
+        nodes: the nodes of the graph, by name.
     """
     node = nodes[producer_of(source)]
     while node.op in PASSES_VALUE:

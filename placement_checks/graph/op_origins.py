@@ -1,6 +1,6 @@
-"""Where a graph came from, and what that tells of its ops beyond the GraphDef.
+"""Where a graph came from: details of ops that a GraphDef does not contain.
 
-The ``with tf.device(…)`` that decided which device an op asks for.
+`Origin` is the interface. `LiveGraph`, `GraphFile` and `RecordedOrigin` are the kinds of graphs.
 """
 
 from __future__ import annotations
@@ -23,99 +23,23 @@ from placement_checks.core.user_code import (
     relative_path,
     users_frames,
 )
-from placement_checks.graph.shape_inference import outputs_of
+from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
-# How TensorFlow writes what a scope was given: a function, with where it is defined, …
-_FUNCTION = re.compile(r"(?P<name>.+)<(?P<file>.*), (?P<line>\d+)>")
-# … or a tf.DeviceSpec.
-_SPEC = re.compile(
-    r"<DeviceSpec\(job=(?P<job>\w+), replica=(?P<replica>\w+), task=(?P<task>\w+), "
-    r"device_type=(?P<type>\w+), device_index=(?P<index>\w+)\)>"
-)
-
-
-class _Scope(NamedTuple):
-    """One scope around an op.
-
-    Attributes:
-        line: where it was opened.
-        device: what it names; false for a device function.
-        function: where the device function is defined that it was given; None for a device.
-        clears: whether it is ``tf.device(None)``, inside which no scope around it counts.
-    """
-
-    line: Frame
-    device: Device
-    function: Frame | None = None
-    clears: bool = False
-
-
-def deciding_line(op: Any, folder: Path | None) -> Frame | None:
-    """The user's line that decided the device which an op of a live graph asks for.
-
-    That of the innermost scope that names a type of device (a job, where the op asks for no more);
-    where a device function inside it chose another, that of the function. None where the op asks
-    for no device, or where a library decided.
-    """
-    asked = Device.parse(op.device)
-    scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]
-    decided = _deciding(scopes, asked) if asked else None
-    for line in () if decided is None else (decided.function, decided.line):
-        if line is not None and is_user_file(line.file, folder):
-            return line._replace(file=relative_path(line.file))
-    return None
-
-
-def _deciding(scopes: Sequence[_Scope], asked: Device) -> _Scope | None:
-    """The scope that decided, of those around an op, the innermost first."""
-    functions = []
-    for scope in scopes:
-        if scope.clears:
-            break
-        if scope.function is not None:
-            functions.append(scope)
-        elif scope.device if asked.type is None else scope.device.type is not None:
-            passed = asked.matches(scope.device)
-            return scope if passed or not functions else functions[0]
-    return functions[0] if functions else None
-
-
-@lru_cache(maxsize=4096)
-def _scope(given: str, file: str, line: int) -> _Scope:
-    """A scope from what TensorFlow keeps of it: where it was opened, and with what, as text."""
-    opened = Frame(file, line, "")
-    if given == str(None):
-        return _Scope(opened, Device(), clears=True)
-    if function := _FUNCTION.fullmatch(given):
-        defined = Frame(function["file"], int(function["line"]), function["name"])
-        return _Scope(opened, Device(), defined)
-    if spec := _SPEC.fullmatch(given):
-        part = {
-            key: None if value == str(None) else value for key, value in spec.groupdict().items()
-        }
-        given = "".join(f"/{key}:{part[key]}" for key in ("job", "replica", "task") if part[key])
-        given += f"/device:{part['type']}:{part['index'] or '*'}" if part["type"] else ""
-    try:
-        return _Scope(opened, Device.parse(given))
-    except InputError:  # a device function without a line of its own, such as a partial
-        return _Scope(opened, Device(), opened)
-
-
-_MAX_IMPORTED_OPS = 200_000  # ops of a file; a million would take 4 GB for their shapes
+_MAX_IMPORTED_OPS = 200_000  # ops of a file; shapes of a million ops would take 4 GB
 
 
 class BodyOp(NamedTuple):
-    """An op in the body of a function: the function, and the op's name in there."""
+    """The function that contains an op, and the op's name in that function."""
 
     function: str
     name: str
 
 
 class Origin:
-    """Tells of an op what its node in a GraphDef does not have. This base class knows nothing.
+    """The source of a graph: answers questions about ops that a GraphDef cannot.
 
-    ``body`` is where the op is, if it is in the body of a function.
+    This base class has no answers. ``body`` locates an op in the body of a function.
     """
 
     def frames(self, _op: str, _body: BodyOp | None) -> Sequence[Frame]:
@@ -123,19 +47,19 @@ class Origin:
         return ()
 
     def device_line(self, _op: str, _body: BodyOp | None) -> Frame | None:
-        """The user's line that decided the device which the op asks for."""
+        """The user's line that decided which device the op requests."""
         return None
 
     def outputs(self, _op: str, _body: BodyOp | None) -> Sequence[Tensor]:
-        """What the op yields; empty where that is not known."""
+        """The outputs of the op; empty if they are not known."""
         return ()
 
     def forward_op(self, _op: str) -> str:
-        """The op whose gradient a backward op computes; ``""`` where that is not known."""
+        """The forward op of a backward op; ``""`` if it is not known."""
         return ""
 
     def parts_of_keras(self, _op: str, _body: BodyOp | None) -> Collection[str]:
-        """The parts of Keras that made the op, of `core.op_types`."""
+        """The parts of Keras (`core.keras_parts`) that created the op."""
         return ()
 
 
@@ -144,8 +68,8 @@ class LiveGraph(Origin):
 
     Args:
         graph: the graph.
-        names: those of its ops, in their order.
-        folder: where the user's source lines are; None for anywhere but in libraries.
+        names: the names of its ops, in graph order.
+        folder: the directory of the user's source lines; None for any file outside of libraries.
     """
 
     def __init__(self, graph: tf.Graph, names: Sequence[str], folder: Path | None) -> None:
@@ -158,11 +82,10 @@ class LiveGraph(Origin):
         live = self._op(op, body)
         if live is None:
             return ()
-        folder = current_folder()
-        known = self._stacks.known(live.traceback, folder)
-        if known.frames is None:
-            known.frames = users_frames(known.stack, self._folder)
-        return known.frames
+        cached = self._stacks.find(live.traceback, current_folder())
+        if cached.frames is None:
+            cached.frames = users_frames(cached.stack, self._folder)
+        return cached.frames
 
     def device_line(self, op: str, body: BodyOp | None) -> Frame | None:
         live = self._op(op, body)
@@ -173,7 +96,8 @@ class LiveGraph(Origin):
         if live is None:
             return ()
         return [
-            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in live.outputs
+            Tensor(output.dtype.base_dtype.name, static_shape(output.shape))
+            for output in live.outputs
         ]
 
     def forward_op(self, op: str) -> str:
@@ -182,60 +106,57 @@ class LiveGraph(Origin):
         return "" if original is None else str(original.name)
 
     def _op(self, op: str, body: BodyOp | None) -> Any:
-        """The live op; None for one that Python has not traced."""
+        """The live op; None if Python has not traced it."""
         try:
-            return self._ops[op] if body is None else _in_body(self.graph, body)
+            return self._ops[op] if body is None else _op_in_body(self.graph, body)
         except (KeyError, ValueError):
             return None
 
     @cached_property
     def _ops(self) -> dict[str, tf.Operation]:
-        """All at once is faster than one by one; a GraphDef has the order of its graph."""
+        # Faster than one lookup per op; a GraphDef has the order of its graph.
         return dict(zip(self._names, self.graph.get_operations(), strict=False))
 
 
 @dataclass(eq=False)
 class _Stack:
-    """Where ops were built.
+    """The stack of one or more ops.
 
     Attributes:
-        stack: TensorFlow's.
-        here: the folder that lines are told relative to.
-        frames: the user's of it; None until they are looked for.
-        next: the other stack that was asked for after it.
+        stack: TensorFlow's stack.
+        folder: the directory for relative paths.
+        frames: the user's frames in it; None until they are looked up.
+        next: the stack of the last lookup that followed this one.
     """
 
     stack: Any
-    here: str
+    folder: str
     frames: Sequence[Frame] | None = None
     next: _Stack | None = None
 
-    def is_of(self, stack: Any, here: str) -> bool:
-        return bool(self.stack == stack) and self.here == here
-
 
 class _Stacks:
-    """The stacks of the ops that were asked for, each once.
+    """A cache of stacks.
 
-    To look a stack up takes six times as long as to compare it with another. Towers, layers and
-    their gradients are built in loops, so what has followed the last one often follows again.
+    Looking up a stack takes six times as long as comparing it with another one. Programs build
+    towers, layers and gradients in loops, so the same stack often follows the last one again.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, str], _Stack] = {}
         self._last: _Stack | None = None
 
-    def known(self, stack: Any, here: str) -> _Stack:
-        """The one that is equal to a stack."""
+    def find(self, stack: Any, folder: str) -> _Stack:
+        """The cached stack that equals ``stack``."""
         last = self._last
         if last is not None:
             for likely in (last.next, last):
-                if likely is not None and likely.is_of(stack, here):
+                if likely is not None and likely.stack == stack and likely.folder == folder:
                     self._last = likely
                     return likely
-        found = self._known.get((stack, here))
+        found = self._known.get((stack, folder))
         if found is None:
-            found = self._known[stack, here] = _Stack(stack, here)
+            found = self._known[stack, folder] = _Stack(stack, folder)
         if last is not None:
             last.next = found
         self._last = found
@@ -243,7 +164,7 @@ class _Stacks:
 
 
 class GraphFile(Origin):
-    """A file: the outputs of its ops are inferred once, and only if a rule needs them."""
+    """A saved graph. The outputs of its ops are inferred on first use, in another process."""
 
     def __init__(self, graph_def: Any) -> None:
         self._graph_def = graph_def
@@ -258,21 +179,21 @@ class GraphFile(Origin):
         if len(self._graph_def.node) > _MAX_IMPORTED_OPS:
             return {}
         try:
-            return outputs_of(self._graph_def)
+            return infer_outputs(self._graph_def)
         except PlacerError as error:
             return error
 
 
 @dataclass(frozen=True)
-class Recorded(Origin):
-    """A graph of another process, which has recorded what it knows of each op.
+class RecordedOrigin(Origin):
+    """A graph of another process, which recorded the answers for each op.
 
     Attributes:
         frames_of: the user's source lines that built an op.
-        device_lines: the line that decided which device an op asks for.
-        outputs_of: what an op yields.
-        forward_ops: for a backward op the one whose gradient it computes.
-        keras_parts: the parts of Keras that made an op, where any did.
+        device_lines: the line that decided which device an op requests.
+        outputs_of: the outputs of an op.
+        forward_ops: the forward op of a backward op.
+        keras_parts: the parts of Keras that created an op, if any.
     """
 
     frames_of: Mapping[str, Sequence[Frame]] = field(repr=False)
@@ -282,18 +203,18 @@ class Recorded(Origin):
     keras_parts: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
     @staticmethod
-    def of(details: Details, ops: Iterable[str]) -> Recorded:
-        """What the details of a live graph tell of some ops; what many have is kept once."""
-        kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    def from_details(details: Details, ops: Iterable[str]) -> RecordedOrigin:
+        """Record the details of a live graph's ops; equal values are stored once."""
+        shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
         def once(value: Sequence[Any]) -> tuple[Any, ...]:
-            return kept.setdefault(tuple(value), tuple(value))
+            return shared.setdefault(tuple(value), tuple(value))
 
         ops = tuple(ops)
         lines = {op: details.device_line(op) for op in ops}
         forward = {op: details.forward_op(op) for op in ops}
         keras = {op: once(sorted(details.parts_of_keras(op))) for op in ops}
-        return Recorded(
+        return RecordedOrigin(
             {op: once(details.frames(op)) for op in ops},
             {op: line for op, line in lines.items() if line is not None},
             {op: once(details.outputs(op)) for op in ops},
@@ -317,20 +238,20 @@ class Recorded(Origin):
         return self.keras_parts.get(op, ())
 
 
-def dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+def static_shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
     """A static shape as numbers; None if its rank is not known.
 
-    What a `TensorShape` yields one by one are objects that cannot be hashed once
-    ``disable_v2_behavior`` was called.
+    Iterating over a `TensorShape` would give ``Dimension`` objects, which cannot be hashed, after
+    ``disable_v2_behavior``.
     """
     return None if shape.rank is None else tuple(shape.as_list())
 
 
-def _in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
-    """The op of a traced body; a FunctionDef may have added a number to its name.
+def _op_in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
+    """The op in a traced body; its name in the FunctionDef may have an additional number.
 
     Raises:
-        KeyError: there is no such op.
+        KeyError: the body has no such op.
     """
     body = function_body(graph, op.function)
     if body is None:
@@ -339,3 +260,79 @@ def _in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
         return body.get_operation_by_name(op.name)
     except KeyError:
         return body.get_operation_by_name(re.sub(r"_\d+$", "", op.name))
+
+
+# The argument of a scope as text: TensorFlow writes a function with the line of its definition, …
+_FUNCTION = re.compile(r"(?P<name>.+)<(?P<file>.*), (?P<line>\d+)>")
+# … or a tf.DeviceSpec.
+_SPEC = re.compile(
+    r"<DeviceSpec\(job=(?P<job>\w+), replica=(?P<replica>\w+), task=(?P<task>\w+), "
+    r"device_type=(?P<type>\w+), device_index=(?P<index>\w+)\)>"
+)
+
+
+def deciding_line(op: Any, folder: Path | None) -> Frame | None:
+    """The user's line that decided which device an op of a live graph requests.
+
+    This is the innermost scope that names a device type, or a job if the op requests no type. If a
+    device function inside that scope chose another device, it is the definition of the function.
+    None if the op requests no device, or if a library decided.
+    """
+    requested = Device.parse(op.device)
+    scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]
+    scope = _deciding_scope(scopes, requested) if requested else None
+    for line in () if scope is None else (scope.function, scope.line):
+        if line is not None and is_user_file(line.file, folder):
+            return line._replace(file=relative_path(line.file))
+    return None
+
+
+class _Scope(NamedTuple):
+    """One device scope around an op.
+
+    Attributes:
+        line: its ``with`` statement.
+        device: the device that it names; false for a device function.
+        function: the definition of its device function; None for a device.
+        clears: whether it is ``tf.device(None)``, which cancels the scopes around it.
+    """
+
+    line: Frame
+    device: Device
+    function: Frame | None = None
+    clears: bool = False
+
+
+def _deciding_scope(scopes: Sequence[_Scope], requested: Device) -> _Scope | None:
+    """The scope that decided the requested device; ``scopes`` are ordered from the innermost."""
+    functions = []
+    for scope in scopes:
+        if scope.clears:
+            break
+        if scope.function is not None:
+            functions.append(scope)
+        elif scope.device if requested.type is None else scope.device.type is not None:
+            is_requested = requested.matches(scope.device)
+            return scope if is_requested or not functions else functions[0]
+    return functions[0] if functions else None
+
+
+@lru_cache(maxsize=4096)
+def _scope(given: str, file: str, line: int) -> _Scope:
+    """Parse TensorFlow's record of a scope: its argument as text, and its file and line."""
+    opened = Frame(file, line, "")
+    if given == str(None):
+        return _Scope(opened, Device(), clears=True)
+    if function := _FUNCTION.fullmatch(given):
+        defined = Frame(function["file"], int(function["line"]), function["name"])
+        return _Scope(opened, Device(), defined)
+    if spec := _SPEC.fullmatch(given):
+        part = {
+            key: None if value == str(None) else value for key, value in spec.groupdict().items()
+        }
+        given = "".join(f"/{key}:{part[key]}" for key in ("job", "replica", "task") if part[key])
+        given += f"/device:{part['type']}:{part['index'] or '*'}" if part["type"] else ""
+    try:
+        return _Scope(opened, Device.parse(given))
+    except InputError:  # a device function without a definition, such as a partial
+        return _Scope(opened, Device(), opened)

@@ -1,8 +1,8 @@
-"""The dtypes and shapes of what the ops of a saved graph yield, inferred in another process.
+"""Infer the dtypes and shapes of the outputs in a saved graph, in another process.
 
-TensorFlow aborts the process that infers the shapes of a graph which contradicts itself, and a
-file may hold anything. Run as ``python -m placement_checks.graph.shape_inference PARENT`` it
-reads a GraphDef and answers in JSON; it ends when the process PARENT is gone.
+Shape inference of an inconsistent graph can abort the process, and a file may contain any graph.
+Run as ``python -m placement_checks.graph.shape_inference PARENT``, this module reads a GraphDef
+from standard input and answers in JSON. It ends when the process PARENT ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from placement_checks.tf import c_library
 from placement_checks.util.child import Child, Ended, end_with_parent, reserve_stdout
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
-# How a process ends in which TensorFlow aborts.
-_SELF_CONTRADICTING = (-signal.SIGABRT, -signal.SIGSEGV)
+# Exit codes of a process that TensorFlow aborts.
+_ABORTED = (-signal.SIGABRT, -signal.SIGSEGV)
 _QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
-    """The outputs of every op, by its name; empty if the graph cannot be imported.
+def infer_outputs(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
+    """Infer the outputs of every op, by name; empty if the graph cannot be imported.
 
     Raises:
         PlacerError: the process ended without an answer, or took too long.
@@ -40,12 +40,12 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
                 if child.wait():
                     raise EOFError
         except Ended as ended:
-            if ended.code in _SELF_CONTRADICTING:
+            if ended.code in _ABORTED:
                 return {}
             raise PlacerError(
                 "the process that infers shapes",
                 ended.how,
-                "run it again, or leave out the rule",
+                "run it again, or deselect the rule",
                 details=ended.output,
             ) from None
     return {
@@ -55,13 +55,13 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
 
 
 def main() -> None:
-    """Answer on standard output, which nothing else is written to."""
+    """Answer on the original standard output; other output goes to standard error."""
     end_with_parent()
     with io.TextIOWrapper(reserve_stdout()) as answer:
-        json.dump(_imported(sys.stdin.buffer.read()), answer)
+        json.dump(_infer(sys.stdin.buffer.read()), answer)
 
 
-def _imported(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]]]:
+def _infer(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]]]:
     c_library.load()
     from tensorflow.core.framework import graph_pb2
 
@@ -71,7 +71,7 @@ def _imported(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]
         graph_def = graph_pb2.GraphDef.FromString(data)
         c_library.provide_kernels(op_types(graph_def))
         graph = c_library.import_graph(graph_def)
-    except Exception:  # ops of a library of one's own; or whatever a damaged graph raises
+    except Exception:  # an op of a custom library, or a damaged graph
         return {}
     return {
         op.name: [

@@ -1,1 +1,1 @@
-"""From a built program to the device of every op."""
+"""Assign a device to every op of a built program."""

@@ -1,10 +1,10 @@
-"""Asks TensorFlow's placer where the ops of a built program go."""
+"""Ask TensorFlow's placer for the device of every op of a built program."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -20,7 +20,7 @@ from placement_checks.placer.reasons import (
     fallback_reason,
     refusal_of,
 )
-from placement_checks.placer.request import Asking
+from placement_checks.placer.request import PlacerQuery
 from placement_checks.placer.task_order import TaskOrder
 from placement_checks.placer.worker.client import PlacerUnavailable, phantom, session
 from placement_checks.placer.worker.protocol import GraphRefused
@@ -30,21 +30,23 @@ from placement_checks.placer.worker.protocol import GraphRefused
 def place_async(
     placement: Placement, graph_def: Any, machine: Machine, devices: Devices
 ) -> Iterator[Callable[[], Placement]]:
-    """Send a graph to TensorFlow's placer; the block may do other work before it calls the result.
+    """Send a graph to TensorFlow's placer, and do other work in the block until it answers.
 
-    That is ``placement`` with the devices that are assigned on ``machine``. Where strict placement
-    fails, the refusals are collected and the graph is placed softly.
+    If strict placement fails, the refusals are collected and the graph is placed softly.
 
     Args:
-        placement: what a program requests, and whether it may be placed softly.
-        graph_def: its ``GraphDef``, which is not changed.
-        machine: the devices.
-        devices: ``real`` for this machine's own devices, ``simulated`` for ones that need not
-            exist, ``auto`` for its own where it has enough GPUs.
+        placement: the requested devices, and whether soft placement is on.
+        graph_def: the program's ``GraphDef``, which is not changed.
+        machine: the devices to place on.
+        devices: ``real`` for devices of this computer, ``simulated`` for devices that need not
+            exist, ``auto`` for real devices if there are enough GPUs.
+
+    Yields:
+        A function that waits for the answer. It returns ``placement`` with assigned devices.
 
     Raises:
-        InputError: an op requests a device whose name TensorFlow cannot read, or the placer's
-            answer cannot be right.
+        InputError: TensorFlow cannot read the device name that an op requests, or the placer's
+            answer contradicts the request.
         PlacerError: the placer process died or hung.
     """
     placement = placement.knowing(machine=machine)
@@ -55,24 +57,25 @@ def place_async(
         return
     real = here and devices != "simulated"
     kind: Placer = "session" if real else "phantom"
-    if refusals := _of_other_clusters(placement):
+    if refusals := _refused_by_machine(placement):
         missing = Missing(f"the machine ({machine}) lacks tasks that the program names")
         yield lambda: replace(placement, refusals=refusals, placer=kind, assigned=missing)
         return
-    asking = Asking(session if real else phantom, prepare_graph_def(graph_def, machine), placement)
+    process = session if real else phantom
+    query = PlacerQuery(process, prepare_graph_def(graph_def, machine), placement)
     with contextlib.ExitStack() as stack:
         try:
-            answer = stack.enter_context(asking.asked(soft=placement.soft))
+            answer = stack.enter_context(query.send(soft=placement.soft))
         except PlacerUnavailable as reason:
             missing = Missing(str(reason))
             yield lambda: replace(placement, assigned=missing)
         else:
-            yield partial(_placed, asking, answer, kind)
+            yield partial(_receive, query, answer, kind)
 
 
-def _placed(asking: Asking, answer: Callable[[], list[str]], kind: Placer) -> Placement:
-    """What the placer makes of a graph; softly where it may, or where it refuses else."""
-    placement = asking.placement
+def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) -> Placement:
+    """The placement with assigned devices; soft if strict placement is refused."""
+    placement = query.placement
     refusals: list[Refusal] = []
     try:
         try:
@@ -80,8 +83,8 @@ def _placed(asking: Asking, answer: Callable[[], list[str]], kind: Placer) -> Pl
         except GraphRefused as refused:
             if placement.soft:
                 raise
-            refusals = list(all_refusals(asking, refused))
-            devices = asking.ask(soft=True)
+            refusals = list(all_refusals(query, refused))
+            devices = query.place(soft=True)
     except GraphRefused as refused:
         return replace(
             placement,
@@ -91,12 +94,11 @@ def _placed(asking: Asking, answer: Callable[[], list[str]], kind: Placer) -> Pl
         )
     except PlacerUnavailable as reason:
         return replace(placement, assigned=Missing(str(reason)))
-    placed = _assigned(placement, devices)
-    return placed.knowing(refusals=tuple(refusals), placer=kind)
+    return _with_assigned(placement, devices).knowing(refusals=tuple(refusals), placer=kind)
 
 
-def _of_other_clusters(placement: Placement) -> list[Refusal]:
-    """The ops that request a job or task that the machine lacks, which no placer allows."""
+def _refused_by_machine(placement: Placement) -> list[Refusal]:
+    """Refusals of the ops that request a job or task that the machine lacks."""
     assert placement.machine is not None
     lacking = {
         device: reason
@@ -110,15 +112,16 @@ def _of_other_clusters(placement: Placement) -> list[Refusal]:
     ]
 
 
-# What strategies name without a job; only TensorFlow reads a device name that has a part twice.
-_HERE = re.compile(r"/(?:replica|task):0(?=/|$)")
+# Strategies name these parts without a job. Only TensorFlow accepts a device name that contains a
+# part twice.
+_LOCAL_TASK = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 
 def prepare_graph_def(graph_def: Any, machine: Machine) -> Any:
-    """A copy of a GraphDef that can be placed from outside.
+    """Copy a GraphDef for the placer process.
 
-    On one host every op names that host, in a cluster tasks have the names of `TaskOrder`, and
-    large constants that no shape depends on become small ones.
+    On a local machine every device name gets the job localhost, in a cluster tasks get the names
+    of `TaskOrder`. Large constants lose their values, unless shapes depend on them.
     """
     renamed = cache(_on_localhost if machine.is_local else TaskOrder(machine).device)
     copied = without_large_constants(graph_def)
@@ -128,10 +131,12 @@ def prepare_graph_def(graph_def: Any, machine: Machine) -> Any:
 
 
 def _on_localhost(device: str) -> str:
-    return device if "/job:" in device else str(LOCALHOST) + _HERE.sub("", device)
+    return device if "/job:" in device else str(LOCALHOST) + _LOCAL_TASK.sub("", device)
 
 
-def _assigned(placement: Placement, devices: Sequence[str]) -> Placement:
+def _with_assigned(placement: Placement, devices: Sequence[str]) -> Placement:
+    """The placement with assigned devices, and the reasons for ops that fell back."""
+    assert placement.machine is not None
     parsed = {device: Device.parse(device) if device else None for device in set(devices)}
     ops = {
         name: Op(name, type, requested, inputs, parsed[device], colocated, caller=caller)
@@ -140,24 +145,18 @@ def _assigned(placement: Placement, devices: Sequence[str]) -> Placement:
         )
     }
     placed = placement.with_assigned(ops)
-    fell = {
+    fallback_kinds = {
         (requested, assigned)
         for _, requested, assigned in placed.kinds
         if assigned and not assigned.matches(requested)
     }
-    return _with_reasons(placed, fell) if fell else placed
-
-
-def _with_reasons(
-    placement: Placement, fell: Collection[tuple[Device, Device | None]]
-) -> Placement:
-    """With the reasons why ops fell, which are those of some requested and assigned devices."""
-    assert placement.machine is not None
-    ops = dict(placement.ops)
-    fallen = {op.name: op for op in ops.values() if (op.requested, op.assigned) in fell}
-    for name, op in fallen.items():
-        reason = fallback_reason(op, placement.details.attributes(name), placement.machine)
-        ops[name] = op._replace(
-            fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
-        )
-    return placement.with_assigned(ops)
+    if not fallback_kinds:
+        return placed
+    ops = dict(placed.ops)
+    for name, op in placed.ops.items():
+        if (op.requested, op.assigned) in fallback_kinds:
+            reason = fallback_reason(op, placed.details.attributes(name), placement.machine)
+            ops[name] = op._replace(
+                fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
+            )
+    return placed.with_assigned(ops)

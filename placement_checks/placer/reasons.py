@@ -1,6 +1,7 @@
-"""What the placer refuses: its messages, and how all of them are found.
+"""Why ops do not get the devices that they request.
 
-Why an op cannot be placed on a device: what the kernels of this TensorFlow build take.
+Strict placement refuses such ops: `all_refusals` collects the placer's messages. Soft placement
+moves them: `fallback_reason` compares them with the kernels of the installed TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
-from placement_checks.placer.request import Asking
+from placement_checks.placer.request import PlacerQuery
 from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.tf.graphs import kernels_of
 
-# The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
+# Parts of the placer's messages (core/common_runtime/placer.cc and colocation_graph.cc).
 _NODE = re.compile(r"(?:for operation |\{\{(?:colocation_)?node )([^\s:{}]+)")
 _MEMBER = re.compile(r"^  (\S+) \(\S+\)", re.MULTILINE)
 _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{name:'([^']*)'")
 
 
-def all_refusals(asking: Asking, refused: GraphRefused) -> Iterator[Refusal]:
-    """Everything that strict placement refuses, one after the other.
+def all_refusals(query: PlacerQuery, refused: GraphRefused) -> Iterator[Refusal]:
+    """All ops that strict placement refuses, starting with the refusal of a first query.
 
-    The placer stops at the first op, so that op and those bound to it may go anywhere, and it
-    is asked again.
+    The placer stops at the first op that it refuses. So that op and the ops colocated with it lose
+    their device type, and the graph is placed again, until the placer accepts it.
     """
-    placement = asking.placement
-    nodes = {node.name: node for node in asking.graph_def.node}
+    placement = query.placement
+    nodes = {node.name: node for node in query.graph_def.node}
     devices: dict[str, str] = {}
     reported: set[str] = set()
     try:
         for _ in range(MAX_REFUSALS):
             refusal = refusal_of(refused, placement)
-            alike = _on_the_same_missing_device(refusal, placement)
-            for name in [refusal.op, *alike]:
+            others = _on_the_same_missing_device(refusal, placement)
+            for name in [refusal.op, *others]:
                 if name not in reported:
                     yield Refusal(name, refusal.message.replace(refusal.op, name))
             group = {refusal.op, *_NODE.findall(str(refused)), *_MEMBER.findall(str(refused))}
-            group.update(alike)
-            reported |= {refusal.op, *alike}
+            group.update(others)
+            reported |= {refusal.op, *others}
             released = group & nodes.keys() - devices.keys()
             if not released:
                 return
@@ -54,7 +55,7 @@ def all_refusals(asking: Asking, refused: GraphRefused) -> Iterator[Refusal]:
                 devices[name] = nodes[name].device
                 nodes[name].device = _without_type(devices[name])
             try:
-                asking.ask(soft=False)
+                query.place(soft=False)
             except GraphRefused as again:
                 refused = again
             else:
@@ -65,7 +66,7 @@ def all_refusals(asking: Asking, refused: GraphRefused) -> Iterator[Refusal]:
 
 
 def _on_the_same_missing_device(refusal: Refusal, placement: Placement) -> list[str]:
-    """The other ops that request the same device, if the machine lacks it."""
+    """Other ops that request the same device, if the machine lacks it."""
     op = placement.ops.get(refusal.op)
     if op is None or placement.machine is None or placement.machine.has(op.requested):
         return []
@@ -82,12 +83,13 @@ def _without_type(device: str) -> str:
 
 
 def refusal_of(refused: GraphRefused, placement: Placement) -> Refusal:
-    """The op that an error of the placer is about, and its message as the user can read it.
+    """The op that the placer's error names, and its message without internal job names.
 
-    Where that op is bound to a variable, the variable is what the user knows.
+    If a variable is colocated with that op, the refusal names the variable instead, because users
+    know its name.
 
     Raises:
-        InputError: the message is about a device name that the placer cannot read.
+        InputError: the error is about a device name that TensorFlow cannot read.
     """
     message = str(refused)
     malformed = _MALFORMED.search(message)
@@ -108,12 +110,12 @@ def refusal_of(refused: GraphRefused, placement: Placement) -> Refusal:
 
 
 def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> str:
-    """Why ``op`` did not get the device it requests; ``""`` if not for its own kernels.
+    """Why an op did not get the device it requests; ``""`` if its kernels do not explain it.
 
     Args:
         op: the op, requested on one device and assigned to another.
-        attributes: what it computes with, as `Details.attributes` has it.
-        machine: the devices that it was placed on.
+        attributes: its attributes, from `Details.attributes`.
+        machine: the devices that the graph was placed on.
     """
     requested = Device(type=op.requested.type, index=op.requested.index)
     if not machine.has(requested):
@@ -123,8 +125,10 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
     ]
     if not usable:
         return f"{op.type} has no {requested.type} kernel"
-    if not any(_fits(kernel, attributes) for kernel in usable):
-        types = sorted({_shown(attributes, name) for name in _lacking(usable, attributes)})
+    if not any(_supports(kernel, attributes) for kernel in usable):
+        types = sorted(
+            {_type_names(attributes, name) for name in _unsupported_attributes(usable, attributes)}
+        )
         return f"the {requested.type} kernel of {op.type} does not take {', '.join(types)}"
     return ""
 
@@ -137,8 +141,8 @@ def _kernels(op_type: str) -> tuple[Any, ...]:
     return tuple(kernels_of(op_type))
 
 
-def _fits(kernel: Any, attributes: Mapping[str, Any]) -> bool:
-    """Whether the types of an op's attributes are among those the kernel takes."""
+def _supports(kernel: Any, attributes: Mapping[str, Any]) -> bool:
+    """Whether a kernel supports the types of an op's attributes."""
     return all(
         _types(attributes, constraint.name) <= set(constraint.allowed_values.list.type)
         for constraint in kernel.constraint
@@ -150,22 +154,22 @@ def _types(attributes: Mapping[str, Any], attribute: str) -> set[int]:
     return set(value) if isinstance(value, tuple) else {value}
 
 
-def _lacking(usable: list[Any], attributes: Mapping[str, Any]) -> set[str]:
-    """The attributes whose types no kernel takes; if each has one that does, all constrained."""
-    taken: dict[str, bool] = {}
+def _unsupported_attributes(usable: list[Any], attributes: Mapping[str, Any]) -> set[str]:
+    """Attributes that no kernel supports; all constrained attributes if there are none."""
+    supported: dict[str, bool] = {}
     for constraint in (each for kernel in usable for each in kernel.constraint):
         if name_types := _types(attributes, constraint.name):
-            takes = name_types <= set(constraint.allowed_values.list.type)
-            taken[constraint.name] = takes or taken.get(constraint.name, False)
-    return {name for name, takes in taken.items() if not takes} or set(taken)
+            fits = name_types <= set(constraint.allowed_values.list.type)
+            supported[constraint.name] = fits or supported.get(constraint.name, False)
+    return {name for name, fits in supported.items() if not fits} or set(supported)
 
 
-def _shown(attributes: Mapping[str, Any], attribute: str) -> str:
-    return " and ".join(sorted(map(_name, _types(attributes, attribute))))
+def _type_names(attributes: Mapping[str, Any], attribute: str) -> str:
+    return " and ".join(sorted(map(_dtype_name, _types(attributes, attribute))))
 
 
-def _name(dtype: int) -> str:
+def _dtype_name(dtype: int) -> str:
     try:
         return str(tf.dtypes.as_dtype(dtype).name)
-    except TypeError:  # a file may have any number
+    except TypeError:  # a file may contain any number
         return f"dtype {dtype}"

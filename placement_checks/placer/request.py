@@ -1,7 +1,4 @@
-"""A prepared graph and the placer process that is asked where its ops go.
-
-Checks an answer of the placer against the request that it answers.
-"""
+"""Query the placer process for the devices of one graph, and check the answer."""
 
 from __future__ import annotations
 
@@ -27,19 +24,103 @@ _RESOURCE: int = types_pb2.DT_RESOURCE
 _FIRST_REF: int = types_pb2.DT_FLOAT_REF
 
 
-def check(
+_UNKNOWN_OP = re.compile(r"Op type not registered '([^']*)'")
+# Lowering a function adds a number to the names of its ops: while/body/_12/Tanh.
+_LOWERED = re.compile(r"/_\d+(?=/)")
+
+
+@dataclass(frozen=True)
+class PlacerQuery:
+    """A graph, and the process that places it.
+
+    Attributes:
+        process: the placer.
+        graph_def: the GraphDef, from `placing.prepare_graph_def`; callers may change devices in it
+            between two queries.
+        placement: the requested placement, with its machine.
+    """
+
+    process: PlacerProcess
+    graph_def: Any
+    placement: Placement
+
+    @contextlib.contextmanager
+    def send(self, *, soft: bool) -> Iterator[Callable[[], list[str]]]:
+        """Send the graph; the block may do other work before it calls the result.
+
+        Yields:
+            A function that waits for the answer: the device of every op of the placement, in its
+            order; ``""`` for an op in a function's body that was not placed.
+
+        Raises:
+            GraphRefused: the placer's own error, when the block calls the result.
+            PlacerUnavailable: this installation has no usable placer.
+            PlacerError: the process died or hung.
+            InputError: the answer contradicts the request.
+        """
+        request = Request(
+            self.graph_def.SerializeToString(),
+            len(self.placement.ops),
+            op_types(self.graph_def),
+            self._order.tasks(),
+            soft,
+        )
+        with self.process.send(request) as answer:
+            del request  # its graph may be large
+            yield partial(self._checked, answer, soft)
+
+    def place(self, *, soft: bool) -> list[str]:
+        """Send the graph and wait for the answer, as in `send`."""
+        with self.send(soft=soft) as answer:
+            return answer()
+
+    @cached_property
+    def _order(self) -> TaskOrder:
+        assert self.placement.machine is not None
+        return TaskOrder(self.placement.machine)
+
+    def _checked(self, answer: Callable[[], Mapping[str, str]], soft: bool) -> list[str]:
+        try:
+            placed = answer()
+        except GraphRefused as refused:
+            if unknown := _UNKNOWN_OP.search(str(refused)):
+                raise PlacerUnavailable(
+                    f"the placer does not know the op type {unknown[1]}: "
+                    "ops of custom op libraries cannot be placed"
+                ) from None
+            raise GraphRefused(self._order.restore(str(refused))) from None
+        restored = cache(self._order.restore)
+        devices = list(map(restored, self._in_order(placed)))
+        nodes = self.graph_def.node
+        requested = [] if soft else [restored(node.device) for node in nodes]
+        check_answer(devices[: len(nodes)], requested, self.placement, self.graph_def)
+        return devices
+
+    def _in_order(self, placed: Mapping[str, str]) -> list[str]:
+        """The devices in the order of the placement's ops.
+
+        A function that is called twice may be placed on two devices; its last call counts.
+        """
+        ops = self.placement.ops
+        if any(op.caller for op in ops.values()):
+            bodies = {_LOWERED.sub("", name): device for name, device in placed.items()}
+            placed = bodies | dict(placed)
+        return [placed.get(name, "") for name in ops]
+
+
+def check_answer(
     devices: Sequence[str], requested: Sequence[str], placement: Placement, graph_def: Any
 ) -> None:
-    """Check that every op has a device of the machine, and the one that it requests.
+    """Check that every op got a device of the machine, and the device that it requests.
 
     Args:
-        devices: the device of each op of the graph, in its order.
-        requested: the device each requests, in the same order; empty if placed softly.
-        placement: what the program requests, with its machine.
+        devices: the assigned device of each op of the graph, in graph order.
+        requested: the requested device of each op, in the same order; empty for soft placement.
+        placement: the requested placement, with its machine.
         graph_def: the graph that was placed.
 
     Raises:
-        InputError: the placer cannot have given this answer to this request.
+        InputError: the answer contradicts the request.
     """
     assert placement.machine is not None
     nodes = graph_def.node
@@ -69,14 +150,15 @@ def check(
             placement.program,
             f"the placer's answer for {len(faults)} of {len(devices)} ops cannot be right: "
             + faults[0],
-            "report this graph: one that was not placed in full is not judged",
+            "report this graph as a bug: rules do not judge a graph with a wrong placement",
         )
 
 
 def _follows_resource(node: Any) -> bool:
-    """Whether an op takes or yields a resource or a reference.
+    """Whether an op has a resource or a reference among its inputs and outputs.
 
-    The placer puts it on the device of that resource, even strictly, whatever it requests.
+    The placer assigns such an op to the device of the resource, even in strict placement, whatever
+    the op requests.
     """
     types = (dtype for value in node.attr.values() for dtype in (value.type, *value.list.type))
     return _has_resource(node.op) or any(map(_is_resource, types))
@@ -93,84 +175,3 @@ def _has_resource(op_type: str) -> bool:
 
 def _is_resource(dtype: int) -> bool:
     return dtype == _RESOURCE or dtype >= _FIRST_REF
-
-
-_UNKNOWN_OP = re.compile(r"Op type not registered '([^']*)'")
-# Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
-_LOWERED = re.compile(r"/_\d+(?=/)")
-
-
-@dataclass(frozen=True)
-class Asking:
-    """A graph, and the process that places it.
-
-    Attributes:
-        process: the placer.
-        graph_def: a GraphDef with the names that the process knows; it may be changed between
-            two questions.
-        placement: what the program requests, with its machine.
-    """
-
-    process: PlacerProcess
-    graph_def: Any
-    placement: Placement
-
-    @contextlib.contextmanager
-    def asked(self, *, soft: bool) -> Iterator[Callable[[], list[str]]]:
-        """Send the graph; the block may do other work before it calls for the answer.
-
-        The answer is the device of every op of the placement, in its order; ``""`` for an op of a
-        function's body that was not placed.
-
-        Raises:
-            GraphRefused: the placer's own error, when the answer is called for.
-            PlacerUnavailable: this installation has no placer that can answer.
-            PlacerError: the process died or hung.
-            InputError: the answer cannot be right.
-        """
-        with self.process.asked(self._request(soft)) as answer:
-            yield partial(self._checked, answer, soft)
-
-    def ask(self, *, soft: bool) -> list[str]:
-        """The answer at once; as for `asked`."""
-        with self.asked(soft=soft) as answer:
-            return answer()
-
-    def _request(self, soft: bool) -> Request:
-        return Request(
-            self.graph_def.SerializeToString(),
-            len(self.placement.ops),
-            op_types(self.graph_def),
-            self._order.tasks(),
-            soft,
-        )
-
-    @cached_property
-    def _order(self) -> TaskOrder:
-        assert self.placement.machine is not None
-        return TaskOrder(self.placement.machine)
-
-    def _checked(self, answer: Callable[[], Mapping[str, str]], soft: bool) -> list[str]:
-        try:
-            placed = answer()
-        except GraphRefused as refused:
-            if unknown := _UNKNOWN_OP.search(str(refused)):
-                raise PlacerUnavailable(
-                    f"the placer does not know the op type {unknown[1]}: "
-                    "ops of other libraries cannot be placed"
-                ) from None
-            raise GraphRefused(self._order.restore(str(refused))) from None
-        restored = cache(self._order.restore)
-        devices = list(map(restored, self._in_order(placed)))
-        nodes = self.graph_def.node
-        requested = [] if soft else [restored(node.device) for node in nodes]
-        check(devices[: len(nodes)], requested, self.placement, self.graph_def)
-        return devices
-
-    def _in_order(self, placed: Mapping[str, str]) -> list[str]:
-        """A function that is called twice may be placed on two devices; its last call counts."""
-        ops = self.placement.ops
-        if any(op.caller for op in ops.values()):
-            bodies = {_LOWERED.sub("", name): device for name, device in placed.items()}
-            placed = bodies | dict(placed)
-        return [placed.get(name, "") for name in ops]

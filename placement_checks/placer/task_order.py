@@ -1,14 +1,13 @@
-"""Names for tasks that make the placer process prefer the devices of the master.
+"""Task names that make the placer process prefer the devices of the master.
 
-The placer prefers the devices of the task that the session is opened on, the master.
+TensorFlow's placer breaks ties between devices in this order: devices of the master, which is the
+task that opens the session, then devices by name. This was measured on clusters of processes with
+each task as the master: unpinned ops follow the master, and so do ops that name a job but no task.
+The master of the placer process is an extra task without usable devices, so only names count
+there. `TaskOrder` therefore gives the program's master the first name.
 
-Of devices that suit an op alike, its own come first, then it goes by name (measured on clusters of
-processes with each task as the master: unpinned ops follow it, and so do those that name a job
-and leave the task open). The master of the placer process is a task of its own without a device to
-give, so it goes by name alone; there the master's job and task get names that come first.
-
-What this does not cover: an op that names a task without a job, and an op that goes to one of
-several other tasks because the master's has no device for it.
+Two cases are not covered: an op that names a task without a job, and an op that must choose
+between other tasks because the master has no suitable device.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from dataclasses import replace
 from placement_checks.core.devices import Device
 from placement_checks.core.machines import Machine
 
-_FIRST = "A0_"  # before a job's name: comes before what does not begin so
+_FIRST = "A0_"  # prefix of a job's name, which sorts it before other jobs
 _TASK = re.compile(rf"/job:{_FIRST}(\w+)((?:/replica:\d+)?)(?:/task:(\d+))?")
 
 
 class TaskOrder:
-    """The names of a machine's tasks as the placer process knows them."""
+    """Translates task names between a machine and the placer process."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -35,13 +34,13 @@ class TaskOrder:
             self._swapped = {first: master, master: first}
 
     def tasks(self) -> list[list[object]]:
-        """``[job, index, devices]`` of every task, devices as ``((type, count), …)``."""
+        """``[job, index, devices]`` of every task; devices are ``((type, count), …)``."""
         return [
             [*self._renamed(task.job, task.index), task.devices] for task in self._machine.tasks
         ]
 
     def device(self, name: str) -> str:
-        """A requested device, as the placer process knows it."""
+        """Rename a requested device for the placer process."""
         if f"/job:{self._job}" not in name:
             return name
         device = Device.parse(name)
@@ -51,7 +50,7 @@ class TaskOrder:
         return str(replace(device, job=job, task=task))
 
     def restore(self, text: str) -> str:
-        """A text of the placer process, with the names that the machine has."""
+        """Restore the machine's names in a text of the placer process."""
         if _FIRST not in text:
             return text
         return _TASK.sub(self._restored, text)

@@ -43,8 +43,8 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.graph.flatten import flatten, renamed
-from placement_checks.graph.graph_def import whole_number
+from placement_checks.graph.flatten import flatten, rename_input
+from placement_checks.graph.graph_def import constant_int
 from placement_checks.util.text import plural
 
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -191,7 +191,7 @@ def _take_branches(graph_def: Any) -> None:
         return
     for node in graph_def.node:
         node.name = taken.get(node.name, node.name)
-        node.input[:] = [renamed(source, taken) for source in node.input]
+        node.input[:] = [rename_input(source, taken) for source in node.input]
     flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
     graph_def.CopyFrom(flat)
 
@@ -240,7 +240,7 @@ def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object,
         return keys[0], node.op, *keys[1:]
     if node.op not in _AS_INPUTS:
         raise _cannot(program, node, "is of a kind that nothing stands in for")
-    size, *keys = (whole_number(source, by_name) for source in node.input[1:4])
+    size, *keys = (constant_int(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
         raise _cannot(program, node, "has a key that is only known when it runs")
     return size, node.op, *keys

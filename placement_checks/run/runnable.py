@@ -38,7 +38,7 @@ from placement_checks.core.program import (
     Step,
 )
 from placement_checks.graph.graph_def import keep_constants_whole
-from placement_checks.graph.train_step import components
+from placement_checks.graph.train_step import component_tensors
 from placement_checks.run.graph_rewrites import (
     channels_last,
     fed_ops,
@@ -352,7 +352,7 @@ def _tensor(value: Any, key: str, program: str) -> str:
         return value
     if isinstance(value, tf.Tensor):
         return str(value.name)
-    if isinstance(value, tf.Variable) or components(value):
+    if isinstance(value, tf.Variable) or component_tensors(value):
         raise CannotRun(
             f"the input '{key}' of {program} is a {type(value).__name__}; rows are given as arrays"
         )

@@ -16,7 +16,7 @@ import tensorflow as tf
 from placement_checks.core.devices import Devices
 from placement_checks.run.runnable import uses_simulated
 from placement_checks.tf import distribution, eager, patching, sessions
-from placement_checks.tf.simulated_devices import ask_for_cpus, simulated_scope
+from placement_checks.tf.simulated_devices import configure_logical_cpus, simulated_scope
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
 _group_keys = count(1000, 1000)
@@ -45,7 +45,7 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     """
     simulated = uses_simulated(gpus, devices)
     if simulated:
-        ask_for_cpus(gpus + 1)
+        configure_logical_cpus(gpus + 1)
     soft = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(False)
     try:

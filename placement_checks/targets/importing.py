@@ -26,7 +26,7 @@ from placement_checks.core.program import Program
 from placement_checks.core.script import Script
 from placement_checks.core.user_code import is_user_file, users_code
 from placement_checks.targets.names import arguments_of, check, is_graph, no_module, parted
-from placement_checks.tf.process_state import own_behaviour
+from placement_checks.tf.process_state import own_behavior
 from placement_checks.util.text import did_you_mean
 
 _LOADING = "loading it"
@@ -65,7 +65,7 @@ def _program(target: str, argv: Sequence[str]) -> Program:
         with as_file():
             build = _attribute(_load_file(Path(where)), name, target)
         return Program(target, _called_within(as_file, build), file.parent, build, given, argv)
-    as_module = partial(own_behaviour, where, where.partition(".")[0])
+    as_module = partial(own_behavior, where, where.partition(".")[0])
     with as_module():
         module = _import(where, target)
     home = getattr(module, "__file__", None)
@@ -127,7 +127,7 @@ def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator
     sys.argv = [str(file), *argv]
     sys.modules.update(_neighbours.get(folder, {}))
     try:
-        with own_behaviour(file, folder):
+        with own_behavior(file, folder):
             yield
     finally:
         sys.path[:], sys.argv = before_path, before_argv

@@ -19,36 +19,36 @@ from typing import TYPE_CHECKING
 from placement_checks.core.errors import PlacementError
 
 if TYPE_CHECKING:
-    from placement_checks.tf.global_state import State
+    from placement_checks.tf.process_state import GlobalState
 
 
-def before_test() -> State | None:
+def before_test() -> GlobalState | None:
     """What tests share of TensorFlow; None as long as nothing has loaded it."""
     if not _can_isolate():
         return None
-    from placement_checks.tf.global_state import State
+    from placement_checks.tf.process_state import GlobalState
 
-    return State.now()
+    return GlobalState.current()
 
 
-def restored(before: State | None) -> Iterator[str]:
+def restored(before: GlobalState | None) -> Iterator[str]:
     """Undo what a test did to TensorFlow; yields what of it breaks other tests.
 
     ``before`` is None where the test loaded it, which is then put back to how it starts.
     """
     if _can_isolate():
-        from placement_checks.tf.global_state import State
+        from placement_checks.tf.process_state import GlobalState
 
-        yield from (before or State()).restore()
+        yield from (before or GlobalState()).restore()
 
 
 def global_change() -> str:
     """The call that changed what all tests build, such as ``disable_v2_behavior()``, or ``""``."""
     if not _can_isolate():
         return ""
-    from placement_checks.tf.process_state import Behaviour
+    from placement_checks.tf.process_state import Behavior
 
-    return Behaviour().changed()
+    return Behavior().changed()
 
 
 def _can_isolate() -> bool:
@@ -58,10 +58,10 @@ def _can_isolate() -> bool:
 @functools.cache
 def _is_supported() -> bool:
     """Whether this version's state can be read; if not, tests run without being isolated."""
-    from placement_checks.tf.global_state import State
+    from placement_checks.tf.process_state import GlobalState
 
     try:
-        State.now()
+        GlobalState.current()
     except PlacementError as error:
         warnings.warn(f"what tests do to TensorFlow is not undone: {error}", stacklevel=2)
         return False
@@ -102,6 +102,6 @@ class _Finder:
 
 
 def _ask(gpus: int) -> None:
-    from placement_checks.tf.simulated_devices import ask_for_cpus
+    from placement_checks.tf.simulated_devices import configure_logical_cpus
 
-    ask_for_cpus(gpus + 1)
+    configure_logical_cpus(gpus + 1)

@@ -1,9 +1,9 @@
 """TensorFlow's C library without its Python API, which takes five times as long to load.
 
-For processes of ours that need no more: the placer's a server, that of shapes the import of a
-graph. All ops and kernels are registered by the library, but for those that a Python module of
-TensorFlow loads a library of their own for; where an op may be one of those, `provide_kernels`
-runs ``tensorflow/__init__.py`` after all.
+Two child processes need no more than this: the placer runs TensorFlow's server, and shape
+inference imports a graph. The library registers all ops and kernels, except those of a few Python
+modules that load a library of their own. If a graph has such an op, `provide_kernels` runs
+``tensorflow/__init__.py`` after all.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NAME = "tensorflow"
 
 
 def load() -> None:
-    """Let ``tensorflow`` be a package whose modules can be imported, without running its own code.
+    """Make the modules of the ``tensorflow`` package importable without running its ``__init__``.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
+        ModuleNotFoundError: TensorFlow is not installed.
     """
     spec = importlib.util.find_spec(_NAME)
     if spec is None or spec.submodule_search_locations is None:
@@ -36,24 +36,24 @@ def load() -> None:
 
 
 def version() -> str:
-    """Its version, such as ``2.21.0``."""
+    """The version of TensorFlow, such as ``2.21.0``."""
     from tensorflow.python.client import pywrap_tf_session
 
     return str(pywrap_tf_session.__version__)
 
 
 def is_cuda_build() -> bool:
-    """Whether it has kernels for GPUs."""
+    """Whether this build of TensorFlow has kernels for GPUs."""
     from tensorflow.python.platform import build_info
 
     return bool(build_info.build_info["is_cuda_build"])
 
 
 def import_graph(graph_def: Any) -> Any:
-    """The `tf.Graph` of a GraphDef, with the shapes that TensorFlow infers.
+    """Import a GraphDef into a `tf.Graph`, with the shapes that TensorFlow infers.
 
     Raises:
-        Exception: whatever a damaged graph leads to.
+        Exception: the graph is damaged; TensorFlow raises errors of many types.
     """
     from tensorflow.python.framework import importer, ops
 
@@ -63,16 +63,16 @@ def import_graph(graph_def: Any) -> Any:
 
 
 def provide_kernels(types: Iterable[str]) -> None:
-    """Load the Python API too if there is no kernel for an op type; it may bring one.
+    """Load the Python API if an op type has no kernel; a Python module may register one.
 
-    The placer takes an op without any kernel for one that can go anywhere.
+    The placer assumes that an op without any kernel can be placed anywhere.
     """
-    if not _with_kernels().issuperset(types):
+    if not _types_with_kernels().issuperset(types):
         load_whole()
 
 
 def load_whole() -> None:
-    """Load the Python API, and with it all that TensorFlow registers, unless that was done."""
+    """Load the Python API, and with it all ops and kernels, unless it is loaded already."""
     package = sys.modules[_NAME]
     if hasattr(package, "__version__"):
         return
@@ -82,7 +82,7 @@ def load_whole() -> None:
 
 
 @cache
-def _with_kernels() -> frozenset[str]:
+def _types_with_kernels() -> frozenset[str]:
     from tensorflow.core.framework import kernel_def_pb2
     from tensorflow.python.client import pywrap_tf_session
 

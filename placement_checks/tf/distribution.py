@@ -1,4 +1,4 @@
-"""Strategies, their variables and their sums."""
+"""Strategies (`tf.distribute`), their variables and their collectives."""
 
 from __future__ import annotations
 
@@ -16,79 +16,107 @@ from placement_checks.tf.patching import (
     patched,
 )
 
-# Here TensorFlow makes the variables that order the sums of a strategy on each device.
-ORDERS_COLLECTIVES = "distribute/cross_device_utils.py"
-# Here it joins gradients to one vector, and cuts their sum up again where they were joined.
-PACKS_GRADIENTS = ("distribute/cross_device_ops.py", ORDERS_COLLECTIVES)
-_CALLED = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
+# This file creates the variables that order a strategy's collectives on each device.
+COLLECTIVE_ORDER_FILE = "distribute/cross_device_utils.py"
+# These files pack gradients into one vector, and split their sum again.
+GRADIENT_PACKING_FILES = ("distribute/cross_device_ops.py", COLLECTIVE_ORDER_FILE)
+_LIBRARY = "tensorflow.python.distribute.distribute_lib"
+_VALUES = "tensorflow.python.distribute.values"
+_PUBLIC_NAMES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
+
+
+def around_strategies(around: Around) -> Patched:
+    """Patch the constructor of every kind of strategy."""
+    return patched(existing_in(_LIBRARY, "StrategyBase"), "__init__", around)
+
+
+def strategy_name(strategy: Any) -> str:
+    """The public name of a strategy's class, which may differ from TensorFlow's internal name."""
+    name = type(strategy).__name__.removesuffix("V1").removesuffix("V2")
+    return _PUBLIC_NAMES.get(name, name)
+
+
+def is_default_strategy(strategy: Any) -> bool:
+    """Whether this is TensorFlow's strategy for programs that create none."""
+    kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
+    return isinstance(strategy, tuple(existing_in(_LIBRARY, kind) for kind in kinds))
 
 
 def around_collective_keys(around: Around) -> Patched:
-    """Patch the constructor of what numbers the groups of devices of a strategy."""
+    """Patch the constructor of ``CollectiveKeys``, which numbers a strategy's device groups."""
     owner = existing_in("tensorflow.python.distribute.cross_device_utils", "CollectiveKeys")
     return patched(owner, "__init__", around)
 
 
 @contextlib.contextmanager
+def around_reductions(several: Around, one: Around, in_replica: Around) -> Iterator[None]:
+    """Patch the methods that add up the values of replicas.
+
+    Args:
+        several: patches ``batch_reduce_to`` of a strategy's extended.
+        one: patches ``reduce_to`` of a strategy's extended.
+        in_replica: patches ``all_reduce`` of a replica context.
+    """
+    extended = existing_in(_LIBRARY, "StrategyExtendedV2")
+    with (
+        patched(extended, "batch_reduce_to", several),
+        patched(extended, "reduce_to", one),
+        patched(existing_in(_LIBRARY, "ReplicaContext"), "all_reduce", in_replica),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def around_distributed_variables(around: Around) -> Iterator[None]:
-    """Patch the constructors of variables that a strategy makes of others."""
-    mirrored = existing_in("tensorflow.python.distribute.values", "DistributedVariable")
-    with patched(mirrored, "__init__", around), patched(_central_variable(), "__init__", around):
+    """Patch the constructors of a strategy's variables, which combine other variables."""
+    mirrored = existing_in(_VALUES, "DistributedVariable")
+    with (
+        patched(mirrored, "__init__", around),
+        patched(_aggregating_variable(), "__init__", around),
+    ):
         yield
 
 
 def replica_values(variable: Any) -> Sequence[Any]:
-    """The variables that one of a strategy is made of; else itself.
+    """The components of a strategy's variable; the variable itself if it has none.
 
-    They are in the order of replicas, or of the rows where it is cut for parameter servers.
+    Mirrored components are in the order of replicas, the shards of a variable on parameter
+    servers in the order of rows.
     """
-    if isinstance(variable, _cut_variable()):
+    sharded = existing_in("tensorflow.python.distribute.sharded_variable", "ShardedVariable")
+    if isinstance(variable, sharded):
         return cast(Sequence[Any], variable.variables)
-    if isinstance(
-        variable, existing_in("tensorflow.python.distribute.values", "DistributedValues")
-    ):
+    if isinstance(variable, existing_in(_VALUES, "DistributedValues")):
         return cast(Sequence[Any], variable.values)
-    is_central = isinstance(variable, _central_variable())
-    return (existing(variable, "_v") if is_central else variable,)
+    is_aggregating = isinstance(variable, _aggregating_variable())
+    return (existing(variable, "_v") if is_aggregating else variable,)
 
 
-def specs_of_replicas(spec: Any) -> Sequence[Any]:
-    """The specs of each replica in that of a value which has one for each; else empty."""
+def _aggregating_variable() -> Any:
+    return existing_in("tensorflow.python.distribute.ps_values", "AggregatingVariable")
+
+
+def replica_specs(spec: Any) -> Sequence[Any]:
+    """The specs of each replica's value, from the spec of a per-replica value; else empty."""
     return getattr(spec, "_value_specs", ())
 
 
-def strategy_around(variable: Any) -> Any:
-    """The strategy in whose scope a variable was made; None outside of one."""
+def variable_strategy(variable: Any) -> Any:
+    """The strategy of the scope around the creation of a variable; None without a scope."""
     return getattr(variable, "_distribute_strategy", None)
 
 
-@contextlib.contextmanager
-def around_reductions(several: Around, one: Around, in_replica: Around) -> Iterator[None]:
-    """Patch what adds up the values of replicas.
+def user_lines_in_replica_threads() -> Patched:
+    """Report the user's source lines for ops of replicas, as for ops of the surrounding function.
 
-    That is ``batch_reduce_to`` and ``reduce_to`` for all of them, and ``all_reduce`` in each.
-    """
-    library = "tensorflow.python.distribute.distribute_lib"
-    extended = existing_in(library, "StrategyExtendedV2")
-    with (
-        patched(extended, "batch_reduce_to", several),
-        patched(extended, "reduce_to", one),
-        patched(existing_in(library, "ReplicaContext"), "all_reduce", in_replica),
-    ):
-        yield
-
-
-def replicas_told_by_users_lines() -> Patched:
-    """Let ops of replicas be told by the user's lines, as those of their function are.
-
-    Each replica runs in a thread of its own, which does not know what AutoGraph made of the
-    function around it.
+    Each replica runs in a thread of its own. That thread lacks AutoGraph's map from the rewritten
+    function to the user's lines, so it inherits the map of the thread that starts it.
     """
     tf_stack = existing_module("tensorflow.python.util.tf_stack")
     stacks = existing(tf_stack, "_source_mapper_stacks")
     mapper = existing(tf_stack, "StackTraceMapper")
 
-    class Inherited(mapper):  # type: ignore[misc,valid-type]  # a class that is looked up
+    class InheritedMapper(mapper):  # type: ignore[misc,valid-type]  # a class that is looked up
         def __init__(self, lines: Mapping[Any, Any]) -> None:
             super().__init__()
             self._lines = lines
@@ -97,45 +125,18 @@ def replicas_told_by_users_lines() -> Patched:
             return self._lines
 
     def around(init: Callable[..., None]) -> Callable[..., None]:
-        def inheriting(thread: Any, *args: Any, **kwargs: Any) -> None:
+        def inheriting_init(thread: Any, *args: Any, **kwargs: Any) -> None:
             init(thread, *args, **kwargs)
             function = existing(thread, "main_fn")
             lines = stacks[threading.get_ident()][-1].get_effective_source_map()
 
-            def told(*args: Any, **kwargs: Any) -> Any:
-                with Inherited(lines):
+            def mapped_function(*args: Any, **kwargs: Any) -> Any:
+                with InheritedMapper(lines):
                     return function(*args, **kwargs)
 
-            thread.main_fn = told
+            thread.main_fn = mapped_function
 
-        return inheriting
+        return inheriting_init
 
     replica = existing_in("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread")
     return patched(replica, "__init__", around)
-
-
-def around_strategies(around: Around) -> Patched:
-    """Patch the constructor of strategies, of every kind."""
-    library = "tensorflow.python.distribute.distribute_lib"
-    return patched(existing_in(library, "StrategyBase"), "__init__", around)
-
-
-def name_of_strategy(strategy: Any) -> str:
-    """What programs call its class, and TensorFlow another name."""
-    name = type(strategy).__name__.removesuffix("V1").removesuffix("V2")
-    return _CALLED.get(name, name)
-
-
-def is_default_strategy(strategy: Any) -> bool:
-    """Whether it is the one that TensorFlow has where a program makes none."""
-    library = existing_module("tensorflow.python.distribute.distribute_lib")
-    kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
-    return isinstance(strategy, tuple(existing(library, kind) for kind in kinds))
-
-
-def _cut_variable() -> Any:
-    return existing_in("tensorflow.python.distribute.sharded_variable", "ShardedVariable")
-
-
-def _central_variable() -> Any:
-    return existing_in("tensorflow.python.distribute.ps_values", "AggregatingVariable")

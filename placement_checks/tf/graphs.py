@@ -1,4 +1,4 @@
-"""What shows how a graph was built, and what is registered for its ops."""
+"""How a graph was built, and what TensorFlow has registered for its op types."""
 
 from __future__ import annotations
 
@@ -16,51 +16,49 @@ from placement_checks.tf.patching import (
 
 
 def around_gradients(around: Around) -> Patched:
-    """Patch what `tf.gradients` and the optimisers of `tf.compat.v1.train` take gradients with.
+    """Patch the function behind `tf.gradients` and the optimizers of `tf.compat.v1.train`.
 
-    It is called once for each call of theirs, and within itself; its first argument is the
-    objectives.
+    Each of their calls makes one call of it, and it calls itself for nested functions. Its first
+    argument is the objectives.
     """
-    return patched(
-        existing_module("tensorflow.python.ops.gradients_util"), "_GradientsHelper", around
-    )
+    owner = existing_module("tensorflow.python.ops.gradients_util")
+    return patched(owner, "_GradientsHelper", around)
 
 
 def original_op(op: Any) -> Any:
-    """The forward op that a backward op was built for; None for others."""
+    """The forward op of a backward op; None for other ops."""
     return existing(op, "_original_op")
 
 
 def current_stack() -> Sequence[Any]:
-    """The frames of this thread, the outermost first, as those of an op's `traceback`.
+    """The frames of this thread, the outermost first, in the form of an op's `traceback`.
 
-    What AutoGraph has rewritten is told by the lines of the user's that it was made of.
+    Code that AutoGraph rewrote has the user's source lines.
     """
     return cast(Sequence[Any], existing_in("tensorflow.python.util.tf_stack", "extract_stack")())
 
 
 def device_scopes(op: Any) -> Sequence[Any]:
-    """The device scopes around an op as it was made, the innermost first.
+    """The device scopes around an op at its creation, the innermost first.
 
-    Each has a ``filename`` and a ``lineno``, where it was opened, and an ``obj``: what it was
-    given, as text.
+    Each has the ``filename`` and ``lineno`` of its ``with`` statement, and its argument as text in
+    ``obj``.
     """
     return cast(Sequence[Any], existing(op, "_device_assignments"))
 
 
 def function_body(graph: Any, name: str) -> Any:
-    """The `tf.Graph` that a function of a graph was traced into; None where Python has none."""
+    """The `tf.Graph` of a graph's function; None if Python did not trace it."""
     return getattr(existing(graph, "_get_function")(name), "graph", None)
 
 
 def kernels_of(op_type: str) -> Sequence[Any]:
     """The ``KernelDef`` of every kernel of an op type."""
-    registered = existing_in(
-        "tensorflow.python.framework.kernels", "get_registered_kernels_for_op"
-    )
-    return cast(Sequence[Any], registered(op_type).kernel)
+    owner = "tensorflow.python.framework.kernels"
+    registered = existing_in(owner, "get_registered_kernels_for_op")(op_type)
+    return cast(Sequence[Any], registered.kernel)
 
 
 def definition_of(op_type: str) -> Any:
-    """The ``OpDef`` of an op type; None if there is no such type."""
+    """The ``OpDef`` of an op type; None if TensorFlow does not know the type."""
     return existing_in("tensorflow.python.framework.op_def_registry", "get")(op_type)

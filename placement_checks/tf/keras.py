@@ -1,4 +1,4 @@
-"""Keras's variables, optimisers and names."""
+"""Keras: versions, frames of its own code, variables, optimizers and names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from placement_checks.tf.patching import (
 )
 from placement_checks.util.imports import module_or_none
 
-# The parts of Keras by the ends of their files, and the function; any where none is named.
+# How parts of Keras are recognized in a stack: ends of file names, and a function (``""``: any).
 _PARTS = (
     (("tensorflow/trainer.py", "engine/training.py"), "fit", FIT),
     (("tensorflow/trainer.py", "engine/training.py"), "train_on_batch", TRAIN_ON_BATCH),
@@ -40,21 +40,21 @@ _PARTS = (
 
 @cache
 def comes_with_keras_2() -> bool:
-    """Whether the package ``keras`` that is installed is the one of TensorFlow 2.15 or before."""
+    """Whether the installed ``keras`` package is Keras 2, as with TensorFlow 2.15 or older."""
     try:
         return metadata.version("keras").startswith("2.")
     except metadata.PackageNotFoundError:
         return False
 
 
-def is_of_keras(frame: Any) -> bool:
-    """Whether a frame of a traceback is in Keras."""
+def is_keras_frame(frame: Any) -> bool:
+    """Whether a frame of a traceback is in Keras's own code."""
     return "keras/src/" in frame.filename
 
 
 def parts_of_keras(stack: Iterable[Any]) -> frozenset[str]:
-    """The parts of Keras that a traceback leads through: those of `core.op_types`."""
-    frames = list(filter(is_of_keras, stack))
+    """The parts of Keras (`core.keras_parts`) that appear in a traceback."""
+    frames = list(filter(is_keras_frame, stack))
     return frozenset(
         part
         for files, function, part in _PARTS
@@ -62,10 +62,10 @@ def parts_of_keras(stack: Iterable[Any]) -> frozenset[str]:
     )
 
 
-def names_of_keras() -> MutableMapping[str, int] | None:
-    """Keras 3's counter of names, by prefix; None where Keras is not loaded.
+def keras_name_counter() -> MutableMapping[str, int] | None:
+    """Keras 3's counter for unique names, by prefix.
 
-    Also None for Keras 2, which keeps one for each graph.
+    None if Keras is not loaded, and for Keras 2, which has one counter per graph.
     """
     if getattr(sys.modules.get("keras"), "__version__", "2.").startswith("2."):
         return None
@@ -75,23 +75,24 @@ def names_of_keras() -> MutableMapping[str, int] | None:
     return cast(MutableMapping[str, int], names)
 
 
-def trained_by(optimizer: Any) -> Sequence[Any]:
-    """The variables that an optimiser of Keras 3 was built for, in the order of gradients."""
+def optimizer_variables(optimizer: Any) -> Sequence[Any]:
+    """The variables of a Keras 3 optimizer, in the order of the gradients that it applies."""
     return cast(Sequence[Any], existing(optimizer, "_trainable_variables"))
 
 
-def variable_of(variable: Any) -> Any:
-    """The variable of TensorFlow in one of Keras 3; others as they are."""
+def tensorflow_variable(variable: Any) -> Any:
+    """The TensorFlow variable in a Keras 3 variable; other objects unchanged."""
     return variable._value if hasattr(variable, "path") else variable
 
 
 @contextlib.contextmanager
-def around_training_in_graphs(around: Around) -> Iterator[None]:
-    """Patch what trains a model of Keras 2 in the graph in which it was made, step by step."""
-    asked = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    # Loading another for nothing would take its time, and Keras 3 does not load in version 1.
+def around_keras_graph_training(around: Around) -> Iterator[None]:
+    """Patch ``fit`` and ``train_on_batch`` of Keras 2 models that train in a graph (`v1`)."""
+    uses_tf_keras = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    # Loading tf_keras takes time, so it is patched only if the program uses it. Keras 3 cannot be
+    # loaded with TensorFlow 2 behavior off.
     packages = ["keras"] if comes_with_keras_2() else []
-    if asked or "tf_keras" in sys.modules:
+    if uses_tf_keras or "tf_keras" in sys.modules:
         packages.append("tf_keras")
     with contextlib.ExitStack() as stack:
         for package in packages:
@@ -103,7 +104,10 @@ def around_training_in_graphs(around: Around) -> Iterator[None]:
 
 
 def around_keras_variables(around: Around) -> Patched:
-    """Patch what gives a variable of Keras 3 the one of TensorFlow; nothing where it is absent."""
+    """Patch the creation of the TensorFlow variable in a Keras 3 variable.
+
+    Does nothing if Keras 3 is not installed.
+    """
     module = module_or_none("keras.src.backend.tensorflow.core")
     if module is None:
         return contextlib.nullcontext()

@@ -1,4 +1,31 @@
-"""How names of TensorFlow and Keras are looked up and patched."""
+"""Look up and patch functions and methods of TensorFlow and Keras.
+
+How a patch is made and undone:
+
+1. A caller writes a wrapper factory (`Around`): a function that receives the original function and
+   returns its replacement. The replacement usually calls the original, before or after its own
+   work::
+
+       def recording(take):                      # receives the original
+           def take_and_record(*args, **kwargs):  # replaces it
+               gradients = take(*args, **kwargs)
+               recorded.append(gradients)
+               return gradients
+           return take_and_record
+
+2. A function ``around_…`` of this room knows the module, class and name of one function of
+   TensorFlow, and passes them to `patched`. Its docstring describes the patched function and its
+   arguments.
+3. Entering the context manager replaces the attribute: ``with around_gradients(recording): …``.
+   Leaving the block, also by an exception, restores it. A method that the class inherits is not
+   written into the class again; the replacement is deleted, and the inherited method is visible
+   as before.
+
+Patches of the same attribute nest: the second replacement receives the first as its original.
+Blocks must therefore close in reverse order, which ``with`` and `contextlib.ExitStack` guarantee.
+A patch applies to all threads of the process. If TensorFlow lacks the attribute, entering the
+block raises an `InputError`, and nothing is patched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +43,16 @@ Patched = contextlib.AbstractContextManager[None]
 
 @contextlib.contextmanager
 def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
-    """Let ``around(original)`` take the place of a function or method of TensorFlow."""
+    """Replace an attribute by ``around(original)`` until the block ends.
+
+    Args:
+        owner: the module or class that has the attribute.
+        name: the function or method.
+        around: receives the original and returns the replacement.
+
+    Raises:
+        InputError: the installed TensorFlow or Keras lacks the attribute.
+    """
     original = existing(owner, name)
     is_inherited = name not in vars(owner)
     setattr(owner, name, around(original))
@@ -31,7 +67,7 @@ def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_patched(owner: Any, functions: Mapping[str, Around]) -> Iterator[None]:
-    """Patch several functions or methods, by their names."""
+    """Patch several functions or methods of one owner, given by name."""
     with contextlib.ExitStack() as stack:
         for name, around in functions.items():
             stack.enter_context(patched(owner, name, around))
@@ -39,34 +75,33 @@ def all_patched(owner: Any, functions: Mapping[str, Around]) -> Iterator[None]:
 
 
 def eager_context() -> Any:
-    """What eager code of this process runs in."""
+    """The eager context of this process."""
     return existing_in("tensorflow.python.eager.context", "context")()
 
 
 def existing_in(module: str, name: str) -> Any:
-    """What a module of TensorFlow or Keras calls so; raises `InputError` where it is gone."""
+    """An attribute of a module of TensorFlow or Keras; `InputError` if either is missing."""
     return existing(existing_module(module), name)
 
 
 def existing_module(name: str) -> Any:
-    """A module of TensorFlow or Keras; raises `InputError` where it is gone."""
+    """A module of TensorFlow or Keras; `InputError` if it is missing."""
     try:
         return import_module(name)
     except ImportError:
-        raise _gone(name) from None
+        raise _missing_name(name) from None
 
 
 def existing(owner: Any, name: str) -> Any:
-    """An attribute of a module, class or object of theirs; raises `InputError` if it is gone."""
+    """An attribute of a module, class or object; `InputError` if it is missing."""
     try:
         return getattr(owner, name)
     except AttributeError:
         holder = getattr(owner, "__name__", type(owner).__name__)
-        raise _gone(f"{holder}.{name}") from None
+        raise _missing_name(f"{holder}.{name}") from None
 
 
-def _gone(name: str) -> InputError:
-    """The error for a version of TensorFlow or Keras that has no such name."""
+def _missing_name(name: str) -> InputError:
     import tensorflow as tf
 
     keras = getattr(sys.modules.get("keras"), "__version__", "")

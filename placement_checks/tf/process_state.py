@@ -1,9 +1,11 @@
-"""What is global to a thread or to the process, as programs may change it.
+"""The global state of TensorFlow in this process and thread, as programs may change it.
 
-The behaviour of TensorFlow 2 that programs may turn off, by ``disable_v2_behavior()`` or parts.
+`Behavior` is the TensorFlow 2 behavior that programs turn off by ``disable_v2_behavior()`` or a
+more specific function. It is global to the process, so a program that turns it off while it is
+loaded would change the graphs of others. `own_behavior` loads and builds each program with its own
+behavior, as in a process of its own.
 
-It is global to the process, so that a program which turns it off while it is loaded would change
-what others build. Each is built with its own behaviour, as in a process of its own.
+`GlobalState` covers all of the state; the pytest plugin restores it after each test.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,19 +22,197 @@ from placement_checks.core.user_code import is_user_file
 from placement_checks.tf.patching import eager_context, existing, existing_in, existing_module
 
 
+@dataclass(frozen=True)
+class Behavior:
+    """Switches of TensorFlow 2 behavior, named like their functions; defaults as in TensorFlow.
+
+    Attributes:
+        v2_behavior: all of TensorFlow 2; first, because its functions change the other switches.
+        eager_execution: ops outside of graphs run at once.
+        v2_tensorshape: the sizes in a shape are numbers, not ``Dimension`` objects.
+        resource_variables: `tf.compat.v1.get_variable` creates resource variables instead of ref
+            variables.
+        tensor_equality: ``==`` of tensors compares their elements.
+        control_flow_v2: branches and loops are functions, not Switch and Merge ops.
+    """
+
+    v2_behavior: bool = True
+    eager_execution: bool = True
+    v2_tensorshape: bool = True
+    resource_variables: bool = True
+    tensor_equality: bool = True
+    control_flow_v2: bool = True
+
+    @staticmethod
+    def current() -> Behavior:
+        """The behavior of this process; the default if TensorFlow is not loaded yet."""
+        if "tensorflow" not in sys.modules:
+            return Behavior()
+        import tensorflow as tf
+
+        return Behavior(
+            is_v2_behavior(),
+            is_eager_by_default(),
+            isinstance(tf.TensorShape([1])[0], int),
+            tf.compat.v1.resource_variables_enabled(),
+            is_tensor_equality(),
+            is_control_flow_v2(),
+        )
+
+    def changed(self) -> str:
+        """The call that changed this behavior, such as ``disable_v2_behavior()``, or ``""``."""
+        current = Behavior.current()
+        for name in _SWITCHES:
+            if getattr(current, name) != getattr(self, name):
+                return f"{'enable' if getattr(current, name) else 'disable'}_{name}()"
+        return ""
+
+    def restore(self) -> None:
+        """Give the process this behavior."""
+        for name in _SWITCHES:
+            on = getattr(self, name)
+            if getattr(Behavior.current(), name) != on:
+                _switch(name, on=on)
+
+
+_SWITCHES = tuple(switch.name for switch in fields(Behavior))
+_DISABLE_CALL = re.compile(rf"\bdisable_({'|'.join(_SWITCHES)})\b")
+
+# The behavior of each program; None for one that follows the process.
+_of_programs: dict[Hashable, Behavior | None] = {}
+# The behavior set by modules that programs share, which are not loaded again for each program.
+_of_shared: dict[Hashable, Behavior] = {}
+
+
+def _switch(name: str, *, on: bool) -> None:
+    import tensorflow as tf
+
+    in_graph, eager = open_graph_count() > 0, is_eager()
+    if on and name in ("v2_behavior", "eager_execution"):
+        # Their own functions raise as soon as a graph exists.
+        make_eager_by_default()
+        set_eager(True)
+    getattr(tf.compat.v1, f"{'enable' if on else 'disable'}_{name}")()
+    if in_graph:
+        set_eager(eager)
+
+
+@contextlib.contextmanager
+def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
+    """Run a program's code in this block with the behavior that it set while it was loaded.
+
+    A program that sets none has the behavior of the process.
+
+    Args:
+        program: the program's file or module.
+        shared: the directory or package of modules that the program may import. If such a module
+            turns something off, this applies to every program that is loaded later and imports it.
+    """
+    before = Behavior.current()
+    loaded_before = set(sys.modules)
+    requested = _of_programs[program] if program in _of_programs else _of_shared.get(shared)
+    own = requested or before
+    own.restore()
+    try:
+        yield
+    finally:
+        after = Behavior.current()
+        new_modules = sys.modules.keys() - loaded_before
+        files = set() if after == Behavior() else _files_with_disable_call(new_modules)
+        if files - {str(program)}:
+            _of_shared[shared] = after
+        if files or program not in _of_programs:
+            _of_programs[program] = after if files or requested or after != own else None
+        before.restore()
+
+
+def _files_with_disable_call(modules: Iterable[str]) -> set[str]:
+    """The files of the user's modules that turn some behavior off."""
+    files = {getattr(sys.modules[name], "__file__", None) or "" for name in modules}
+    return {
+        file
+        for file in files
+        if file.endswith(".py")
+        and is_user_file(file, None)
+        and _DISABLE_CALL.search(Path(file).read_text(encoding="utf-8", errors="replace"))
+    }
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """The global state of TensorFlow; the defaults are its state after import.
+
+    Attributes:
+        depth: the number of open graphs (``as_default``) in this thread.
+        behavior: the switches of TensorFlow 2 behavior.
+        eager: whether this thread runs eagerly.
+        empty: whether the global default graph holds no ops.
+        seed: the global seed of eager code.
+        soft: whether soft placement is on.
+    """
+
+    depth: int = 0
+    behavior: Behavior = field(default_factory=Behavior)
+    eager: bool = True
+    empty: bool = True
+    seed: int | None = None
+    soft: bool = True
+
+    @staticmethod
+    def current() -> GlobalState:
+        """The state of this process and thread."""
+        import tensorflow as tf
+
+        return GlobalState(
+            open_graph_count(),
+            Behavior.current(),
+            tf.executing_eagerly(),
+            _is_global_graph_empty(),
+            global_seed(),
+            tf.config.get_soft_device_placement(),
+        )
+
+    def restore(self) -> Iterator[str]:
+        """Restore the state; yields a phrase for each change that would break later code.
+
+        Sound code sets a seed and soft placement too, so these are restored without a report. So
+        is a global default graph that was empty before.
+        """
+        import tensorflow as tf
+
+        left_open = open_graph_count() - self.depth
+        if left_open > 0:
+            for _ in range(left_open):
+                close_graph()
+            yield "never closed an as_default() or InteractiveSession"
+        if call := self.behavior.changed():
+            self.behavior.restore()
+            yield f"called {call}"
+        if tf.executing_eagerly() != self.eager:
+            set_eager(self.eager)
+            if left_open <= 0:
+                yield f"turned eager execution {'off' if self.eager else 'on'}"
+        if self.empty and self.depth == 0 and not _is_global_graph_empty():
+            tf.compat.v1.reset_default_graph()
+        if global_seed() != self.seed:
+            set_global_seed(self.seed)
+        if tf.config.get_soft_device_placement() != self.soft:
+            tf.config.set_soft_device_placement(self.soft)
+
+
 def is_v2_behavior() -> bool:
-    """Whether `tf.compat.v1.disable_v2_behavior` was not called."""
+    """Whether TensorFlow 2 behavior is on (`tf.compat.v1.disable_v2_behavior` turns it off)."""
     return bool(existing_in("tensorflow.python.tf2", "enabled")())
 
 
 def is_eager_by_default() -> bool:
-    """Whether threads begin with eager execution."""
+    """Whether threads start with eager execution."""
     context = existing_module("tensorflow.python.eager.context")
     return bool(existing(context, "default_execution_mode") == existing(context, "EAGER_MODE"))
 
 
 def make_eager_by_default() -> None:
-    """`tf.compat.v1.enable_eager_execution`, which refuses as soon as there is a graph."""
+    """Do what `tf.compat.v1.enable_eager_execution` does, also if a graph exists already."""
     context = existing_module("tensorflow.python.eager.context")
     existing(context, "default_execution_mode")
     context.default_execution_mode = existing(context, "EAGER_MODE")
@@ -46,24 +226,24 @@ def is_tensor_equality() -> bool:
 def is_control_flow_v2() -> bool:
     """Whether branches and loops are functions.
 
-    `tf.compat.v1.control_flow_v2_enabled` would make a default graph, and answers for that.
+    `tf.compat.v1.control_flow_v2_enabled` would create a default graph.
     """
     return bool(existing_in("tensorflow.python.ops.control_flow_util", "ENABLE_CONTROL_FLOW_V2"))
 
 
 def is_eager() -> bool:
-    """Whether this thread runs eagerly; settles with what it began, as all eager code does."""
+    """Whether this thread runs eagerly; the first call fixes the thread's default."""
     return bool(existing(existing(eager_context(), "_thread_local_data"), "is_eager"))
 
 
 def set_eager(on: bool) -> None:
-    """Turn it on or off."""
+    """Turn eager execution on or off in this thread."""
     is_eager()
     existing(eager_context(), "_thread_local_data").is_eager = on
 
 
-def open_graphs() -> int:
-    """How many graphs were made the default one of this thread, and are still."""
+def open_graph_count() -> int:
+    """The number of ``as_default`` blocks of graphs that are open in this thread."""
     return len(existing(_graph_stack(), "stack"))
 
 
@@ -75,140 +255,27 @@ def close_graph() -> None:
 
 
 def global_graph() -> Any:
-    """The default graph outside of all `open_graphs`; None where it was not made yet.
+    """The default graph outside of all ``as_default`` blocks; None if it does not exist yet.
 
-    `tf.compat.v1.get_default_graph` would make it.
+    `tf.compat.v1.get_default_graph` would create it.
     """
     return existing(_graph_stack(), "_global_default_graph")
 
 
-def global_seed() -> int | None:
-    """The seed of eager code; `tf.compat.v1.get_seed` would draw from it."""
-    return cast("int | None", existing_in("tensorflow.python.eager.context", "global_seed")())
-
-
-def set_global_seed(seed: int | None) -> None:
-    """Set it; `tf.random.set_seed` sets that of the default graph where there is one."""
-    existing_in("tensorflow.python.eager.context", "set_global_seed")(seed)
+def _is_global_graph_empty() -> bool:
+    graph = global_graph()
+    return graph is None or not graph.get_operations()
 
 
 def _graph_stack() -> Any:
     return existing_in("tensorflow.python.framework.ops", "_default_graph_stack")
 
 
-@dataclass(frozen=True)
-class Behaviour:
-    """What is on, by the names of the functions that switch it; the defaults are TensorFlow's.
-
-    Attributes:
-        v2_behavior: all of it; it comes first, as its functions switch the others.
-        eager_execution: ops outside of graphs run at once.
-        v2_tensorshape: the sizes in a shape are numbers, not ``Dimension`` objects.
-        resource_variables: what `tf.compat.v1.get_variable` makes, instead of ref variables.
-        tensor_equality: ``==`` of tensors compares their elements.
-        control_flow_v2: branches and loops are functions, not Switch and Merge ops.
-    """
-
-    v2_behavior: bool = True
-    eager_execution: bool = True
-    v2_tensorshape: bool = True
-    resource_variables: bool = True
-    tensor_equality: bool = True
-    control_flow_v2: bool = True
-
-    @staticmethod
-    def now() -> Behaviour:
-        """The behaviour of this process; the default where TensorFlow is not loaded yet."""
-        if "tensorflow" not in sys.modules:
-            return Behaviour()
-        import tensorflow as tf
-
-        return Behaviour(
-            is_v2_behavior(),
-            is_eager_by_default(),
-            isinstance(tf.TensorShape([1])[0], int),
-            tf.compat.v1.resource_variables_enabled(),
-            is_tensor_equality(),
-            is_control_flow_v2(),
-        )
-
-    def changed(self) -> str:
-        """The call that has changed it since, such as ``disable_v2_behavior()``; or ``""``."""
-        now = Behaviour.now()
-        for name in _NAMES:
-            if getattr(now, name) != getattr(self, name):
-                return f"{'enable' if getattr(now, name) else 'disable'}_{name}()"
-        return ""
-
-    def restore(self) -> None:
-        """Set the process to this behaviour."""
-        for name in _NAMES:
-            on = getattr(self, name)
-            if getattr(Behaviour.now(), name) != on:
-                _switch(name, on=on)
+def global_seed() -> int | None:
+    """The seed of eager code; `tf.compat.v1.get_seed` would draw a number from it."""
+    return cast("int | None", existing_in("tensorflow.python.eager.context", "global_seed")())
 
 
-_NAMES = tuple(switch.name for switch in fields(Behaviour))
-_TURNED_OFF = re.compile(rf"\bdisable_({'|'.join(_NAMES)})\b")
-
-# By program, where None follows the process; and by the modules that programs share, which are not
-# loaded again for the next program.
-_of_programs: dict[Hashable, Behaviour | None] = {}
-_of_shared: dict[Hashable, Behaviour] = {}
-
-
-def _switch(name: str, *, on: bool) -> None:
-    import tensorflow as tf
-
-    in_graph, eager = open_graphs() > 0, is_eager()
-    if on and name in ("v2_behavior", "eager_execution"):
-        # By hand: its own function refuses as soon as there is a graph.
-        make_eager_by_default()
-        set_eager(True)
-    getattr(tf.compat.v1, f"{'enable' if on else 'disable'}_{name}")()
-    if in_graph:
-        set_eager(eager)
-
-
-@contextlib.contextmanager
-def own_behaviour(program: Hashable, shared: Hashable) -> Iterator[None]:
-    """Run code of a program in this block, with the behaviour that it set when it was loaded.
-
-    A program that sets none has the behaviour of the process.
-
-    Args:
-        program: the file or module that is loaded, or was.
-        shared: the folder or package of modules that it may import. One that turns something
-            off, and is there already, holds for every program that is loaded later.
-    """
-    before = Behaviour.now()
-    loaded_before = set(sys.modules)
-    requested = _of_programs[program] if program in _of_programs else _of_shared.get(shared)
-    own = requested or before
-    own.restore()
-    try:
-        yield
-    finally:
-        after = Behaviour.now()
-        files = (
-            set()
-            if after == Behaviour()
-            else _files_that_turn_off(sys.modules.keys() - loaded_before)
-        )
-        if files - {str(program)}:
-            _of_shared[shared] = after
-        if files or program not in _of_programs:
-            _of_programs[program] = after if files or requested or after != own else None
-        before.restore()
-
-
-def _files_that_turn_off(modules: Iterable[str]) -> set[str]:
-    """The files of those of the user's modules that turn something off."""
-    files = {getattr(sys.modules[name], "__file__", None) or "" for name in modules}
-    return {
-        file
-        for file in files
-        if file.endswith(".py")
-        and is_user_file(file, None)
-        and _TURNED_OFF.search(Path(file).read_text(encoding="utf-8", errors="replace"))
-    }
+def set_global_seed(seed: int | None) -> None:
+    """Set the seed of eager code; `tf.random.set_seed` in a graph sets the graph's seed."""
+    existing_in("tensorflow.python.eager.context", "set_global_seed")(seed)

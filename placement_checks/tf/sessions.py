@@ -1,9 +1,4 @@
-"""What sessions run.
-
-What deletes and overwrites files, and what starts the servers of a cluster.
-
-How programs and strategies ask for the number of GPUs.
-"""
+"""Sessions, the files and servers that programs use, and queries for the number of GPUs."""
 
 from __future__ import annotations
 
@@ -21,30 +16,36 @@ from placement_checks.tf.patching import (
     patched,
 )
 
+_SESSION_LIBRARY = "tensorflow.python.client.pywrap_tf_session"
+
 
 def around_sessions(around: Around) -> Patched:
-    """Patch the constructor of sessions, of every kind."""
-    return patched(base_session(), "__init__", around)
+    """Patch the constructor of every kind of session."""
+    return patched(_base_session(), "__init__", around)
 
 
 def around_runs(around: Around) -> Patched:
-    """Patch what `run` ends in.
+    """Patch ``_do_run``, which every `run` of a session calls.
 
     Its arguments are the session, the handle of a partial run, the ops to run, the tensors to
-    fetch, arrays by references of tensors, the options as a buffer, and the metadata.
+    fetch, the fed arrays by tensor reference, the options as a buffer, and the metadata.
     """
-    return patched(base_session(), "_do_run", around)
+    return patched(_base_session(), "_do_run", around)
 
 
-def around_other_runs(methods: Mapping[str, Around]) -> Patched:
-    """Patch methods of sessions that may do without `run`."""
-    return all_patched(base_session(), methods)
+def around_session_methods(methods: Mapping[str, Around]) -> Patched:
+    """Patch other methods of sessions, by name."""
+    return all_patched(_base_session(), methods)
+
+
+def _base_session() -> Any:
+    return existing_in("tensorflow.python.client.session", "BaseSession")
 
 
 @contextlib.contextmanager
 def options_buffer(options: Any) -> Iterator[Any]:
-    """A ``RunOptions`` as what `around_runs` patches takes it."""
-    module = existing_module("tensorflow.python.client.pywrap_tf_session")
+    """Give a ``RunOptions`` in the form that the method of `around_runs` receives."""
+    module = existing_module(_SESSION_LIBRARY)
     buffer = existing(module, "TF_NewBufferFromString")(options.SerializeToString())
     try:
         yield buffer
@@ -52,41 +53,34 @@ def options_buffer(options: Any) -> Iterator[Any]:
         existing(module, "TF_DeleteBuffer")(buffer)
 
 
-def base_session() -> Any:
-    return existing_in("tensorflow.python.client.session", "BaseSession")
-
-
 def around_files(functions: Mapping[str, Around]) -> Patched:
-    """Patch what `tf.io.gfile`, its forerunners and ``file_io`` reach files by."""
+    """Patch functions, by name, through which `tf.io.gfile` and ``file_io`` access files."""
     return all_patched(existing_module("tensorflow.python.lib.io._pywrap_file_io"), functions)
 
 
 def around_servers(functions: Mapping[str, Around]) -> Patched:
-    """Patch the functions of C that `tf.distribute.Server` is made of."""
-    return all_patched(existing_module("tensorflow.python.client.pywrap_tf_session"), functions)
+    """Patch C functions, by name, that `tf.distribute.Server` calls."""
+    return all_patched(existing_module(_SESSION_LIBRARY), functions)
 
 
 def forget_server(server: Any) -> None:
-    """Let a `tf.distribute.Server` end without telling C of it, for one that C did not make."""
+    """Drop the C object of a `tf.distribute.Server` before its destructor frees it.
+
+    For servers that got another object from a patch.
+    """
     existing(server, "_server")
     del server._server
 
 
-def around_all_local_devices(around: Around) -> Patched:
-    """Patch what `tf.distribute.MirroredStrategy` finds where it is given no devices."""
-    owner = existing_module("tensorflow.python.distribute.mirrored_strategy")
-    return patched(owner, "all_local_devices", around)
-
-
-def around_local_devices(around: Around) -> Patched:
-    """Patch what `CentralStorageStrategy` takes for as many GPUs as there are."""
-    owner = existing_module("tensorflow.python.distribute.device_util")
-    return patched(owner, "local_devices_from_num_gpus", around)
-
-
-# What stands between a program and the functions below, where the program asks by `tf.config`,
-# `tf.test` or `device_lib`.
-ASKED_THROUGH = frozenset(
+# The function that counts GPUs for programs, as module and name.
+NUM_GPUS_FUNCTION = ("tensorflow.python.eager.context", "num_gpus")
+# The modules of strategies begin with this.
+STRATEGY_MODULES = "tensorflow.python.distribute."
+# Strategies that were given devices call these functions too, to choose a reduction algorithm.
+REDUCTION_CHOOSERS = frozenset({"select_cross_device_ops", "_make_collective_ops_with_fallbacks"})
+# Modules on the stack between a program's query by `tf.config`, `tf.test` or `device_lib` and the
+# functions that are patched below.
+DEVICE_QUERY_MODULES = frozenset(
     f"tensorflow.python.{module}"
     for module in (
         "autograph.impl.api",
@@ -97,26 +91,29 @@ ASKED_THROUGH = frozenset(
         "util.module_wrapper",
     )
 )
-NUMBER_OF_GPUS = ("tensorflow.python.eager.context", "num_gpus")
-STRATEGIES = "tensorflow.python.distribute."
-# Strategies ask by these how gradients are best added up, whoever named the devices.
-CHOOSING_A_REDUCTION = frozenset(
-    {"select_cross_device_ops", "_make_collective_ops_with_fallbacks"}
-)
 
 
 def around_context(methods: Mapping[str, Around]) -> Patched:
-    """Patch methods of the eager context, which every function of `tf.config` calls."""
+    """Patch methods, by name, of the eager context, which the functions of `tf.config` call."""
     return all_patched(existing_in("tensorflow.python.eager.context", "Context"), methods)
 
 
-def around_listed_devices(around: Around) -> Patched:
-    """Patch what `device_lib.list_local_devices` calls: serialised configuration, and devices."""
-    return patched(
-        existing_module("tensorflow.python.client._pywrap_device_lib"), "list_devices", around
-    )
+def around_device_list(around: Around) -> Patched:
+    """Patch the function behind `device_lib.list_local_devices`.
+
+    It receives a serialized ``ConfigProto`` and returns serialized ``DeviceAttributes``.
+    """
+    owner = existing_module("tensorflow.python.client._pywrap_device_lib")
+    return patched(owner, "list_devices", around)
 
 
-def around_session_devices(around: Around) -> Patched:
-    """Patch ``list_devices`` of sessions."""
-    return patched(base_session(), "list_devices", around)
+def around_all_local_devices(around: Around) -> Patched:
+    """Patch the choice of default devices in `tf.distribute.MirroredStrategy`."""
+    owner = existing_module("tensorflow.python.distribute.mirrored_strategy")
+    return patched(owner, "all_local_devices", around)
+
+
+def around_local_devices(around: Around) -> Patched:
+    """Patch the choice of devices in `CentralStorageStrategy`; it receives the number of GPUs."""
+    owner = existing_module("tensorflow.python.distribute.device_util")
+    return patched(owner, "local_devices_from_num_gpus", around)

@@ -1,7 +1,6 @@
-"""Logical CPUs that stand in for GPUs: ``CPU:i+1`` for ``GPU:i``.
+"""Logical CPUs that simulate GPUs: ``CPU:i+1`` for ``GPU:i``.
 
-``CPU:0`` stays, so that "on the host" and "on a GPU" remain apart, as they would not if every GPU
-became ``CPU:0``.
+``CPU:0`` remains the host, so that ops on the host differ from ops on a GPU.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import tensorflow as tf
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import UsageError
 
-_asked: list[int] = []  # how many logical CPUs were asked for
+_configured_counts: list[int] = []  # the numbers of logical CPUs that this module configured
 
 
 @lru_cache(maxsize=1024)
 def to_simulated(device: str) -> str:
-    """The device that stands in for ``device``: ``CPU:i+1`` for ``GPU:i``, else itself."""
+    """The stand-in of a device: ``CPU:i+1`` for ``GPU:i``; other devices unchanged."""
     parsed = Device.parse(device)
     if not parsed.is_gpu:
         return device
@@ -29,31 +28,31 @@ def to_simulated(device: str) -> str:
 
 
 def to_requested(device: Device) -> Device:
-    """The device that one stands in for: ``GPU:i`` for ``CPU:i+1``, else itself."""
+    """The device that a stand-in simulates: ``GPU:i`` for ``CPU:i+1``; others unchanged."""
     if device.type != "CPU" or not device.index:
         return device
     return replace(device, type="GPU", index=device.index - 1)
 
 
 @lru_cache(maxsize=1024)
-def as_requested(device: str) -> str:
-    """The name of the device that one of this process stands in for, without its job."""
-    asked = to_requested(Device.parse(device))
-    if asked.job == LOCALHOST.job:
-        asked = Device(type=asked.type, index=asked.index)
-    return str(asked) if asked else ""
+def requested_name(device: str) -> str:
+    """The name of the device that a stand-in simulates; without its job if that is localhost."""
+    simulated = to_requested(Device.parse(device))
+    if simulated.job == LOCALHOST.job:
+        simulated = Device(type=simulated.type, index=simulated.index)
+    return str(simulated) if simulated else ""
 
 
 def simulated_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
-    """``tf.device`` of eager code or of a graph, which is led to what stands in for GPUs."""
-    return lambda self, name: scope(self, _simulated_instead(name))
+    """Wrap the ``device`` method of an eager context or a graph: GPU scopes open stand-ins."""
+    return lambda self, name: scope(self, _to_simulated_scope(name))
 
 
-def ask_for_cpus(count: int) -> None:
-    """See that there are at least so many logical CPUs.
+def configure_logical_cpus(count: int) -> None:
+    """Configure at least ``count`` logical CPUs.
 
     Raises:
-        UsageError: TensorFlow has started with fewer.
+        UsageError: TensorFlow has already started with fewer.
     """
     cpu, *_ = tf.config.list_physical_devices("CPU")
     configured = tf.config.get_logical_device_configuration(cpu) or []
@@ -63,33 +62,33 @@ def ask_for_cpus(count: int) -> None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * count
         )
-        _asked.append(count)
-    except RuntimeError:  # it has started
+        _configured_counts.append(count)
+    except RuntimeError:  # TensorFlow has started
         present = len(tf.config.list_logical_devices("CPU"))
         if present < count:
             raise UsageError(
                 f"{count - 1} simulated GPUs",
-                f"TensorFlow has started with {present} logical CPU{'s'[: present != 1]}, and "
-                f"{count} are needed",
+                f"TensorFlow has already started with {present} logical CPU{'s'[: present != 1]}; "
+                f"{count} are required",
                 f"run pytest with --placement-gpus={count - 1}, or open simulated_gpus before "
                 "anything runs",
             ) from None
 
 
 def is_stand_in(device: Any) -> bool:
-    """Whether a logical device of TensorFlow is one that was only asked for to stand in."""
-    return bool(_asked) and device.device_type == "CPU" and not device.name.endswith(":0")
+    """Whether a logical device exists only because this module configured it as a stand-in."""
+    return (
+        bool(_configured_counts) and device.device_type == "CPU" and not device.name.endswith(":0")
+    )
 
 
-def _simulated_instead(device: Any) -> Any:
-    """What is asked for instead: a device is named by text, a `DeviceSpec` or a function."""
+def _to_simulated_scope(device: Any) -> Any:
+    """A `tf.device` argument for stand-ins: text, a `DeviceSpec` or a function."""
     if callable(device):
         device_function: Callable[[Any], Any] = device
-        return lambda op: _simulated_instead(device_function(op))
+        return lambda op: _to_simulated_scope(device_function(op))
     if isinstance(device, str) and device:
         return to_simulated(device)
-    if hasattr(device, "to_string"):
-        return (
-            to_simulated(device.to_string()) if Device.parse(device.to_string()).is_gpu else device
-        )
+    if hasattr(device, "to_string") and Device.parse(device.to_string()).is_gpu:
+        return to_simulated(device.to_string())
     return device

@@ -1,4 +1,4 @@
-"""Loads TensorFlow itself, without its noise; says what to do where it is not installed."""
+"""Load TensorFlow without its log messages, and explain a missing installation."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def check_installed() -> None:
     """Check that TensorFlow is installed, without loading it.
 
     Raises:
-        InputError: it is not.
+        InputError: TensorFlow is not installed.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise InputError("tensorflow", "is not installed, and this needs it", INSTALL)
 
 
 def import_tensorflow() -> None:
-    """Load TensorFlow, unless it is loaded.
+    """Load TensorFlow, unless it is loaded already.
 
     Raises:
-        InputError: it is not installed, or does not load.
+        InputError: TensorFlow is not installed, or its import fails.
     """
     check_installed()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -41,18 +41,18 @@ def import_tensorflow() -> None:
     try:
         with step("importing TensorFlow"), quiet_stderr(), freeze_loaded():
             import tensorflow  # noqa: F401
-    except Exception as error:  # whatever stands in its way, such as a TMPDIR that is read-only
+    except Exception as error:  # of any type; a read-only TMPDIR is one cause
         raise InputError(
             "tensorflow",
             f"cannot be imported: {type(error).__name__}: {error}",
-            "see what python -c 'import tensorflow' says",
+            "run python -c 'import tensorflow' to see the whole error",
         ) from None
 
 
-def without_deprecations() -> None:
-    """Keep TensorFlow from logging that what a program uses is deprecated.
+def hide_deprecations() -> None:
+    """Hide TensorFlow's deprecation warnings, which would interrupt the report.
 
-    Its author knows, and did not ask; each is three lines, between the report's own.
+    They concern the author of the program, who sees them when running it.
     """
     logging.getLogger("tensorflow").addFilter(_is_no_deprecation)
 

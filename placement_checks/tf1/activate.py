@@ -1,7 +1,4 @@
-"""Runs code of TensorFlow 1 on TensorFlow 2.
-
-For programs that say ``import tensorflow`` and mean version 1: ``--v1``.
-"""
+"""Run code of TensorFlow 1 on TensorFlow 2, for ``--v1``."""
 
 from __future__ import annotations
 
@@ -9,39 +6,40 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from placement_checks.tf.process_state import Behaviour
-from placement_checks.tf1.import_hook import importing
-from placement_checks.tf1.lazy_modules import Used
-from placement_checks.tf1.renamed import moved_names, of_keras_2, old_names
+from placement_checks.tf.process_state import Behavior
+from placement_checks.tf1.import_hook import import_stand_in
+from placement_checks.tf1.lazy_modules import UsedNames
+from placement_checks.tf1.renamed import dropped_names, keras_2_modules, moved_names
 from placement_checks.tf1.stand_in import StandIn
 
 
 @contextlib.contextmanager
-def as_tensorflow_1() -> Iterator[Used]:
-    """In this block, code that says ``import tensorflow as tf`` gets version 1.
+def as_tensorflow_1() -> Iterator[UsedNames]:
+    """Let ``import tensorflow as tf`` import version 1 in this block.
 
-    That is `tf.compat.v1` with TensorFlow 2's behaviour off, with `tf.contrib`, and with what
-    numpy, Python and scipy had in its time. Code of this package gets TensorFlow as it is
-    installed. Afterwards all is as before; what the program defined must run in the block too.
+    Version 1 is `tf.compat.v1` with TensorFlow 2 behavior off and with `tf.contrib`. numpy, Python
+    and scipy have the names of that time too. This package itself still imports the installed
+    TensorFlow. Leaving the block restores everything, so functions that the program defined must
+    be called inside.
     """
     import tensorflow as tf
 
-    used = Used()
-    before = Behaviour.now()
+    used = UsedNames()
+    before = Behavior.current()
     with contextlib.ExitStack() as stack:
         stack.callback(before.restore)
-        stack.enter_context(old_names())
+        stack.enter_context(dropped_names())
         stack.enter_context(moved_names(tf.compat.v1))
-        stack.enter_context(of_keras_2(tf.compat.v1))
-        stack.enter_context(importing(StandIn(tf, used), tf))
-        with _unlogged():
-            _OFF.restore()
+        stack.enter_context(keras_2_modules(tf.compat.v1))
+        stack.enter_context(import_stand_in(StandIn(tf, used), tf))
+        with _logging_disabled():
+            _VERSION_1_BEHAVIOR.restore()
         yield used
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Without TensorFlow's warning that references to variables are an old thing."""
+def _logging_disabled() -> Iterator[None]:
+    """Hide TensorFlow's deprecation warning for ref variables."""
     logger = logging.getLogger("tensorflow")
     before, logger.disabled = logger.disabled, True
     try:
@@ -50,7 +48,7 @@ def _unlogged() -> Iterator[None]:
         logger.disabled = before
 
 
-_OFF = Behaviour(
+_VERSION_1_BEHAVIOR = Behavior(
     v2_behavior=False,
     eager_execution=False,
     v2_tensorshape=False,

@@ -1,9 +1,8 @@
-"""Finds what ``tf.contrib`` and ``tensorflow.examples`` had, where it is today.
+"""Find the names of ``tf.contrib`` and ``tensorflow.examples`` in today's packages.
 
-Where the parts of ``tf.contrib`` are today.
-
-A place is a module, or what an attribute of one leads to: ``tf.`` stands for `tf.compat.v1`,
-``python.`` for ``tensorflow.python``; others are packages of their own.
+The tables map packages, modules and names to locations. A location is the dotted path of a module
+or of a module's attribute: ``tf.…`` is below `tf.compat.v1`, ``python.…`` below
+``tensorflow.python``, and any other path begins with a top-level package.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import Any, Final
 
 from placement_checks.tf import tensorflow_1
 from placement_checks.tf1 import lazy_modules
-from placement_checks.tf1.lazy_modules import NotInstalled, OnDemand, Used, attribute_of
+from placement_checks.tf1.lazy_modules import LazyModule, NotInstalled, UsedNames, attribute_of
 from placement_checks.util.imports import module_or_none
 
-# The packages of tf.contrib 1.15. Those without a place can be imported, as many programs import
-# what they use only with some option, but nothing is found in them.
+# The packages of tf.contrib 1.15. Packages without a location can be imported, but have no names:
+# many programs import packages that they use only with some option.
 _NAMES = """
     all_reduce autograph batching bayesflow bigtable boosted_trees checkpoint cloud
     cluster_resolver coder compiler constrained_optimization copy_graph crf cudnn_rnn data
@@ -37,8 +36,8 @@ _NAMES = """
 """
 PACKAGES = frozenset(_NAMES.split())
 
-# By package, in the order in which its attributes are looked up.
-PLACES = {
+# Locations by package, in the order of lookup.
+LOCATIONS = {
     "all_reduce": ("python.distribute.v1.all_reduce",),
     "autograph": ("tf.autograph",),
     "checkpoint": ("tf.train",),
@@ -74,9 +73,9 @@ PLACES = {
 
 _SHIMS = "placement_checks.tf1.shims"
 
-# Modules of tf.contrib that have another name today, by package and own name.
+# Modules of tf.contrib that have another name today, by package and name.
 RENAMED = {
-    "compiler.jit": f"{_SHIMS}.jit",
+    "compiler.jit": f"{_SHIMS}.functions",
     "compiler.xla": "tf.xla.experimental",
     "framework.checkpoint_utils": "python.training.checkpoint_utils",
     "data.batching": f"{_SHIMS}.functions",
@@ -84,24 +83,24 @@ RENAMED = {
     "graph_editor.select": f"{_SHIMS}.functions",
     "learn.mnist": f"{_SHIMS}.mnist",
     "memory_stats.memory_stats_ops": f"{_SHIMS}.functions",
-    "seq2seq.basic_decoder": f"{_SHIMS}.decoders",
-    "seq2seq.decoder": f"{_SHIMS}.decoders",
-    "seq2seq.helper": f"{_SHIMS}.decoding_helpers",
+    "seq2seq.basic_decoder": f"{_SHIMS}.seq2seq",
+    "seq2seq.decoder": f"{_SHIMS}.seq2seq",
+    "seq2seq.helper": f"{_SHIMS}.seq2seq",
     "seq2seq.loss": f"{_SHIMS}.functions",
-    "training.device_setter": f"{_SHIMS}.load_balancing",
+    "training.device_setter": f"{_SHIMS}.functions",
     "training.hparam": f"{_SHIMS}.hparams",
     "metrics.set_ops": "tf.sets",
     "tensorboard.projector": "tensorboard.plugins.projector",
     "tutorials.input_data": f"{_SHIMS}.mnist",
 }
 
-# Folders between a package and its modules, beside those that are named as the package.
-FOLDERS = frozenset({"datasets", "mnist", "ops", "plugins", "python"})
+# Directories between a package and its modules; a directory may also be named like the package.
+DIRECTORIES = frozenset({"datasets", "mnist", "ops", "plugins", "python"})
 
-# The packages of tensorflow.python that modules of tf.contrib have moved to.
+# Packages of tensorflow.python that contain former modules of tf.contrib.
 MOVED_TO = ("ops", "framework", "training", "util")
 
-# Names that are nowhere else, by package.
+# Names with a replacement in this package only, by package and name.
 SHIMS = {
     "data.batch_and_drop_remainder": f"{_SHIMS}.functions.batch_and_drop_remainder",
     "graph_editor.get_backward_walk_ops": f"{_SHIMS}.functions.get_backward_walk_ops",
@@ -109,19 +108,19 @@ SHIMS = {
     "memory_stats.BytesInUse": f"{_SHIMS}.functions.no_memory_statistics",
     "memory_stats.BytesLimit": f"{_SHIMS}.functions.no_memory_statistics",
     "memory_stats.MaxBytesInUse": f"{_SHIMS}.functions.no_memory_statistics",
-    "seq2seq.BasicDecoder": f"{_SHIMS}.decoders.BasicDecoder",
-    "seq2seq.BasicDecoderOutput": f"{_SHIMS}.decoders.BasicDecoderOutput",
-    "seq2seq.Decoder": f"{_SHIMS}.decoders.Decoder",
-    "seq2seq.GreedyEmbeddingHelper": f"{_SHIMS}.decoding_helpers.GreedyEmbeddingHelper",
-    "seq2seq.Helper": f"{_SHIMS}.decoding_helpers.Helper",
-    "seq2seq.SampleEmbeddingHelper": f"{_SHIMS}.decoding_helpers.SampleEmbeddingHelper",
-    "seq2seq.TrainingHelper": f"{_SHIMS}.decoding_helpers.TrainingHelper",
-    "seq2seq.dynamic_decode": f"{_SHIMS}.decoders.dynamic_decode",
+    "seq2seq.BasicDecoder": f"{_SHIMS}.seq2seq.BasicDecoder",
+    "seq2seq.BasicDecoderOutput": f"{_SHIMS}.seq2seq.BasicDecoderOutput",
+    "seq2seq.Decoder": f"{_SHIMS}.seq2seq.Decoder",
+    "seq2seq.GreedyEmbeddingHelper": f"{_SHIMS}.seq2seq.GreedyEmbeddingHelper",
+    "seq2seq.Helper": f"{_SHIMS}.seq2seq.Helper",
+    "seq2seq.SampleEmbeddingHelper": f"{_SHIMS}.seq2seq.SampleEmbeddingHelper",
+    "seq2seq.TrainingHelper": f"{_SHIMS}.seq2seq.TrainingHelper",
+    "seq2seq.dynamic_decode": f"{_SHIMS}.seq2seq.dynamic_decode",
     "seq2seq.sequence_loss": f"{_SHIMS}.functions.sequence_loss",
-    "seq2seq.tile_batch": f"{_SHIMS}.decoders.tile_batch",
-    "training.GreedyLoadBalancingStrategy": f"{_SHIMS}.load_balancing.GreedyLoadBalancingStrategy",
+    "seq2seq.tile_batch": f"{_SHIMS}.seq2seq.tile_batch",
+    "training.GreedyLoadBalancingStrategy": f"{_SHIMS}.functions.GreedyLoadBalancingStrategy",
     "training.HParams": f"{_SHIMS}.hparams.HParams",
-    "training.byte_size_load_fn": f"{_SHIMS}.load_balancing.byte_size_load_fn",
+    "training.byte_size_load_fn": f"{_SHIMS}.functions.byte_size_load_fn",
 }
 
 
@@ -131,72 +130,71 @@ _NOTHING: Final = object()
 
 
 class Contrib:
-    """What stands below one of the roots, by its path from there.
+    """Looks up modules and attributes below ``tensorflow.contrib`` and ``tensorflow.examples``.
 
-    The path of ``tensorflow.contrib.layers.python.layers.initializers`` is all that follows
-    ``tensorflow``. A module has the attributes of the modules that are named as it is, and of all
-    places of its package. A function or class comes before a module of the same name, as a package
-    of version 1 such as ``framework.python.ops`` takes ``arg_scope`` out of its own module
-    ``arg_scope``.
+    A path is a tuple of the names after ``tensorflow``. A module has the attributes of today's
+    modules with the same name, and of all locations of its package. A function or class takes
+    precedence over a module of the same name, because packages of version 1 such as
+    ``framework.python.ops`` import ``arg_scope`` from their module ``arg_scope``.
     """
 
-    def __init__(self, of_tensorflow: Callable[[str], Any], used: Used) -> None:
-        """Begin.
+    def __init__(self, find_in_tensorflow: Callable[[str], Any], used: UsedNames) -> None:
+        """Create the lookup.
 
         Args:
-            of_tensorflow: finds an attribute of the `tensorflow` that the program has, or raises
-                an `AttributeError`.
-            used: what was found and what was not is noted there.
+            find_in_tensorflow: finds an attribute of the program's `tensorflow` module, or raises
+                `AttributeError`.
+            used: records the names that programs use.
         """
-        self._whole = OnDemand("tf", of_tensorflow)
+        self._tensorflow = LazyModule("tf", find_in_tensorflow)
         self._used = used
-        self._place = cache(self._find_place)
-        self._named = cache(lambda path: list(self._find_named(path)))
+        self._locate = cache(self._find_location)
+        self._same_named = cache(lambda path: list(self._find_same_named(path)))
 
     @staticmethod
     def has_root(name: str) -> bool:
-        """Whether a name directly below ``tensorflow`` is a root."""
+        """Whether a name directly below ``tensorflow`` is looked up by this class."""
         return name in _ROOTS
 
     def is_module(self, path: Path) -> bool:
-        """Whether there is a module of this path."""
+        """Whether a module with this path exists."""
         root, *rest = path
         if len(rest) < 2:
             return not rest or (rest[0] in _ROOTS[root] and self._is_installed(rest[0]))
-        return rest[-1] in FOLDERS or rest[-1] == rest[0] or bool(self._named(path))
+        return rest[-1] in DIRECTORIES or rest[-1] == rest[0] or bool(self._same_named(path))
 
     def find(self, path: Path, name: str) -> Any:
-        """An attribute of a module.
+        """Find an attribute of a module.
 
         Raises:
-            AttributeError: it is nowhere.
-            NotInstalled: what may have it is not installed.
+            AttributeError: the attribute has no replacement.
+            NotInstalled: a package that may have it is not installed.
         """
-        whole = (*path, name)
+        full_path = (*path, name)
         value = self._value(path, name)
         if value is not _NOTHING and not isinstance(value, ModuleType):
-            self._used.found.add(_written(whole))
+            self._used.found.add(_dotted(full_path))
             return value
-        if self.is_module(whole):
-            return importlib.import_module(".".join(["tensorflow", *whole]))
-        raise AttributeError(self.refusal(whole))
+        if self.is_module(full_path):
+            return importlib.import_module(".".join(["tensorflow", *full_path]))
+        raise AttributeError(self.refusal(full_path))
 
     def refusal(self, path: Path) -> str:
-        """Note that nothing of this path was found, and say so.
+        """Record that a path has no replacement, and return the error message.
 
         Raises:
-            NotInstalled: what may have it is not installed.
+            NotInstalled: a package that may have it is not installed.
         """
-        name = _written(path)
-        needs_slim = any(_is_of_slim(place) for place in PLACES.get(path[1], ()))
-        if needs_slim and not lazy_modules.is_installed():
-            raise NotInstalled(name, lazy_modules.PACKAGE)
+        name = _dotted(path)
+        needs_slim = any(_is_in_slim(location) for location in LOCATIONS.get(path[1], ()))
+        if needs_slim and not lazy_modules.has_tf_slim():
+            raise NotInstalled(name, lazy_modules.TF_SLIM)
         return self._used.refusal(name)
 
     def _is_installed(self, package: str) -> bool:
-        """True, or an error that says what to install: a program asks for this one at once."""
-        if PLACES.get(package) == (lazy_modules.PACKAGE,) and not lazy_modules.is_installed():
-            raise NotInstalled(f"tf.contrib.{package}", lazy_modules.PACKAGE)
+        """True, or `NotInstalled` if the only location of a package is missing."""
+        if LOCATIONS.get(package) == (lazy_modules.TF_SLIM,) and not lazy_modules.has_tf_slim():
+            raise NotInstalled(f"tf.contrib.{package}", lazy_modules.TF_SLIM)
         return True
 
     def _value(self, path: Path, name: str) -> Any:
@@ -210,49 +208,49 @@ class Contrib:
         return next(iter([*own, *found]), _NOTHING)
 
     def _modules(self, path: Path) -> Iterator[Any]:
-        """Where the attributes of a module are looked up."""
+        """The modules to search for the attributes of a module, in order."""
         if len(path) > 2:
-            yield from self._named(path)
-        for place in PLACES.get(path[1], ()):
-            if (module := self._place(place)) is not None:
+            yield from self._same_named(path)
+        for location in LOCATIONS.get(path[1], ()):
+            if (module := self._locate(location)) is not None:
                 yield module
 
-    def _find_named(self, path: Path) -> Iterator[Any]:
-        """The modules of today that are named as one within a package."""
+    def _find_same_named(self, path: Path) -> Iterator[Any]:
+        """Today's modules with the same name as a module in a package."""
         package, own = path[1], path[-1]
-        if place := RENAMED.get(f"{package}.{own}"):
-            yield self._place(place)
+        if location := RENAMED.get(f"{package}.{own}"):
+            yield self._locate(location)
             return
-        for place in PLACES.get(package, ()):
-            module = getattr(self._place(place), own, None)
+        for location in LOCATIONS.get(package, ()):
+            module = getattr(self._locate(location), own, None)
             if isinstance(module, ModuleType):
                 yield module
-        yield from lazy_modules.modules_named(own, package)
-        for folder in MOVED_TO:
-            module = tensorflow_1.internal_module(f"{folder}.{own}")
+        yield from lazy_modules.tf_slim_modules(own, package)
+        for parent in MOVED_TO:
+            module = tensorflow_1.internal_module(f"{parent}.{own}")
             if module is not None:
                 yield module
 
-    def _find_place(self, place: str) -> Any:
-        """What a place of `contrib_places` is; None where this TensorFlow does not have it."""
-        first, *rest = place.split(".")
+    def _find_location(self, location: str) -> Any:
+        """The object at a location; None if it does not exist in this TensorFlow."""
+        first, *rest = location.split(".")
         if first == "python":
             return tensorflow_1.internal_module(".".join(rest))
         if first == "tf":
             with contextlib.suppress(AttributeError):
-                return attribute_of(self._whole, rest)
+                return attribute_of(self._tensorflow, rest)
             return None
-        if _is_of_slim(place) and not lazy_modules.is_installed():
+        if _is_in_slim(location) and not lazy_modules.has_tf_slim():
             return None
-        return module_or_none(place)
+        return module_or_none(location)
 
 
-def _written(path: Path) -> str:
+def _dotted(path: Path) -> str:
     return ".".join(("tf", *path))
 
 
-def _is_of_slim(place: str) -> bool:
-    return place.split(".")[0] == lazy_modules.PACKAGE
+def _is_in_slim(location: str) -> bool:
+    return location.split(".")[0] == lazy_modules.TF_SLIM
 
 
 def _attribute(path: str) -> Any:

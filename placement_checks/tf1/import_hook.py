@@ -1,4 +1,4 @@
-"""Lets ``import tensorflow`` of a program give the stand-in, and ours what is installed."""
+"""Let ``import tensorflow`` give programs the stand-in, and libraries the installed TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from placement_checks.tf1.lazy_modules import OnDemand, attribute_of, other_modules
+from placement_checks.tf1.lazy_modules import LazyModule, attribute_of, replace_modules
 from placement_checks.tf1.stand_in import NAME, StandIn
 
-# Whose code means TensorFlow 2 by ``tensorflow``, or names the version: by its outermost package.
-MEAN_VERSION_2 = frozenset(
+# Top-level packages that expect TensorFlow 2 from ``import tensorflow``, or name the version.
+VERSION_2_PACKAGES = frozenset(
     {
         "keras",
         "placement_checks",
@@ -32,14 +32,14 @@ MEAN_VERSION_2 = frozenset(
 
 
 @contextlib.contextmanager
-def importing(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]:
-    """In this block ``tensorflow`` is the stand-in, but for the code of `MEAN_VERSION_2`.
+def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]:
+    """Make ``tensorflow`` the stand-in for all code except `VERSION_2_PACKAGES`, in this block.
 
-    Python asks `builtins.__import__` for each import statement, with the globals of the module
-    that the statement is in.
+    Python calls `builtins.__import__` for each import statement, with the globals of the importing
+    module.
 
     Args:
-        stand_in: what programs get.
+        stand_in: the module for programs.
         tensorflow: TensorFlow 2.
     """
     finder = _Finder(stand_in)
@@ -53,7 +53,7 @@ def importing(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]:
         level: int = 0,
     ) -> Any:
         first, *rest = name.split(".")
-        if first != NAME or level or not _means_version_2(globals):
+        if first != NAME or level or not _expects_version_2(globals):
             return original(name, globals, locals, fromlist or (), level)
         if rest and not finder.is_own(name):
             module = original(name, globals, locals, fromlist or (), level)
@@ -61,8 +61,8 @@ def importing(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]:
         return attribute_of(tensorflow, rest) if fromlist else tensorflow
 
     before = sys.modules[NAME]
-    with other_modules(finder.is_own):
-        sys.modules[NAME] = stand_in.module  # never without one: a thread would import it again
+    with replace_modules(finder.is_own):
+        sys.modules[NAME] = stand_in.module  # without an entry, a thread would import it again
         sys.meta_path.insert(0, finder)
         builtins.__import__ = import_for
         try:
@@ -72,36 +72,36 @@ def importing(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]:
                 builtins.__import__ = original
             sys.meta_path.remove(finder)
             sys.modules[NAME] = before
-            _bind_folders(stand_in, tensorflow)
+            _bind_directories(stand_in, tensorflow)
 
 
-def _bind_folders(stand_in: StandIn, tensorflow: ModuleType) -> None:
-    """Let TensorFlow 2 have those of its folders that were first imported in the block."""
-    for folder in stand_in.folders - vars(tensorflow).keys():
-        if module := sys.modules.get(f"{NAME}.{folder}"):
-            setattr(tensorflow, folder, module)
+def _bind_directories(stand_in: StandIn, tensorflow: ModuleType) -> None:
+    """Bind subpackages of TensorFlow 2 that were first imported in the block."""
+    for directory in stand_in.directories - vars(tensorflow).keys():
+        if module := sys.modules.get(f"{NAME}.{directory}"):
+            setattr(tensorflow, directory, module)
 
 
-def _means_version_2(importer: Mapping[str, Any] | None) -> bool:
-    """Whether an import statement is in code of a package that means version 2."""
+def _expects_version_2(importer: Mapping[str, Any] | None) -> bool:
+    """Whether an import statement belongs to a package that expects TensorFlow 2."""
     if not importer:
         return False
-    # That of a module which is run by ``python -m`` is told by its package alone.
+    # A module run by ``python -m`` is named ``__main__``; only its package identifies it.
     module = importer.get("__package__") or importer.get("__name__") or ""
-    return module.partition(".")[0] in MEAN_VERSION_2
+    return module.partition(".")[0] in VERSION_2_PACKAGES
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives the modules below the stand-in, such as ``tensorflow.contrib.slim``."""
+    """Imports submodules of the stand-in, such as ``tensorflow.contrib.slim``."""
 
     def __init__(self, stand_in: StandIn) -> None:
         self._stand_in = stand_in
         self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
 
     def is_own(self, name: str) -> bool:
-        """Whether a module is given here: all below ``tensorflow`` but its folders."""
+        """Whether a module is below ``tensorflow``, but not in one of its directories."""
         first, *rest = name.split(".")
-        return first == NAME and bool(rest) and rest[0] not in self._stand_in.folders
+        return first == NAME and bool(rest) and rest[0] not in self._stand_in.directories
 
     def find_spec(
         self,
@@ -109,18 +109,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         path: object = None,  # noqa: ARG002
         target: object = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module that is given here.
+        """The spec of a submodule of the stand-in; None for other modules.
 
         Raises:
-            ModuleNotFoundError: it would be below ``tensorflow.contrib``, and is nowhere.
+            ModuleNotFoundError: a module below ``tensorflow.contrib`` is missing.
         """
         if not self.is_own(fullname):
             return None
         _, *rest = fullname.split(".")
         if self._stand_in.contrib.has_root(rest[0]):
             if not self._stand_in.contrib.is_module(tuple(rest)):
-                # With another name than its own: else ``from package import name`` would say
-                # only that it cannot import it.
+                # The error names the parent. With the module's own name, ``from package import
+                # name`` would replace the message by "cannot import name".
                 raise ModuleNotFoundError(
                     self._stand_in.contrib.refusal(tuple(rest)), name=fullname.rpartition(".")[0]
                 )
@@ -132,14 +132,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         _, *rest = spec.name.split(".")
         contrib = self._stand_in.contrib
         if contrib.has_root(rest[0]):
-            return OnDemand(spec.name, lambda name: contrib.find(tuple(rest), name))
+            return LazyModule(spec.name, lambda name: contrib.find(tuple(rest), name))
         module = self._stand_in.submodule(rest)
         assert module is not None
         self._specs[spec.name] = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is run: a module that is there by another name only gets its spec back."""
+        """Restore the spec of a module that exists by another name; no code is run."""
         assert module.__spec__ is not None
         name = module.__spec__.name
         if name in self._specs:

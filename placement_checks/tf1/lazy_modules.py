@@ -1,13 +1,4 @@
-"""Modules whose attributes are looked up when they are asked for.
-
-Names that are put into modules for a while.
-
-What a program asked of TensorFlow 1 that TensorFlow 2 does not have under that name.
-
-tf_slim, which is most of what programs use of ``tf.contrib``.
-
-What programs of TensorFlow 1 ask for.
-"""
+"""Modules that look up their attributes on access, and changes to modules for a while."""
 
 from __future__ import annotations
 
@@ -25,11 +16,12 @@ from typing import Any
 Find = Callable[[str], Any]
 
 
-class OnDemand(ModuleType):
-    """A module whose attributes a function finds, or refuses by an `AttributeError`.
+class LazyModule(ModuleType):
+    """A module that looks up its attributes by calling a function.
 
-    It is a package too, so that what it has can be imported from it. An import of a module below
-    it does not change its attributes, so that a function may have the name of such a module.
+    The function may raise `AttributeError`. The module is a package, so submodules can be
+    imported. The import of a submodule does not set an attribute, so a function may have the same
+    name as a submodule.
     """
 
     def __init__(self, name: str, find: Find, names: Callable[[], Iterable[str]] = tuple) -> None:
@@ -46,23 +38,25 @@ class OnDemand(ModuleType):
         return self.__find(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # After each first import, Python binds the module in its package.
-        is_below = isinstance(value, OnDemand) and value.__name__ == f"{self.__name__}.{name}"
-        if not is_below:
+        # After importing a submodule, Python sets it as an attribute of its package.
+        is_submodule = (
+            isinstance(value, LazyModule) and value.__name__ == f"{self.__name__}.{name}"
+        )
+        if not is_submodule:
             super().__setattr__(name, value)
 
     def __dir__(self) -> Iterable[str]:
         return sorted({*super().__dir__(), *self.__names()})
 
 
-def alias(name: str, module: Callable[[], Any]) -> OnDemand:
-    """A module of some name with the attributes of another, which is loaded when one is needed."""
-    return OnDemand(name, lambda attribute: getattr(module(), attribute), lambda: dir(module()))
+def lazy_alias(name: str, module: Callable[[], Any]) -> LazyModule:
+    """A module with the attributes of another one, which is loaded on first access."""
+    return LazyModule(name, lambda attribute: getattr(module(), attribute), lambda: dir(module()))
 
 
 @contextlib.contextmanager
-def added(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
-    """Give a module the names of these that it does not have itself, until the block ends."""
+def add_names(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
+    """Add names to a module until the block ends; names that it has already are kept."""
     new = {name: value for name, value in names.items() if name not in vars(owner)}
     for name, value in new.items():
         setattr(owner, name, value)
@@ -75,25 +69,25 @@ def added(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def other_modules(named: Callable[[str], bool]) -> Iterator[None]:
-    """Modules of some names are others in this block; those of before come back after it."""
-    before = _taken_out(named)
+def replace_modules(named: Callable[[str], bool]) -> Iterator[None]:
+    """Remove modules from `sys.modules`, by name, and restore them after the block."""
+    before = _remove_modules(named)
     try:
         yield
     finally:
-        _taken_out(named)
+        _remove_modules(named)
         sys.modules.update(before)
 
 
-def _taken_out(named: Callable[[str], bool]) -> dict[str, ModuleType]:
+def _remove_modules(named: Callable[[str], bool]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in list(sys.modules) if named(name)}
 
 
 def attribute_of(owner: Any, path: Iterable[str]) -> Any:
-    """An attribute of an attribute, and so on.
+    """Follow a path of attributes.
 
     Raises:
-        AttributeError: there is none.
+        AttributeError: an attribute is missing.
     """
     for name in path:
         owner = getattr(owner, name)
@@ -101,57 +95,57 @@ def attribute_of(owner: Any, path: Iterable[str]) -> Any:
 
 
 @dataclass
-class Used:
-    """What was asked for in a block of `as_tensorflow_1`; it grows while the block is open.
+class UsedNames:
+    """Names of TensorFlow 1 that a program used in a block of `as_tensorflow_1`.
 
     Attributes:
-        found: what has a place today, such as ``tf.contrib.slim.losses.get_total_loss``.
-        missing: what has none, such as ``tf.contrib.gan.gan_model``, in the order in which it was
-            asked for; a program may have asked only whether it is there.
+        found: names with a replacement, such as ``tf.contrib.slim.losses.get_total_loss``.
+        missing: names without one, such as ``tf.contrib.gan.gan_model``, in the order of their
+            use. A program may only have tested for a name.
     """
 
     found: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
 
     def refusal(self, name: str) -> str:
-        """Note that a name has no place, and say so."""
+        """Record a missing name, and return the error message."""
         if name not in self.missing:
             self.missing.append(name)
         return f"{name} is not in this TensorFlow, and --v1 has nothing in its place"
 
 
 class NotInstalled(ImportError):
-    """A package that stands in for a part of TensorFlow 1 is not installed."""
+    """A package that replaces a part of TensorFlow 1 is not installed."""
 
     def __init__(self, needed_for: str, package: str, version: str = "") -> None:
-        # Not all that the extra v1 brings, which may be another TensorFlow.
-        wanted = f"'{package}=={version}'" if version else package
+        # Only this package: the extra v1 might install another TensorFlow.
+        requirement = f"'{package}=={version}'" if version else package
         super().__init__(
-            f"{needed_for} needs {package}, which is not installed; pip install {wanted}",
+            f"{needed_for} needs {package}, which is not installed; pip install {requirement}",
             name=package,
         )
 
 
-PACKAGE = "tf_slim"
+TF_SLIM = "tf_slim"  # most names of ``tf.contrib`` that programs use are in this package
 
 
 @cache
-def is_installed() -> bool:
-    """Whether it is."""
-    return importlib.util.find_spec(PACKAGE) is not None
+def has_tf_slim() -> bool:
+    """Whether tf_slim is installed."""
+    return importlib.util.find_spec(TF_SLIM) is not None
 
 
-def modules_named(name: str, package: str) -> list[ModuleType]:
-    """Its modules of this name; those first that are in a package of the other name."""
-    names = [module for module in _names() if module.rpartition(".")[2] == name]
+def tf_slim_modules(name: str, package: str) -> list[ModuleType]:
+    """Modules of tf_slim with a name; modules in ``package`` come first."""
+    names = [module for module in _tf_slim_module_names() if module.rpartition(".")[2] == name]
     names.sort(key=lambda module: package not in module.split("."))
     return [importlib.import_module(module) for module in names]
 
 
 @cache
-def _names() -> tuple[str, ...]:
-    if not is_installed():
+def _tf_slim_module_names() -> tuple[str, ...]:
+    if not has_tf_slim():
         return ()
-    path = importlib.import_module(PACKAGE).__path__
-    modules = pkgutil.walk_packages(path, f"{PACKAGE}.")
+    path = importlib.import_module(TF_SLIM).__path__
+    modules = pkgutil.walk_packages(path, f"{TF_SLIM}.")
     return tuple(module.name for module in modules if not module.name.endswith("_test"))

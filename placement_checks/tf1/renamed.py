@@ -1,14 +1,10 @@
-"""Names that modules of TensorFlow's own had in version 1, and that others have now.
+"""Names of other packages that programs of TensorFlow 1 use, restored for a while.
 
-One of them, ``DeviceSpec``, still has its name and is another class now.
-
-tf_slim 1.1 asks for most of them, and so do programs that import from ``tensorflow.python``.
-
-Names of numpy, Python and scipy that were dropped since TensorFlow 1.
-
-`tf.layers`, `tf.nn.rnn_cell` and `tf.keras` of TensorFlow 1, which Keras 3 does not have.
-
-TensorFlow 2.15 comes with Keras 2; later ones need ``tf_keras`` beside Keras 3.
+* `dropped_names`: names that numpy, Python and scipy have removed.
+* `moved_names`: names that modules below ``tensorflow.python`` have no longer. tf_slim 1.1 and
+  programs import them. ``DeviceSpec`` still exists there, as another class.
+* `keras_2_modules`: `tf.layers`, `tf.nn.rnn_cell` and `tf.keras` of TensorFlow 1, which Keras 3
+  lacks. TensorFlow 2.15 has them in Keras 2; later versions need the package ``tf_keras``.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ import numpy as np
 
 from placement_checks.tf import patching, tensorflow_1
 from placement_checks.tf.keras import comes_with_keras_2
-from placement_checks.tf1.lazy_modules import NotInstalled, added, alias, attribute_of
+from placement_checks.tf1.lazy_modules import NotInstalled, add_names, attribute_of, lazy_alias
 from placement_checks.tf1.scipy_misc import scipy_misc
 from placement_checks.util.imports import module_or_none
 
@@ -86,14 +82,14 @@ def _getargspec(function: Callable[..., Any]) -> _ArgSpec:
 
 
 @contextlib.contextmanager
-def old_names() -> Iterator[None]:
-    """Put them back in this block."""
+def dropped_names() -> Iterator[None]:
+    """Restore names of numpy, Python and scipy in this block."""
     with (
-        added(np, _OF_NUMPY),
-        added(collections, _OF_COLLECTIONS),
-        added(inspect, {"getargspec": _getargspec, "ArgSpec": _ArgSpec}),
-        added(time, {"clock": time.process_time}),
-        added(fractions, {"gcd": math.gcd}),
+        add_names(np, _OF_NUMPY),
+        add_names(collections, _OF_COLLECTIONS),
+        add_names(inspect, {"getargspec": _getargspec, "ArgSpec": _ArgSpec}),
+        add_names(time, {"clock": time.process_time}),
+        add_names(fractions, {"gcd": math.gcd}),
         scipy_misc(),
     ):
         yield
@@ -103,10 +99,10 @@ _PACKAGE = "tf_keras"
 
 
 def environment() -> dict[str, str]:
-    """The variables with which a process of its own is to be started, for a program of version 1.
+    """Environment variables for a child process that runs a program of version 1.
 
-    With it `tf.keras` is the same one in a block of `as_tensorflow_1` and outside of it; the block
-    itself does without. It must be set before TensorFlow is loaded.
+    With them, `tf.keras` is the same in a block of `as_tensorflow_1` and outside. They must be set
+    before TensorFlow is loaded. `as_tensorflow_1` itself does not need them.
     """
     if comes_with_keras_2() or importlib.util.find_spec(_PACKAGE) is None:
         return {}
@@ -114,8 +110,8 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def of_keras_2(v1: Any) -> Iterator[None]:
-    """Let `tf.compat.v1` have all three in this block; they are loaded when one is needed.
+def keras_2_modules(v1: Any) -> Iterator[None]:
+    """Restore `tf.keras`, `tf.layers` and `tf.nn.rnn_cell` in this block; they load on access.
 
     Args:
         v1: `tf.compat.v1`.
@@ -127,12 +123,12 @@ def of_keras_2(v1: Any) -> Iterator[None]:
                 (v1, "layers", layers),
                 (v1.nn, "rnn_cell", cells),
             ):
-                stack.enter_context(patching.patched(owner, name, _instead(name, module)))
+                stack.enter_context(patching.patched(owner, name, _replacing(name, module)))
         yield
 
 
-def _instead(name: str, module: Callable[[], ModuleType]) -> Callable[[object], Any]:
-    return lambda _: alias(name, module)
+def _replacing(name: str, module: Callable[[], ModuleType]) -> Callable[[object], Any]:
+    return lambda _: lazy_alias(name, module)
 
 
 def keras() -> ModuleType:
@@ -153,15 +149,15 @@ def cells() -> ModuleType:
 def _keras_for(name: str) -> ModuleType:
     package = "keras" if comes_with_keras_2() else _PACKAGE
     if module_or_none(package) is None:
-        import tensorflow as tf  # loaded by now, and `environment` must do without
+        import tensorflow as tf  # not at the top: `environment` runs before TensorFlow is loaded
 
-        # A tf_keras of another release would bring another TensorFlow along.
+        # A tf_keras of another release would install another TensorFlow.
         release = ".".join(tf.__version__.split(".")[:2])
         raise NotInstalled(name, package, f"{release}.*")
     return tensorflow_1.legacy_keras(package)
 
 
-# By module below tensorflow.python: what `tf.compat.v1` has by the same name, or by another one.
+# By module below tensorflow.python: names that `tf.compat.v1` has, maybe under another name.
 MOVED = {
     "framework.graph_util": ("convert_variables_to_constants",),
     "framework.ops": (
@@ -184,7 +180,7 @@ MOVED = {
     "pywrap_tensorflow": ("NewCheckpointReader",),
     "util.nest": ("is_sequence",),
 }
-_NOW = {
+_CURRENT_NAMES = {
     "NewCheckpointReader": "train.NewCheckpointReader",
     "RefVariable": "Variable",
     "VariableV1": "Variable",
@@ -196,21 +192,23 @@ _NOW = {
 
 @contextlib.contextmanager
 def moved_names(v1: Any) -> Iterator[None]:
-    """Put them back in this block.
+    """Restore names in modules below ``tensorflow.python`` in this block.
 
     Args:
         v1: `tf.compat.v1`.
     """
     with contextlib.ExitStack() as stack:
         for path, names in MOVED.items():
-            values = {name: attribute_of(v1, _NOW.get(name, name).split(".")) for name in names}
-            stack.enter_context(added(tensorflow_1.internal_module(path), values))
+            values = {
+                name: attribute_of(v1, _CURRENT_NAMES.get(name, name).split(".")) for name in names
+            }
+            stack.enter_context(add_names(tensorflow_1.internal_module(path), values))
         stack.enter_context(tensorflow_1.around_normalization_layers(_normalization_layers))
-        # TensorFlow chooses between its two versions as it is imported.
+        # TensorFlow chooses between its two DeviceSpec classes on import.
         stack.enter_context(tensorflow_1.around_device_specs(lambda _: v1.DeviceSpec))
         yield
 
 
 def _normalization_layers(_: object) -> Any:
-    """Batch normalisation as a layer, which TensorFlow looks for where no tf_keras has it."""
-    return alias("normalization", layers)
+    """A module with TensorFlow's batch normalization layer, loaded on first access."""
+    return lazy_alias("normalization", layers)

@@ -1,4 +1,4 @@
-"""The pictures of ``scipy.misc``, which scipy has dropped: read, written and resized by Pillow."""
+"""The image functions that scipy removed from ``scipy.misc``, implemented with Pillow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.tf1.lazy_modules import NotInstalled, added
+from placement_checks.tf1.lazy_modules import NotInstalled, add_names
 from placement_checks.util.imports import module_or_none
 
 _NAME = "scipy.misc"
@@ -25,10 +25,10 @@ Array = npt.NDArray[Any]
 
 @contextlib.contextmanager
 def scipy_misc() -> Iterator[None]:
-    """In this block ``scipy.misc`` has them, whether it is imported already or not."""
+    """Restore the image functions of ``scipy.misc`` in this block, before or after its import."""
     with contextlib.ExitStack() as stack:
         if _NAME in sys.modules:
-            stack.enter_context(added(sys.modules[_NAME], _FUNCTIONS))
+            stack.enter_context(add_names(sys.modules[_NAME], _FUNCTIONS))
         finder = _Finder(stack)
         sys.meta_path.insert(0, finder)
         try:
@@ -38,7 +38,7 @@ def scipy_misc() -> Iterator[None]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``scipy.misc``, or has it made where it is gone."""
+    """Finds ``scipy.misc``, or creates it if scipy has removed it."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -60,7 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads it as it would be, and adds what it had."""
+    """Loads the module with its own loader, if any, and adds the image functions."""
 
     def __init__(self, own: Any, stack: contextlib.ExitStack) -> None:
         self._own = own
@@ -69,9 +69,9 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         if self._own is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # that it is to be dropped
+                warnings.simplefilter("ignore", DeprecationWarning)  # of the module itself
                 self._own.exec_module(module)
-        self._stack.enter_context(added(module, _FUNCTIONS))
+        self._stack.enter_context(add_names(module, _FUNCTIONS))
 
 
 def _pillow() -> Any:
@@ -82,7 +82,7 @@ def _pillow() -> Any:
 
 
 def imread(name: Any, flatten: bool = False, mode: str | None = None) -> Array:
-    """Read a picture, in shades of grey with ``flatten``."""
+    """Read an image, in shades of gray with ``flatten``."""
     with _pillow().open(name) as picture:
         if mode is not None:
             picture = picture.convert(mode)
@@ -92,30 +92,33 @@ def imread(name: Any, flatten: bool = False, mode: str | None = None) -> Array:
 
 
 def imsave(name: Any, arr: Any, format: str | None = None) -> None:
-    """Write a picture."""
+    """Write an image."""
     toimage(arr).save(name, format)
 
 
 def imresize(arr: Any, size: Any, interp: str = "bilinear", mode: str | None = None) -> Array:
-    """Another size: height and width, a part (a float), or percents (a whole number)."""
+    """Resize an image to (height, width), by a factor (a float), or by percent (an integer)."""
     picture = toimage(arr, mode=mode)
     if isinstance(size, tuple | list | np.ndarray):
         height, width = (int(length) for length in size[:2])
     else:
-        part = size / 100 if isinstance(size, int | np.integer) else size
-        width, height = (int(length * part) for length in picture.size)
+        factor = size / 100 if isinstance(size, int | np.integer) else size
+        width, height = (int(length * factor) for length in picture.size)
     return np.array(picture.resize((width, height), resample=_FILTERS[interp]))
 
 
 def toimage(
     arr: Any, cmin: float | None = None, cmax: float | None = None, mode: str | None = None
 ) -> Any:
-    """A picture of Pillow; other values than bytes are spread over 0 to 255, by default whole."""
+    """Convert an array to a Pillow image.
+
+    Values that are not bytes are scaled to 0 to 255, from their range or from (cmin, cmax).
+    """
     array = np.asarray(arr)
     if array.dtype != np.uint8:
         array = _bytes(array.astype(float), cmin, cmax)
     if array.ndim == 3 and array.shape[2] not in (3, 4) and array.shape[0] in (3, 4):
-        array = np.moveaxis(array, 0, 2)  # colours first
+        array = np.moveaxis(array, 0, 2)  # color channels first
     picture = _pillow().fromarray(array)
     return picture.convert(mode) if mode else picture
 

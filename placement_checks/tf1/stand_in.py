@@ -1,4 +1,4 @@
-"""The module that a program gets which imports ``tensorflow`` and means version 1."""
+"""The ``tensorflow`` module for programs of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from placement_checks.tf1.contrib import Contrib
-from placement_checks.tf1.lazy_modules import OnDemand, Used, attribute_of
+from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of
 
 VERSION = "1.15.5"
 NAME = "tensorflow"
@@ -19,50 +19,50 @@ NAME = "tensorflow"
 class StandIn:
     """`tf.compat.v1` with the name, the version and the submodules of TensorFlow 1."""
 
-    def __init__(self, tensorflow: ModuleType, used: Used) -> None:
-        """Begin.
+    def __init__(self, tensorflow: ModuleType, used: UsedNames) -> None:
+        """Create the module.
 
         Args:
             tensorflow: TensorFlow 2.
-            used: what was found and what was not is noted there.
+            used: records the names that programs use.
         """
         self._v1: Any = tensorflow.compat.v1
         self._used = used
-        # TensorFlow's own code, such as ``tensorflow.python``; the rest is its interface.
+        # Directories contain TensorFlow's own code, such as ``tensorflow.python``.
         root = Path(str(tensorflow.__file__)).parent
-        self.folders = frozenset(path.name for path in root.iterdir() if path.is_dir())
+        self.directories = frozenset(path.name for path in root.iterdir() if path.is_dir())
         self.contrib = Contrib(self.find, used)
         self._others = {
-            # That of tf.compat.v1 has a tf.compat.v1 of its own, with functions of its own.
+            # The ``compat`` of tf.compat.v1 has another tf.compat.v1, with other functions.
             "compat": tensorflow.compat,
-            "version": OnDemand(f"{NAME}.version", self._of_version),
+            "version": LazyModule(f"{NAME}.version", self._version_attribute),
             "VERSION": VERSION,
         }
-        self.module = OnDemand(NAME, self._attribute, lambda: dir(self._v1))
+        self.module = LazyModule(NAME, self._attribute, lambda: dir(self._v1))
         for name in ("__file__", "__path__", "__spec__", "__doc__", "__git_version__"):
             setattr(self.module, name, getattr(tensorflow, name, None))
         self.module.__version__ = VERSION
 
     def find(self, name: str) -> Any:
-        """An attribute of the module.
+        """Find an attribute of the module.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: the attribute is missing.
         """
         if name in self._others:
             return self._others[name]
         if not self.contrib.has_root(name):
             with contextlib.suppress(AttributeError):
                 return getattr(self._v1, name)
-            if name not in self.folders:
+            if name not in self.directories:
                 raise AttributeError(name)
         return importlib.import_module(f"{NAME}.{name}")
 
     def submodule(self, path: Sequence[str]) -> ModuleType | None:
-        """A module below, such as ``gfile`` or ``compat.v1.nn``; None if there is none.
+        """A submodule, such as ``gfile`` or ``compat.v1.nn``; None if it is missing.
 
-        For Python, those of TensorFlow have other names, ``tensorflow._api.v2.compat.v1.nn``: it
-        would make them a second time, without what was patched in the first.
+        Python cannot import it by this name: TensorFlow's own name for it is
+        ``tensorflow._api.v2.compat.v1.nn``. A second import would create a copy without patches.
         """
         first, *rest = path
         try:
@@ -77,5 +77,5 @@ class StandIn:
         except AttributeError:
             raise AttributeError(self._used.refusal(f"tf.{name}")) from None
 
-    def _of_version(self, name: str) -> Any:
+    def _version_attribute(self, name: str) -> Any:
         return VERSION if name == "VERSION" else getattr(self._v1.version, name)

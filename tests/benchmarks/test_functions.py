@@ -18,7 +18,7 @@ from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, WatchedCode
-from placement_checks.tf.simulated_devices import ask_for_cpus
+from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
@@ -60,7 +60,7 @@ def train(layers: int) -> None:
 @contextmanager
 def traced(layers: int) -> Iterator[BuildRecorder]:
     """What was noted of a program that is about to take its first step."""
-    ask_for_cpus(3)
+    configure_logical_cpus(3)
     with noting_eager_code(Program("program", lambda: None), 2) as building:
         with suppress(Stopped):
             train(layers)

@@ -64,7 +64,7 @@ not_a_function = 3
 """
 DEVICES = "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 GRAPH = "cannot be read as a graph: "
-AGAIN = "; write it again, it may be cut short"
+AGAIN = "; write the file again, it may be truncated"
 
 TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
@@ -106,7 +106,7 @@ TARGETS = {
     "nosuch.pb": "nosuch.pb: there is no such file; check the path",
     "noise.pb": f"noise.pb {GRAPH}Error parsing message%%{AGAIN}",
     "noise.meta": f"noise.meta {GRAPH}Error parsing message%%{AGAIN}",
-    "nothing.pb": f"nothing.pb {GRAPH}it holds no ops{AGAIN}",
+    "nothing.pb": f"nothing.pb {GRAPH}it contains no ops{AGAIN}",
     "wrong.pbtxt": f"wrong.pbtxt {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
     "huge.pb": "huge.pb is larger than the 2 GB that a protobuf may have; "
     "save it without its constants",

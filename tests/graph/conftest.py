@@ -1,4 +1,4 @@
-"""Fixtures of tests that read graphs from files."""
+"""Fixtures for tests that read graphs from files."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are told by a process of its own, which takes seconds to start."""
-    monkeypatch.setattr("placement_checks.graph.op_origins.outputs_of", lambda _: {})
+    """Skip shape inference, whose process takes seconds to start."""
+    monkeypatch.setattr("placement_checks.graph.op_origins.infer_outputs", lambda _: {})

@@ -1,6 +1,6 @@
-"""Graph files with random damage: each is judged, or told to be none; nothing else follows.
+"""Graph files with random damage are judged, or refused with an error; nothing else happens.
 
-A failure gives the seed that makes the file again.
+A failure prints the seed that creates the file again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def content(message: Any, suffix: str) -> bytes:
 
 
 def judge(data: bytes, suffix: str, *, placed: bool = False) -> None:
-    """Read a file of this content, and judge it."""
+    """Read a file with this content, and judge it."""
     with TemporaryDirectory() as folder, suppress(PlacementError):
         path = Path(folder) / (f"graph{suffix}" if suffix else "saved_model.pb")
         path.write_bytes(data)
@@ -46,11 +46,11 @@ def judge(data: bytes, suffix: str, *, placed: bool = False) -> None:
 
 @KINDS
 @pytest.mark.usefixtures("no_shapes")
-def test_what_is_whole_is_judged(suffix: str, tmp_path: Path) -> None:
+def test_complete_files_are_judged(suffix: str, tmp_path: Path) -> None:
     whole_is_judged(suffix, tmp_path)
 
 
-def test_what_is_whole_is_judged_with_its_shapes(tmp_path: Path) -> None:
+def test_complete_files_are_judged_with_their_shapes(tmp_path: Path) -> None:
     whole_is_judged(".pb", tmp_path)
 
 
@@ -90,7 +90,7 @@ def test_damaged_bytes_are_judged_or_refused(suffix: str, seed: int) -> None:
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
 @settings(max_examples=15, deadline=None)
-def test_the_placer_is_asked(seed: int) -> None:
+def test_the_placer_places(seed: int) -> None:
     random = Random(seed)
     message = of_kind(META, ".pb")
     damage_fields(message, random, random.randint(1, 3))

@@ -1,4 +1,4 @@
-"""What is looked up of single ops, in live graphs and in files."""
+"""Details of single ops, in live graphs and in files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_attributes_are_plain(details: Details) -> None:
 
 
 def dataset_op(limit: int, scope: str) -> Body:
-    """The bodies of the function that a dataset maps."""
+    """The bodies of the functions that a dataset maps."""
     with tf.Graph().as_default() as graph, tf.name_scope(scope):
         dataset = tf.data.Dataset.range(3).map(lambda value: value + limit)
         tf1.data.make_one_shot_iterator(dataset).get_next()

@@ -1,4 +1,4 @@
-"""Which `with tf.device(…)`, or which device function, decided what an op asks for."""
+"""The `with tf.device(…)` or device function that decided the device of an op."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_task(task: int, op: Any) -> str:
 
 
 def decided(op: tf.Operation) -> str | None:
-    """The text of the line that decided."""
+    """The text of the deciding line."""
     line = deciding_line(op, FOLDER)
     return (
         None if line is None else Path(line.file).read_text().splitlines()[line.line - 1].strip()
@@ -65,7 +65,7 @@ def test_a_spec_names_one_too() -> None:
     )
 
 
-def test_where_a_job_alone_is_asked_for_the_scope_that_names_it() -> None:
+def test_the_scope_that_names_a_job_decides_a_request_for_a_job() -> None:
     with tf.device("/job:ps"):
         with tf.device(tf.DeviceSpec()):
             placed = tf.constant(1.0).op
@@ -99,7 +99,7 @@ def test_a_device_function_alone() -> None:
 @pytest.mark.parametrize(
     "function", [functools.partial(with_task, 1), tf1.train.replica_device_setter(ps_tasks=1)]
 )
-def test_of_a_function_whose_line_is_not_known_or_a_librarys_the_scope(
+def test_the_scope_counts_for_device_functions_without_a_user_line(
     function: Callable[[Any], str],
 ) -> None:
     with tf1.device(function):
@@ -109,7 +109,7 @@ def test_of_a_function_whose_line_is_not_known_or_a_librarys_the_scope(
     assert decided(placed) == "with tf1.device(function):"
 
 
-def test_what_is_cleared_did_not_decide() -> None:
+def test_a_cleared_scope_does_not_decide() -> None:
     with tf.device("/gpu:0"):
         with tf.device(None), tf1.device(on_host):
             inside = tf.constant(1.0).op
@@ -117,7 +117,7 @@ def test_what_is_cleared_did_not_decide() -> None:
     assert decided(inside) == "def on_host(op: Any) -> str:"
 
 
-def test_what_is_cleared_did_not_decide_even_if_the_same_is_asked_for_again() -> None:
+def test_a_cleared_scope_does_not_decide_an_equal_request() -> None:
     with tf.device("/cpu:0"):
         with tf.device(None), tf1.device(on_host):
             inside = tf.constant(1.0).op
@@ -133,7 +133,7 @@ def test_an_op_that_asks_for_nothing_has_none() -> None:
     assert (decided(cleared), decided(tf.constant(1.0).op)) == (None, None)
 
 
-def test_a_line_outside_of_the_users_folder_is_not_told(tmp_path: Path) -> None:
+def test_a_line_outside_of_the_users_directory_is_not_reported(tmp_path: Path) -> None:
     with tf.device("/gpu:0"):
         placed = tf.constant(1.0).op
 

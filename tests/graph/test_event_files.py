@@ -49,10 +49,10 @@ def test_each_op_has_its_assigned_device(tmp_path: Path, graph_def: Any) -> None
     assert devices(file) == {
         "a": str(Device.parse("CPU:0").over(LOCALHOST)),
         "b": str(Device.parse("GPU:1").over(LOCALHOST)),
-        "c": "",  # what it asks for is not where it is
+        "c": "",  # requested and assigned device differ
     }
     assert [event.file_version for event in events(file)] == ["brain.Event:2", ""]
-    assert "tfevents" in file.name  # by which TensorBoard knows it
+    assert "tfevents" in file.name  # the version that TensorBoard expects
     assert file.stat().st_size < 1000  # of 4,800 bytes in the constant
     assert graph_def.SerializeToString(deterministic=True) == before
     assert list(file.parent.iterdir()) == [file]
@@ -75,7 +75,7 @@ def test_the_one_before_is_removed_and_no_other(
 
 
 class Full:
-    """A writer whose disk is full."""
+    """A writer on a full disk."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -90,7 +90,7 @@ class Full:
         pass
 
 
-def test_what_cannot_be_written_leaves_the_one_before(
+def test_a_failed_write_keeps_the_old_file(
     tmp_path: Path, graph_def: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = write_event_file(tmp_path, "train.py", graph_def, OPS)

@@ -1,4 +1,4 @@
-"""Graphs that were saved: whatever the format, the placement is that of the live graph."""
+"""A saved graph in any format has the same placement as the live graph."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def graph(use_resource: bool) -> tf.Graph:
 
 @KINDS
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt", ".meta"])
-def test_a_file_is_placed_like_the_graph_it_was_made_of(
-    graph: tf.Graph, tmp_path: Path, suffix: str
-) -> None:
+def test_a_file_is_placed_like_its_graph(graph: tf.Graph, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"graph{suffix}"
     if suffix == ".pb":
         file.write_bytes(graph.as_graph_def().SerializeToString())

@@ -1,4 +1,4 @@
-"""Calls are replaced by bodies, as TensorFlow's runtime does it."""
+"""Calls are replaced by bodies, as in TensorFlow's runtime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call(name: str, called: str, *inputs: str, **more: Any) -> Any:
     return node(name, "StatefulPartitionedCall", *inputs, f=called, **more)
 
 
-def test_a_body_takes_the_place_of_its_call() -> None:
+def test_a_body_replaces_its_call() -> None:
     flat = flattened(graph([X, call("call", "double", "x"), node("y", "Neg", "call")], DOUBLE))
 
     assert nodes_of(flat) == {
@@ -80,7 +80,7 @@ def test_a_function_that_is_the_type_of_an_op() -> None:
 
 
 def test_the_outputs_of_ops_with_several() -> None:
-    """A FunctionDef names an output, a GraphDef numbers all of them."""
+    """A FunctionDef names outputs, a GraphDef numbers them."""
     split = node("split", "Split", "axis:output:0", "a")
     split.attr["num_split"].i = 2
     body = function(
@@ -98,7 +98,7 @@ def test_the_outputs_of_ops_with_several() -> None:
 
 
 def test_the_order_of_a_call_is_kept() -> None:
-    """Its body waits for what it waits for, and what waits for it for all that it runs."""
+    """The body waits for the control inputs of the call, and later ops wait for the whole body."""
     body = function(
         "f",
         ["a"],
@@ -125,7 +125,7 @@ def test_the_order_of_a_call_is_kept() -> None:
     assert nodes["after"].inputs == ("^call/output_control_node",)
 
 
-def test_what_waits_for_a_call_that_runs_nothing_waits_for_its_start() -> None:
+def test_ops_after_an_empty_call_wait_for_its_start() -> None:
     nodes = [X, call("call", "double", "x", "^x"), node("after", "NoOp", "^call")]
 
     flat = nodes_of(flattened(graph(nodes, DOUBLE)))
@@ -133,7 +133,7 @@ def test_what_waits_for_a_call_that_runs_nothing_waits_for_its_start() -> None:
     assert flat["call/output_control_node"].inputs == ("^call/input_control_node",)
 
 
-def test_what_waits_for_an_argument_waits_for_what_is_given() -> None:
+def test_ops_that_wait_for_an_argument_wait_for_its_input() -> None:
     body = function("f", ["a"], [node("b", "NoOp", "^a")], {}, ["b"])
 
     flat = flattened(graph([X, call("call", "f", "x:1")], body))
@@ -159,7 +159,7 @@ def test_a_body_takes_the_device_of_its_call(own: str, outer: str, expected: str
     assert nodes_of(flat)["call/inner/b"].device == expected
 
 
-def test_what_a_body_is_bound_to() -> None:
+def test_colocation_in_a_body() -> None:
     body = function(
         "f",
         ["a"],
@@ -221,7 +221,7 @@ def test_a_loop_within_a_step_stays() -> None:
     assert {each.signature.name for each in flat.graph_def.library.function} == {"going", "trip"}
 
 
-def test_an_op_with_a_step_inside_that_cannot_be_opened_is_known() -> None:
+def test_an_op_that_contains_a_step_is_reported() -> None:
     scan = node("scan", "ScanDataset", "x", f="trip")
 
     assert flattened(graph([X, scan], TRIP), steps=["trip"]).closed == {"scan": "ScanDataset"}
@@ -237,7 +237,7 @@ LONG = function("long", ["a"], [node("c", "Neg", "a"), node("d", "Neg", "c:y:0")
     ("steps", "expected"),
     [(["short", "long"], {"b"}), (["long"], {"c", "d"}), (["short"], {"b"}), ([], {"which"})],
 )
-def test_of_a_branch_with_a_step_the_shorter_side_is_taken(
+def test_the_shorter_side_of_a_branch_with_a_step_is_inlined(
     steps: list[str], expected: set[str]
 ) -> None:
     branch = node("which", "If", "p", "x", then_branch="long", else_branch="short")
@@ -274,7 +274,7 @@ def test_calls_that_only_lead_to_the_step_are_left_out_of_names() -> None:
     assert flat.tensor("call:0") == "sum"
 
 
-def test_a_name_that_is_taken_is_not_shortened() -> None:
+def test_a_name_in_use_is_not_shortened() -> None:
     body = function("f", ["a"], [node("x", "Neg", "a", bound=["x"])], {"r": "x:y:0"})
 
     flat = flattened(graph([X, call("call", "f", "x")], body), steps=["f"])
@@ -293,7 +293,7 @@ def test_names_stay_where_several_calls_hold_steps() -> None:
     assert {"one/sum", "two/sum"} <= set(nodes_of(flat))
 
 
-def test_what_xla_was_to_compile_is_known() -> None:
+def test_calls_compiled_by_xla_are_reported() -> None:
     compiled, plain = call("compiled", "double", "x"), call("plain", "double", "x")
     compiled.attr["_XlaMustCompile"].b = True
 
@@ -384,7 +384,7 @@ def looping() -> Any:
     return step
 
 
-# What the runtime has for the arguments and results of functions, and for their order.
+# Ops that the runtime adds for arguments, results and control order of functions.
 OF_CALLS = {"_Arg", "_Retval", "Placeholder", "Identity", "NoOp"}
 
 

@@ -1,4 +1,4 @@
-"""What programs take gradients of, noted while they build."""
+"""Gradients are recorded while programs build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ tf1 = tf.compat.v1
 
 
 def trained(take: Callable[..., Any]) -> StepOps:
-    """A builder of one linear layer, whose gradient `take(loss, w)` yields."""
+    """A builder of one linear layer with gradients from `take(loss, w)`."""
 
     def build() -> None:
         with tf.device("/gpu:0"):
@@ -36,7 +36,7 @@ def by_tape(_loss: Any, w: Any) -> None:
     tape.gradient(loss, w)
 
 
-def test_objectives_and_backward_ops_are_those_of_the_calls() -> None:
+def test_objectives_and_backward_ops_of_calls_are_recorded() -> None:
     for take in (
         lambda loss, w: tf1.gradients(loss, w),
         lambda loss, w: tf1.gradients([loss], [w]),
@@ -98,7 +98,7 @@ def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -
     assert {by for _, by in known.backward.forward.values()} == {"graph"}
 
 
-def test_backward_ops_of_a_saved_graph_are_known_by_name_and_the_finding_says_so(
+def test_backward_ops_of_a_saved_graph_are_recognized_by_name(
     tmp_path: Path,
 ) -> None:
     with tf.Graph().as_default() as graph:
@@ -122,7 +122,7 @@ def test_backward_ops_of_a_saved_graph_are_known_by_name_and_the_finding_says_so
 
 
 def test_a_tape_within_gradients_is_not_an_objective() -> None:
-    """As tf.recompute_grad has it."""
+    """As in tf.recompute_grad."""
 
     @tf.custom_gradient
     def recomputed(x: Any) -> tuple[Any, Callable[..., Any]]:
@@ -142,8 +142,8 @@ def test_a_tape_within_gradients_is_not_an_objective() -> None:
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
-def test_the_gradients_that_are_taken_are_noted_by_variable(use_resource: bool) -> None:
-    """Of rows of a table the op that yields their values; of what has no gradient none."""
+def test_gradients_are_recorded_by_variable(use_resource: bool) -> None:
+    """For a sparse gradient, the op of its values is recorded; a missing gradient is not."""
 
     def build() -> None:
         table = tf1.get_variable("table", [8, 4], use_resource=use_resource)

@@ -1,4 +1,4 @@
-"""Files that are no graphs, or graphs made to do harm: each is told by its name, none hangs."""
+"""Files without a graph and malicious graphs raise an error with their name; none hangs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def save(graph: Any, name: str = "graph.pb") -> str:
 
 
 def refused(target: str | Path) -> str:
-    """What `ask` and `place` say of a target; no placer may be asked."""
+    """The error of `ask` and `place` for a target; the placer must not run."""
     with pytest.raises(InputError) as asked:
         requested(target)
     with pytest.raises(InputError) as placed:
@@ -77,7 +77,7 @@ def call(nodes: Any, name: str, called: str) -> None:
 
 
 def doubled(graph: Any, levels: int) -> Any:
-    """Add functions that each call the next one twice, and a call of the first."""
+    """Add functions that each call the next one twice, and a call of the first one."""
     for level in range(levels):
         function(graph, f"f{level}", *[f"f{level + 1}"] * 2)
     function(graph, f"f{levels}")
@@ -88,11 +88,11 @@ def doubled(graph: Any, levels: int) -> Any:
 def test_functions_that_call_the_next_one_twice_are_counted_not_expanded(graph: Any) -> None:
     assert refused(save(doubled(graph, 40))) == (
         "graph.pb: the calls of its functions expand to more than 10^12 ops, and at most "
-        "2,000,000 are placed; build a part of it, or call fewer functions from each other"
+        "2,000,000 are placed; build a part of the program, or nest fewer calls"
     )
 
 
-def test_the_number_of_ops_is_reported_where_it_is_known(graph: Any) -> None:
+def test_a_known_number_of_ops_is_reported(graph: Any) -> None:
     for number in range(3):
         call(graph.node, f"more_{number}", "f0")
 
@@ -123,7 +123,7 @@ def test_a_function_that_is_called_often_counts_often(graph: Any) -> None:
     assert "expand to 2,001,000 ops" in refused(save(graph))
 
 
-RECURSION = "and every call is inlined to be placed; write the recursion as a loop"
+RECURSION = "but calls must be inlined to be placed; write the recursion as a loop"
 
 
 def test_functions_that_call_themselves(graph: Any) -> None:
@@ -135,7 +135,7 @@ def test_functions_that_call_themselves(graph: Any) -> None:
 
 def test_functions_that_call_each_other(graph: Any) -> None:
     names = [f"f{number}" for number in range(12)]
-    for name in names:  # as many paths as there are orders of twelve
+    for name in names:  # one path for each permutation of twelve
         function(graph, name, *names[1:])
     call(graph.node, "call", "f0")
 
@@ -167,7 +167,7 @@ def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
 
     assert refused(save(graph)) == (
         "graph.pb: its functions call each other more than 100 levels deep; "
-        "build it with less deeply nested calls"
+        "build the program with less deeply nested calls"
     )
 
     del graph.node[-MAX_DEPTH:]
@@ -176,7 +176,7 @@ def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
 
 
 def test_functions_of_datasets_may_be_handed_on_as_deep_as_they_like(graph: Any) -> None:
-    """They are compared with others, and not opened."""
+    """They are compared with others, but not inlined."""
     for level in range(2000):
         added = graph.library.function.add()
         added.signature.name = f"f{level}"
@@ -224,18 +224,19 @@ def device_in_a_body(graph: Any) -> None:
 
 
 UNKNOWN = (
-    f"which TensorFlow {tf.__version__} does not know; read it with the version that wrote it"
+    f"which TensorFlow {tf.__version__} does not know; read the file with the version of "
+    "TensorFlow that wrote it"
 )
 NO_GRAPHS = [
-    (unnamed, " has an op without a name; write it again: TensorFlow writes no such graph"),
+    (unnamed, " has an op without a name; write the file again; TensorFlow writes no such graph"),
     (
         doubly_named,
-        " has two ops of the name 'x'; write it again: TensorFlow writes no such graph",
+        " has two ops of the name 'x'; write the file again; TensorFlow writes no such graph",
     ),
-    (dtype_of("handle", 9999), f": its variable 'handle' is of the dtype 9999, {UNKNOWN}"),
-    (dtype_of("ref", 9999), f": its variable 'ref' is of the dtype 9999, {UNKNOWN}"),
-    (dtype_of("ref", -5), f": its variable 'ref' is of the dtype -5, {UNKNOWN}"),
-    (no_dtype, f": its variable 'handle' is of the dtype 0, {UNKNOWN}"),
+    (dtype_of("handle", 9999), f": its variable 'handle' has the dtype number 9999, {UNKNOWN}"),
+    (dtype_of("ref", 9999), f": its variable 'ref' has the dtype number 9999, {UNKNOWN}"),
+    (dtype_of("ref", -5), f": its variable 'ref' has the dtype number -5, {UNKNOWN}"),
+    (no_dtype, f": its variable 'handle' has the dtype number 0, {UNKNOWN}"),
     (device_in_a_body, ": op 'call/n' asks for the device 'bogus', and 'bogus' is not part of a"),
 ]
 
@@ -335,7 +336,7 @@ STRANGE = {
 @pytest.mark.usefixtures("no_shapes")
 @pytest.mark.parametrize("kind", STRANGE)
 def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
-    """By what it asks for, and by the placer, which says what it does not take."""
+    """Rules judge its requests; the placer reports unknown ops."""
     STRANGE[kind](graph)
     if kind.startswith("a call") or kind.endswith("of nothing"):
         function(graph, "f")
@@ -348,7 +349,7 @@ def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
 
 
 def test_shapes_that_end_the_process_that_infers_them() -> None:
-    """TensorFlow checks that a shape is of the type it is said to be, and aborts if not."""
+    """TensorFlow aborts if a shape has another type than declared."""
     with tf.Graph().as_default() as live:
         x = tf1.placeholder(tf.float32, [4], name="x")
         tf.reshape(x, tf.constant([2, 2], name="shape"), name="reshaped")
@@ -371,7 +372,7 @@ def test_a_collection_that_cannot_be_read(graph: Any, key: str, entry: bytes) ->
     message = refused(save(meta, "graph.meta"))
 
     assert message.startswith(f"graph.meta: its collection '{key}' cannot be read: ")
-    assert message.endswith("; write it again, it may be damaged")
+    assert message.endswith("; write the file again, it may be damaged")
 
 
 def test_collections_of_another_kind_say_nothing(graph: Any) -> None:
@@ -386,9 +387,7 @@ def test_collections_of_another_kind_say_nothing(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("tags", [("", ""), ("train", "")], ids=["first", "train"])
-def test_the_graph_of_a_saved_model_that_holds_ops_is_taken(
-    graph: Any, tags: tuple[str, str]
-) -> None:
+def test_the_nonempty_graph_of_a_saved_model_is_read(graph: Any, tags: tuple[str, str]) -> None:
     saved = saved_model_pb2.SavedModel()
     for tag in tags:
         saved.meta_graphs.add().meta_info_def.tags.append(tag)
@@ -411,7 +410,7 @@ def test_a_saved_model_without_ops() -> None:
     saved.meta_graphs.add()
     save(saved, "saved/saved_model.pb")
 
-    assert refused("saved").startswith("saved cannot be read as a graph: it holds no ops")
+    assert refused("saved").startswith("saved cannot be read as a graph: it contains no ops")
 
 
 def nested(levels: int) -> str:
@@ -423,7 +422,7 @@ def nested(levels: int) -> str:
 
 TEXTS = {
     "deep": (nested(40), "Error parsing message"),
-    "bottomless": (nested(2000), "it nests too deep"),
+    "bottomless": (nested(2000), "its nesting is too deep"),
     "one long line": ("node { name: " + "9" * 10_000, "1:14 : 'node { name: 999"),
     "no text": (
         'node { name: "\\377" }',

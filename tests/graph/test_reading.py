@@ -1,4 +1,4 @@
-"""What a live graph is read into, and what is sent to the placer."""
+"""Live graphs are read into a placement, and sent to the placer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_ops_of_bodies_are_placed_one_by_one() -> None:
     assert list(body.inputs) == ["x", "x"]
 
 
-def test_large_constants_are_not_sent_but_those_that_shapes_depend_on_are() -> None:
+def test_large_constants_are_sent_only_if_shapes_depend_on_them() -> None:
     with tf.Graph().as_default() as graph:
         tf.constant(np.ones([1000, 1000], np.float32), name="weights")
         sizes = np.full(500, 2, np.int32)
@@ -101,7 +101,7 @@ def test_an_op_in_a_body_fell_for_a_reason_of_its_own() -> None:
     assert not fallen.fell_with_another
 
 
-def test_what_cannot_be_placed_even_softly_is_reported_as_unplaced() -> None:
+def test_a_graph_refused_even_softly_is_reported_as_unplaced() -> None:
     def build() -> None:
         with tf.device("/job:localhost/replica:1/task:0"):
             tf1.placeholder(tf.float32, name="x")
@@ -175,8 +175,8 @@ def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:
     )
 
 
-def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_path: Path) -> None:
-    """The process that places has not loaded them."""
+def test_custom_ops_leave_the_assigned_rules_unchecked(tmp_path: Path) -> None:
+    """The placer process has not loaded them."""
     file = tmp_path / "graph.pbtxt"
     file.write_text('node { name: "own" op: "OpOfOnesOwn" device: "/device:GPU:0" }')
 
@@ -184,13 +184,14 @@ def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_pat
 
     assert placement.refusals == ()
     assert placement.assigned == Missing(
-        "the placer does not know the op type OpOfOnesOwn: ops of other libraries cannot be placed"
+        "the placer does not know the op type OpOfOnesOwn: ops of custom op libraries cannot be "
+        "placed"
     )
 
 
 @pytest.mark.parametrize("error", [DecodeError("corrupt"), ValueError("larger than 2GB")])
 def test_a_graph_that_is_too_large_is_a_clear_error(error: Exception) -> None:
-    """What TensorFlow 2.21 raised on 3 GB of constants, and what others raise."""
+    """The errors of TensorFlow 2.21 and of other versions on 3 GB of constants."""
 
     class Large(tf.Graph):
         def as_graph_def(self, *_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""The shapes of a saved graph, told by a process of its own that may fail."""
+"""The shapes of a saved graph are inferred by a process that may fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def saved_graph() -> Any:
 
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What each process that is started runs in place of its module, one after the other."""
+    """The code that each new process runs instead of its module, in order."""
     codes: list[str] = []
 
     def command(_module: str) -> list[str]:
@@ -35,7 +35,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_shapes_are_inferred() -> None:
-    (output,) = shape_inference.outputs_of(saved_graph())["x"]
+    (output,) = shape_inference.infer_outputs(saved_graph())["x"]
 
     assert (output.dtype, output.shape) == ("float32", (2, 3))
 
@@ -46,11 +46,11 @@ def test_a_graph_that_contradicts_itself_has_no_shapes(
 ) -> None:
     code.append(f"os.kill(os.getpid(), {end.value})")
 
-    assert shape_inference.outputs_of(saved_graph()) == {}
+    assert shape_inference.infer_outputs(saved_graph()) == {}
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (
             "os.kill(os.getpid(), 9)",
@@ -61,7 +61,7 @@ def test_a_graph_that_contradicts_itself_has_no_shapes(
     ],
 )
 def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
-    code: list[str], monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+    code: list[str], monkeypatch: pytest.MonkeyPatch, fault: str, message: str
 ) -> None:
     if "sleep" in fault:
         monkeypatch.setattr(shape_inference, "_LIMIT", 1.0)
@@ -73,5 +73,5 @@ def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
             file.outputs("x", None)
 
         assert str(caught.value) == (
-            f"the process that infers shapes {said}; run it again, or leave out the rule"
+            f"the process that infers shapes {message}; run it again, or deselect the rule"
         )

@@ -1,4 +1,4 @@
-"""What a program says about its step."""
+"""The step that a program returns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from placement_checks.core.placement import StepOps
 tf1 = tf.compat.v1
 
 
-def said(**returned: Any) -> StepOps:
-    """The training of a program that returns this; texts are called with the graph's ops."""
+def step_ops_of(**returned: Any) -> StepOps:
+    """The step ops of a program that returns these values; functions receive the graph's ops."""
 
     def build() -> dict[str, Any]:
         x = tf1.placeholder(tf.float32, [None], name="x")
@@ -27,8 +27,8 @@ def said(**returned: Any) -> StepOps:
     return place(Program("train.py:build", build), gpus=1).placement.step
 
 
-def test_ops_and_tensors_are_known_by_their_names() -> None:
-    training = said(
+def test_ops_and_tensors_are_identified_by_name() -> None:
+    training = step_ops_of(
         train_op=lambda known: known["op"],
         loss=lambda known: [known["x"], known["y"]],
         inputs=lambda known: [{"x": known["x"]}, {"x": known["y"]}],
@@ -40,18 +40,20 @@ def test_ops_and_tensors_are_known_by_their_names() -> None:
     assert training.session is None
 
 
-def test_a_composite_tensor_is_known_by_all_its_tensors() -> None:
-    inputs = said(inputs=lambda _: {"x": tf1.sparse_placeholder(tf.float32, name="s")}).inputs
+def test_a_composite_tensor_is_identified_by_all_its_tensors() -> None:
+    inputs = step_ops_of(
+        inputs=lambda _: {"x": tf1.sparse_placeholder(tf.float32, name="s")}
+    ).inputs
 
     assert [sorted(names) for names in inputs] == [["s/indices:0", "s/shape:0", "s/values:0"]]
 
 
-def test_one_mapping_of_inputs_is_that_of_all_towers() -> None:
-    assert said(inputs=lambda known: {"x": known["x"]}).inputs == (("x:0",),)
+def test_one_mapping_of_inputs_applies_to_all_towers() -> None:
+    assert step_ops_of(inputs=lambda known: {"x": known["x"]}).inputs == (("x:0",),)
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
-def test_variables_and_assignments_are_known_by_their_ops(use_resource: bool) -> None:
+def test_variables_and_assignments_are_identified_by_their_ops(use_resource: bool) -> None:
     def build() -> dict[str, Any]:
         step = tf1.get_variable("step", initializer=0, use_resource=use_resource)
         return {"train_op": step.assign_add(1), "loss": step}
@@ -64,7 +66,7 @@ def test_variables_and_assignments_are_known_by_their_ops(use_resource: bool) ->
 
 
 def test_several_ops_are_one_step_together() -> None:
-    assert said(train_op=lambda known: [known["op"], known["x"]]).train_op == ("y", "x:0")
+    assert step_ops_of(train_op=lambda known: [known["op"], known["x"]]).train_op == ("y", "x:0")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_several_ops_are_one_step_together() -> None:
 def test_a_session_configuration_is_a_mapping(
     config: Any, session: Mapping[str, Any] | None
 ) -> None:
-    assert said(config=config).session == session
+    assert step_ops_of(config=config).session == session
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_value_that_is_not_an_op_of_the_graph_is_refused(
     key: str, value: Any, shown: str
 ) -> None:
     with pytest.raises(InputError) as raised:
-        said(**{key: lambda _: value})
+        step_ops_of(**{key: lambda _: value})
 
     assert raised.value.object == "train.py:build"
     assert raised.value.message == (
@@ -118,4 +120,4 @@ def test_an_op_of_another_graph_is_refused() -> None:
         stranger = tf.constant(1.0, name="x")
 
     with pytest.raises(InputError, match="which is not an op of the graph it built"):
-        said(loss=lambda _: stranger)
+        step_ops_of(loss=lambda _: stranger)

@@ -1,10 +1,10 @@
-"""The placer's own dump of a local session, as the oracle for placements.
+"""The placer's own dump in a local session: the oracle for placements.
 
     python oracle.py FOLDER DEVICES
 
 places every FOLDER/*.pb on that many logical CPUs, strictly and softly, and writes
-FOLDER/answers.json: ``{"NAME soft": {node: device}}``, or the error's message. It needs a process
-of its own, as TensorFlow reads where to dump when it is loaded.
+FOLDER/answers.json: ``{"NAME soft": {node: device}}``, or the error's message. It needs a
+separate process, because TensorFlow reads the dump directory when it is loaded.
 """
 
 import json
@@ -19,7 +19,7 @@ os.environ |= {
     "TF_DUMP_GRAPH_PREFIX": str(folder / "dumps"),
 }
 
-# Only now: TensorFlow reads the variables above when it is loaded.
+# After the variables above, which TensorFlow reads when it is loaded.
 import tensorflow as tf  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from placer.asking import answer_of
+from placer.query import answer_of
 
 from placement_checks import PlacementError, place
 from placement_checks.core.evidence import Evidence
@@ -39,7 +39,7 @@ def devices(placement: Evidence) -> set[str]:
 
 
 def pid_now() -> int:
-    """The process that answers for phantom GPUs."""
+    """The ID of the phantom placer process."""
     assert phantom.pid is not None
     return phantom.pid
 
@@ -97,7 +97,7 @@ def test_a_forked_child_starts_a_process_of_its_own() -> None:
     assert devices(place(build)) == {"/device:GPU:1"}
 
 
-def test_threads_that_place_at_once_take_turns() -> None:
+def test_concurrent_threads_place_one_after_the_other() -> None:
     found: list[set[str]] = []
     threads = [
         threading.Thread(target=lambda: found.append(devices(place(build)))) for _ in range(4)
@@ -114,7 +114,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class NoKernels(PlacerProcess):
-        def asked(self, request: Request) -> Any:
+        def send(self, request: Request) -> Any:
             raise PlacerUnavailable("a build without GPU kernels; install another")
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
@@ -128,7 +128,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
 def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
     tmp_path: Path,
 ) -> None:
-    """A stand-in for TensorFlow that says it is a CPU build."""
+    """A stand-in for TensorFlow reports a CPU build."""
     for name, code in {
         "tensorflow/__init__": "",
         "tensorflow/python/client/pywrap_tf_session": "__version__ = '2.99'",
@@ -149,12 +149,12 @@ def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
 def test_the_devices_of_this_machine_answer_for_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many GPUs as asked for are here, so a real session is asked, and the evidence says so."""
+    """This machine has enough GPUs, so a local session places, and the evidence names it."""
     asked = []
 
     class Session(PlacerProcess):
         @contextlib.contextmanager
-        def asked(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
+        def send(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
             asked.append(request.tasks)
             nodes = tf.compat.v1.GraphDef.FromString(request.graph).node
             device = "/job:localhost/replica:0/task:0/device:GPU:1"
@@ -186,5 +186,5 @@ def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> N
     for _ in range(100):
         place(build)
 
-    assert used()[1] < files + 50  # what each leaves open would be 100 and more
+    assert used()[1] < files + 50  # 100 and more if each left one open
     assert used()[0] < resident * 1.1

@@ -1,4 +1,4 @@
-"""What is said to the placer process, with a stand-in that answers what it is asked for."""
+"""The messages to and from the placer process; a stand-in returns the requested answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from placer.asking import answer_of
+from placer.query import answer_of
 from support.descriptors import open_files
 
 from placement_checks.core.errors import PlacerError
@@ -22,7 +22,7 @@ from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.util import child
 
-# Places the op x where the text of the "graph" says.
+# Places the op x on the device that the "graph" contains.
 ECHO = """
     import os
     import sys
@@ -74,7 +74,7 @@ def ask(placer: PlacerProcess, graph: str) -> str:
 
 
 class Interrupted(Exception):
-    """As pytest-timeout's signal method raises one."""
+    """Raised like the exception of pytest-timeout's signal method."""
 
 
 @pytest.mark.parametrize("raised", [Interrupted, KeyboardInterrupt])
@@ -123,7 +123,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ("failed", ": TensorFlow's master is gone"),
         ("late", " answered request 1 instead of 2"),
@@ -132,7 +132,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
     ],
 )
 def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
-    placer: PlacerProcess, answer: str, said: str
+    placer: PlacerProcess, answer: str, message: str
 ) -> None:
     ask(placer, "/GPU:0")
     first = placer.pid
@@ -141,7 +141,7 @@ def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
         ask(placer, answer)
 
     assert str(caught.value) == (
-        f"the phantom placer{said}; run it again, which starts a new process; "
+        f"the phantom placer{message}; run it again, which starts a new process; "
         "if that fails too, report this graph"
     )
     assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")
@@ -165,8 +165,8 @@ def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
 def test_a_process_that_fails_while_it_starts_is_an_error_each_time(
     placer: PlacerProcess, tmp_path: Path
 ) -> None:
-    said = '{"number": 0, "failed": "found that another process had connected"}'
-    script = ECHO.replace('{"number": 0}', said)
+    reply = '{"number": 0, "failed": "found that another process had connected"}'
+    script = ECHO.replace('{"number": 0}', reply)
     (tmp_path / "echo.py").write_text(textwrap.dedent(script))
 
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_nothing_is_left_open(placer: PlacerProcess) -> None:
     assert after <= before
 
 
-def test_what_does_not_fit_is_said_before_it_is_tried(
+def test_a_graph_too_large_for_memory_is_refused_before_placing(
     placer: PlacerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "available_memory", lambda: 3_000_000_000)
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_said_before_it_is_tried(
 
     assert str(caught.value) == (
         "the phantom placer needs at least 4.0 GB of memory for 1,000,000 ops, and 3.0 GB are "
-        "free; place it where there is more, or with fewer GPUs"
+        "free; place it on a machine with more memory, or with fewer GPUs"
     )
     assert placer.pid is None
     assert answer_of(placer, request("/GPU:0")._replace(ops=700_000)) == {"x": "/GPU:0"}
@@ -212,18 +212,18 @@ def test_a_small_graph_is_tried_whatever_is_free(
     assert answer_of(placer, request("/GPU:0")._replace(ops=100_000)) == {"x": "/GPU:0"}
 
 
-def test_an_answer_that_is_not_taken_ends_its_process(placer: PlacerProcess) -> None:
-    with placer.asked(request("/GPU:0")):
+def test_an_unread_answer_ends_its_process(placer: PlacerProcess) -> None:
+    with placer.send(request("/GPU:0")):
         pass
 
     assert placer.pid is None
     assert ask(placer, "/GPU:1") == "/GPU:1"
 
 
-def test_a_builder_may_place_another_graph_before_an_answer_is_taken(
+def test_a_builder_may_place_another_graph_before_reading_an_answer(
     placer: PlacerProcess,
 ) -> None:
-    with placer.asked(request("/GPU:0")) as answer:
+    with placer.send(request("/GPU:0")) as answer:
         other = ask(placer, "/GPU:1")
         ended = placer.pid
 

@@ -1,4 +1,4 @@
-"""Who can reach the placer process, with a network of its own and without."""
+"""Access to the placer process, with and without a network of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 import tensorflow as tf
-from placer.asking import answer_of
+from placer.query import answer_of
 
 from placement_checks import place
 from placement_checks.core.errors import PlacerError
@@ -29,18 +29,18 @@ def build() -> None:
 
 
 def placed() -> set[str]:
-    """Where the placer puts all ops of `build`."""
+    """The devices of all ops of `build`."""
     return {op.assigned.short for op in place(build).ops.values() if op.assigned}
 
 
 def placer_process() -> PlacerProcess:
-    """The one that places, which a fixture may have replaced."""
+    """The placer process, which a fixture may have replaced."""
     current: PlacerProcess = vars(placing)["phantom"]
     return current
 
 
 def pid() -> int:
-    """The placer's process."""
+    """The ID of the placer process."""
     place(build)
     number = placer_process().pid
     assert number is not None
@@ -66,7 +66,7 @@ def test_the_process_has_a_network_of_its_own() -> None:
 
 @pytest.fixture(scope="module")
 def _shared_network() -> Iterator[None]:
-    """A placer as on a system that allows no other network."""
+    """A placer on a system that forbids network namespaces."""
     environment = {**placer_process()._environment, main.SHARED_NETWORK: "1"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placing, "phantom", PlacerProcess("phantom", environment))
@@ -76,7 +76,7 @@ def _shared_network() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_shared_network")
 def test_nobody_can_connect_to_the_master_in_a_shared_network() -> None:
-    # Of the one connection to the master, and it may be still of one of the master's to a worker.
+    # The connection to the master, and maybe a connection of the master to a worker.
     ports = ports_of(ESTABLISHED) - ports_of(LISTENING)
     assert ports
     with socket.create_server(("0.0.0.0", 0)) as open_to_all:
@@ -100,7 +100,7 @@ def test_another_user_can_connect_to_no_more_than_a_worker_in_a_shared_network()
 def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
     tmp_path: Path,
 ) -> None:
-    """Or any user of this machine could have the rules on placement left out."""
+    """Otherwise any user of this machine could disable the placement rules."""
     (tmp_path / "sitecustomize.py").write_text(
         "from placement_checks.util import loopback\n"
         "def take(number, limit):\n"
@@ -116,7 +116,7 @@ def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
 def test_the_master_answers_no_connection_before_its_port_is_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who is quicker than we are may connect, and is not served."""
+    """A faster process can connect, but gets no answer."""
     refused = []
 
     def take(number: int, _limit: float) -> None:
@@ -129,7 +129,7 @@ def test_the_master_answers_no_connection_before_its_port_is_ours(
 
     monkeypatch.setattr(loopback, "take", take)
     with pytest.raises(OSError, match="somebody was quicker"):
-        gpu_less_server.Phantom()
+        gpu_less_server.GpuLessServer()
 
     assert refused == [grpc.StatusCode.DEADLINE_EXCEEDED]
 
@@ -142,7 +142,7 @@ def ports_of(state: str) -> set[int]:
     home = Path(f"/proc/{pid()}")
     inodes = set()
     for descriptor in (home / "fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed since
             match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor))
             inodes.add(match[1] if match else "")
     rows = [
@@ -157,7 +157,7 @@ def ports_of(state: str) -> set[int]:
 
 
 def as_nobody(holds: Callable[[], bool]) -> bool:
-    """What a process of another user finds, one without any rights."""
+    """Run code as another user without privileges."""
     process = os.fork()
     if process == 0:
         os.setgroups([])
@@ -168,7 +168,7 @@ def as_nobody(holds: Callable[[], bool]) -> bool:
 
 
 def own_address() -> str | None:
-    """An address of this machine that is not loopback; a UDP socket tells without sending."""
+    """An address of this machine other than loopback, from a UDP socket that sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

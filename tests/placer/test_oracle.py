@@ -1,4 +1,4 @@
-"""The phantom's answer is the placer's: compared node by node with its dump of a local session."""
+"""The phantom placer agrees with TensorFlow's dump of a local session, node by node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = [graph.__name__ for graph in GRAPHS] + [
 
 @pytest.fixture(scope="module")
 def graphs(fixtures: Path) -> dict[str, tf.Graph]:
-    """The zoo, with CPU:1 and CPU:2 standing in for the GPUs of the programs."""
+    """The zoo, with CPU:1 and CPU:2 for the GPUs of the programs."""
     builders = dict(
         zip(
             NAMES,
@@ -64,7 +64,7 @@ def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
     name: str,
     soft: bool,
 ) -> None:
-    """By both ways to the placer: for devices that do not exist, and for those of a machine."""
+    """Both for simulated devices and for the devices of this machine."""
     monkeypatch.setattr(placing, "phantom", getattr(placing, process))
     expected = answers[f"{name} {'soft' if soft else 'strict'}"]
     evidence = place(graphs[name], machine=Machine.local(0, cpus=CPUS), soft=soft)

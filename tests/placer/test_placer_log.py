@@ -1,4 +1,4 @@
-"""What the placer logs, read in the placer process."""
+"""Parsing the placer's log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from placement_checks.placer.worker.client import logged_devices
 
 HOST = "/job:localhost/replica:0/task:0/device:"
-# What TensorFlow takes for a node's name and an op's type (core/framework/node_def_util.cc).
+# Valid names of nodes and op types in TensorFlow (core/framework/node_def_util.cc).
 NAMES = st.text("aZ09_.\\/>-", min_size=1)
 TYPES = st.text("aZ09_>", min_size=1)
 DEVICES = st.sampled_from([f"{HOST}GPU:1", "/job:ps/replica:0/task:12/device:CPU:0"])
@@ -22,7 +22,7 @@ def test_every_node_is_read(placed: list[tuple[str, str, str]]) -> None:
     assert logged_devices("".join(lines)) == {name: device for name, _, device in placed}
 
 
-def test_what_a_session_says_of_its_devices_is_no_node() -> None:
+def test_lines_about_devices_of_a_session_are_ignored() -> None:
     log = (
         f"Device mapping:\n{HOST}XLA_CPU:0 -> device: XLA_CPU device\n\nx: (Const): {HOST}CPU:0\n"
     )
@@ -39,7 +39,7 @@ def test_a_node_that_is_logged_twice_is_on_one_device() -> None:
 
 
 def test_a_line_that_ends_early_has_no_device_that_exists() -> None:
-    """So that the node counts as not placed (`placer.request`)."""
+    """So `check_answer` reports the node as not placed."""
     whole = f"x: (Const): {HOST}CPU:0"
 
     for length in range(len(whole)):

@@ -1,4 +1,4 @@
-"""Graphs of many kinds, for three CPU devices, whose placement is compared with the oracle's."""
+"""Graphs of many kinds for three CPU devices, to compare with the oracle."""
 
 from __future__ import annotations
 

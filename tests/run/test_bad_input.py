@@ -22,7 +22,7 @@ from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.settings import Conditions
 from placement_checks.run.feeding.batches import Case
-from placement_checks.tf.process_state import Behaviour
+from placement_checks.tf.process_state import Behavior
 
 tf1 = tf.compat.v1
 
@@ -281,7 +281,7 @@ def test_a_batch_function_that_raises_or_exits(batch: Any, deed: str) -> None:
 
 @pytest.fixture(params=[True, False], ids=["shapes of version 2", "of version 1"])
 def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = Behaviour.now()
+    before = Behavior.current()
     replace(before, v2_tensorshape=request.param).restore()
     yield
     before.restore()

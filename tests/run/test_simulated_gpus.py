@@ -165,7 +165,7 @@ def test_what_picks_kernels_by_the_gpus_that_are_listed_finds_none(
 
 def test_too_late_is_an_error_with_its_fix() -> None:
     assert said(LATE) == [
-        "2 simulated GPUs: TensorFlow has started with 1 logical CPU, and 3 are needed; run "
+        "2 simulated GPUs: TensorFlow has already started with 1 logical CPU; 3 are required; run "
         "pytest with --placement-gpus=2, or open simulated_gpus before anything runs"
     ]
 

@@ -1,4 +1,4 @@
-"""TensorFlow's C library without its Python API knows what the whole of TensorFlow knows."""
+"""TensorFlow's C library without its Python API has the same ops and kernels."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ c_library.load_whole()
 whole = registered()
 print(json.dumps([len(light), sorted(light - whole), sorted(whole - light)]))
 """
-OF_PYTHON_MODULES = {"AudioMicrofrontend", "SobolSample"}  # the latter in TensorFlow 2.15
+OF_PYTHON_MODULES = {"AudioMicrofrontend", "SobolSample"}  # SobolSample in TensorFlow 2.15
 
 
-def test_all_ops_and_kernels_are_registered_but_for_those_of_python_modules() -> None:
-    said = subprocess.run(
+def test_all_ops_and_kernels_are_registered_except_in_python_modules() -> None:
+    output = subprocess.run(
         [sys.executable, "-c", REGISTERED], check=True, capture_output=True, text=True
     ).stdout
-    number, fewer, more = json.loads(said)
+    number, fewer, more = json.loads(output)
 
     assert number > 10_000
     assert not fewer

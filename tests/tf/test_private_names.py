@@ -1,7 +1,7 @@
-"""Every name that is not public is still what we take it for; no other module knows one.
+"""Every private name of TensorFlow behaves as expected; no other module uses one.
 
-In graphs, as eager code and sessions settle devices for the process; what is of eager code is in
-`traced/test_names.py`.
+These tests run in graphs, because eager code and sessions fix the devices of the process. Tests of
+eager code are in `tests/capture/eager/test_private_names.py`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from placement_checks.tf import (
     sessions,
     tensorflow_1,
 )
-from placement_checks.tf.process_state import Behaviour
+from placement_checks.tf.process_state import Behavior
 
 tf1 = tf.compat.v1
 
 PACKAGE = Path(placement_checks.__file__).parent
-# The others are of the placer process, which loads the C library alone and speaks its protocol.
+# The last two run in processes that load only the C library.
 KNOWS_NAMES = (
     "tf/",
     "tf/c_library.py",
@@ -55,11 +55,11 @@ def restored() -> Iterator[None]:
     try:
         yield
     finally:
-        Behaviour().restore()
+        Behavior().restore()
 
 
 class Calls:
-    """Patches a function to note its arguments, and to do what it did."""
+    """Patches a function: records its arguments, and calls the original."""
 
     def __init__(self) -> None:
         self.noted: list[Any] = []
@@ -73,7 +73,7 @@ class Calls:
 
 
 @pytest.mark.usefixtures("graph")
-def test_all_gradients_of_graphs_are_taken_by_one_function() -> None:
+def test_one_function_takes_all_gradients_of_graphs() -> None:
     x = tf1.get_variable("x", [])
     calls = Calls()
 
@@ -115,7 +115,7 @@ def test_a_function_has_its_body(graph: tf.Graph) -> None:
 
 def test_keras_numbers_its_layers_by_a_counter_that_is_cleared() -> None:
     dense = tf.keras.layers.Dense
-    names = keras.names_of_keras()
+    names = keras.keras_name_counter()
     if KERAS_2:
         assert names is None
         return
@@ -130,15 +130,15 @@ def test_keras_numbers_its_layers_by_a_counter_that_is_cleared() -> None:
     names.update(before)
 
 
-@pytest.mark.skipif(KERAS_2, reason="Keras 2 is told the variables")
+@pytest.mark.skipif(KERAS_2, reason="Keras 2 receives the variables")
 @pytest.mark.usefixtures("graph")
-def test_an_optimizer_of_keras_knows_what_it_was_built_for() -> None:
+def test_an_optimizer_of_keras_has_its_variables() -> None:
     optimizer = tf.keras.optimizers.SGD()
     variables = [tf1.get_variable(name, []) for name in ("b", "a")]
 
     optimizer.build(variables)
 
-    assert [variable.name for variable in keras.trained_by(optimizer)] == ["b:0", "a:0"]
+    assert [variable.name for variable in keras.optimizer_variables(optimizer)] == ["b:0", "a:0"]
 
 
 def test_the_kernels_of_an_op_type() -> None:
@@ -162,7 +162,7 @@ def test_the_definition_of_an_op_type() -> None:
     assert graphs.definition_of("NoSuchOp") is None
 
 
-def test_whether_the_behaviour_of_tensorflow_2_is_on() -> None:
+def test_whether_tensorflow_2_behavior_is_on() -> None:
     assert process_state.is_v2_behavior()
     with restored():
         tf1.disable_v2_behavior()
@@ -170,7 +170,7 @@ def test_whether_the_behaviour_of_tensorflow_2_is_on() -> None:
 
 
 def begins_eagerly() -> bool:
-    """Whether a new thread does."""
+    """Whether a new thread starts with eager execution."""
     found: list[bool] = []
     thread = threading.Thread(target=lambda: found.append(tf.executing_eagerly()))
     thread.start()
@@ -215,17 +215,17 @@ def test_eager_execution_of_this_thread() -> None:
 
 
 def test_a_graph_that_was_left_open_is_closed() -> None:
-    before = process_state.open_graphs()
+    before = process_state.open_graph_count()
     scope = tf.Graph().as_default()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))  # once collected, it ends another's
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))  # its destructor would end another one
     graph = scope.__enter__()
-    assert process_state.open_graphs() == before + 1
+    assert process_state.open_graph_count() == before + 1
     assert tf1.get_default_graph() is graph
 
     process_state.close_graph()
     process_state.set_eager(True)
 
-    assert process_state.open_graphs() == before
+    assert process_state.open_graph_count() == before
     with tf.init_scope():
         assert tf.executing_eagerly()
         assert tf1.get_default_graph() is not graph
@@ -342,7 +342,7 @@ def test_local_devices_are_listed_by_one_function() -> None:
     device_lib = sys.modules["tensorflow.python.client.device_lib"]
     calls = Calls()
 
-    with sessions.around_listed_devices(calls):
+    with sessions.around_device_list(calls):
         found = device_lib.list_local_devices(tf1.ConfigProto(device_count={"CPU": 2}))
 
     assert [each.name for each in found] == ["/device:CPU:0", "/device:CPU:1"]
@@ -351,9 +351,9 @@ def test_local_devices_are_listed_by_one_function() -> None:
 
 
 @pytest.mark.usefixtures("graph")
-def test_sessions_list_devices_that_others_can_be_made_of() -> None:
+def test_listed_devices_of_sessions_can_be_copied() -> None:
     calls = Calls()
-    with sessions.around_session_devices(calls), tf1.Session() as session:
+    with sessions.around_session_methods({"list_devices": calls}), tf1.Session() as session:
         cpu, *_ = session.list_devices()
 
     assert calls.noted == [(session,)]
@@ -374,18 +374,18 @@ def test_sessions_list_devices_that_others_can_be_made_of() -> None:
     ],
 )
 def test_strategies_choose_a_reduction_by_the_devices(ask: str, function: str) -> None:
-    assert ask in sessions.CHOOSING_A_REDUCTION
-    module = sys.modules[f"{sessions.STRATEGIES}{function}"]
+    assert ask in sessions.REDUCTION_CHOOSERS
+    module = sys.modules[f"{sessions.STRATEGY_MODULES}{function}"]
     assert f"def {ask}(" in Path(str(module.__file__)).read_text()
 
 
-@pytest.mark.parametrize("name", sorted(sessions.ASKED_THROUGH))
+@pytest.mark.parametrize("name", sorted(sessions.DEVICE_QUERY_MODULES))
 def test_programs_ask_through_modules_that_exist(name: str) -> None:
     assert name in sys.modules
 
 
-def test_a_function_tells_the_number_of_gpus() -> None:
-    module, name = sessions.NUMBER_OF_GPUS
+def test_a_function_counts_gpus() -> None:
+    module, name = sessions.NUM_GPUS_FUNCTION
     assert getattr(sys.modules[module], name).__code__.co_name == name
 
 
@@ -420,7 +420,7 @@ def test_gfile_reaches_files_by(name: str, use: Callable[[], Any]) -> None:
     assert given == [(b"x", *expected.get(name, ()))]
 
 
-def test_servers_are_made_of_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
+def test_servers_call_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
     called: list[str] = []
 
     def noting(name: str) -> Callable[..., Any]:
@@ -461,7 +461,7 @@ def test_keras_2_has_the_layers_and_cells_of_tensorflow_1() -> None:
         tensorflow_1.legacy_keras("no_such_keras")
 
 
-def test_layers_look_for_batch_normalisation_in_one_module() -> None:
+def test_layers_look_for_batch_normalization_in_one_module() -> None:
     layers = tensorflow_1.internal_module("layers.normalization")
 
     class Made:
@@ -483,9 +483,9 @@ def test_specs_of_devices_are_of_the_version_that_tensorflow_began_with() -> Non
     assert device.DeviceSpec is tf.DeviceSpec  # type: ignore[union-attr]
 
 
-def test_what_only_eager_tensors_have() -> None:
-    assert eager.is_of_eager_tensors("numpy")
-    assert not eager.is_of_eager_tensors("no_such_name")
+def test_attributes_of_eager_tensors() -> None:
+    assert eager.eager_tensors_have("numpy")
+    assert not eager.eager_tensors_have("no_such_name")
     with tf.Graph().as_default():
         assert not hasattr(tf.constant(1.0), "numpy")
 
@@ -511,7 +511,7 @@ def test_a_module_and_an_attribute_that_are_gone(monkeypatch: pytest.MonkeyPatch
         graphs.original_op(object())
 
 
-def test_what_was_patched_is_as_before_whatever_happens() -> None:
+def test_patches_are_undone_after_exceptions() -> None:
     before = tf.Graph.device
 
     with contextlib.suppress(ZeroDivisionError):
@@ -527,7 +527,7 @@ def private(name: str) -> bool:
 
 
 def named(tree: ast.AST) -> Iterator[str]:
-    """The modules that are imported or written, and the attributes of others than ``self``."""
+    """The names of imported modules, and of attributes of objects other than ``self``."""
     for node in ast.walk(tree):
         match node:
             case ast.Import():
@@ -567,7 +567,7 @@ def own(tree: ast.AST) -> Iterator[str]:
 )
 def test_no_other_module_knows_such_a_name(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    # Of os, of sys, and of named tuples.
+    # Names of os, sys and named tuples.
     public = {*own(tree), "_exit", "_current_frames", "_replace", "_asdict"}
 
     assert not [

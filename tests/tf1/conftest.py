@@ -1,4 +1,4 @@
-"""Programs of TensorFlow 1, as text."""
+"""Fixtures for programs of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.tf1.activate import as_tensorflow_1
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 Run = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture
-def used() -> Iterator[Used]:
-    """An open block, with a graph of its own."""
+def used() -> Iterator[UsedNames]:
+    """An open `as_tensorflow_1` block with its own graph."""
     with as_tensorflow_1() as used, tf.Graph().as_default():
         yield used
 
 
 @pytest.fixture
-def run(used: Used) -> Run:
-    """Runs a program in the block, and gives what it defines."""
+def run(used: UsedNames) -> Run:
+    """Runs a program in the block, and returns its names."""
 
     def program(text: str) -> dict[str, Any]:
         names: dict[str, Any] = {"__name__": "program"}

@@ -1,4 +1,4 @@
-"""A program of TensorFlow 1 runs in the block, and leaves nothing behind."""
+"""A program of TensorFlow 1 runs in the block, which restores everything afterwards."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tensorflow.python.ops import (
     variables,
 )
 
-from placement_checks.tf.process_state import Behaviour
+from placement_checks.tf.process_state import Behavior
 from placement_checks.tf1.activate import as_tensorflow_1
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 tf1 = tf.compat.v1
 FOLDER = Path(tf.__file__).parent
@@ -58,14 +58,14 @@ class Reached(Exception):
 
 
 def state() -> dict[str, Any]:
-    """What the block may change."""
+    """The state that the block changes."""
     owners = [np, collections, inspect, time, fractions, ops, array_ops, control_flow_ops]
     owners += [variables, variable_scope, functional_ops, normalization]
     return {
         "modules": {name: sys.modules[name] for name in sys.modules if is_of_interface(name)},
         "finders": [*sys.meta_path],
         "import": builtins.__import__,
-        "behaviour": Behaviour.now(),
+        "behavior": Behavior.current(),
         **{owner.__name__: {*vars(owner)} - {"__warningregistry__"} for owner in owners},
         "keras": [vars(tf1)["keras"], vars(tf1)["layers"], vars(tf1.nn)["rnn_cell"]],
         "normalization": vars(normalization)["normalization"],
@@ -73,7 +73,7 @@ def state() -> dict[str, Any]:
 
 
 def is_of_interface(name: str) -> bool:
-    """Whether a module is TensorFlow or one that it shows, and not of its own code."""
+    """Whether a module belongs to the public API of TensorFlow."""
     first, *rest = name.split(".")
     return first == "tensorflow" and not (rest and (FOLDER / rest[0]).is_dir())
 
@@ -92,7 +92,7 @@ def test_a_program_gets_version_1_and_all_is_as_before_afterwards() -> None:
 
     assert made["w"].op.type == "VariableV2"
     assert state() == before
-    assert used == Used(
+    assert used == UsedNames(
         {
             "tf.contrib.slim.fully_connected",
             "tf.contrib.layers.python.layers.initializers.xavier_initializer",
@@ -112,11 +112,11 @@ def test_all_is_as_before_when_the_program_fails() -> None:
     assert state() == before
 
 
-def test_behaviour_of_tensorflow_2_is_off() -> None:
+def test_behavior_of_tensorflow_2_is_off() -> None:
     with as_tensorflow_1():
-        off = Behaviour.now()
+        off = Behavior.current()
 
-    assert off == Behaviour(False, False, False, False, False, False)
+    assert off == Behavior(False, False, False, False, False, False)
 
 
 def test_a_program_may_turn_it_on_for_itself() -> None:
@@ -127,10 +127,10 @@ def test_a_program_may_turn_it_on_for_itself() -> None:
         made = program_tf.get_variable("v", [])
 
     assert made.op.type == "VarHandleOp"
-    assert Behaviour.now() == Behaviour()
+    assert Behavior.current() == Behavior()
 
 
-def test_in_a_graph_of_the_callers() -> None:
+def test_in_a_graph_of_the_caller() -> None:
     with tf.Graph().as_default():
         with as_tensorflow_1():
             made = tf1.get_variable("v", [])
@@ -167,7 +167,7 @@ def test_again_after_it() -> None:
         assert not used.missing
 
 
-def test_no_warning_of_what_the_program_did_not_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_about_calls_of_this_package(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), as_tensorflow_1():
         assert not logging.getLogger("tensorflow").disabled
 

@@ -1,4 +1,4 @@
-"""Each way to what ``tf.contrib`` had, and what is said of the rest."""
+"""Names of ``tf.contrib`` are found on each path; the others raise an error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import tensorflow as tf
 import tf_slim
 
 from placement_checks.tf1 import contrib, lazy_modules
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 Run = Callable[[str], dict[str, Any]]
 
 
 def of(path: str) -> Any:
-    """What a dotted path leads to."""
+    """The object at a dotted path."""
     module, *names = path.split(" ")
     return reduce(getattr, names, importlib.import_module(module))
 
@@ -26,7 +26,7 @@ def of(path: str) -> Any:
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        # By the places of its package.
+        # By the locations of its package.
         ("slim.conv2d", "tf_slim conv2d"),
         ("layers.xavier_initializer", "tf_slim.layers xavier_initializer"),
         ("layers.embedding_column", "tensorflow.compat.v1 feature_column embedding_column"),
@@ -46,7 +46,7 @@ def of(path: str) -> Any:
         ("staging.StagingArea", "tensorflow.python.ops.data_flow_ops StagingArea"),
         ("compiler.jit.experimental_jit_scope", "tensorflow.compat.v1 xla experimental jit_scope"),
         ("compiler.xla.compile", "tensorflow.compat.v1 xla experimental compile"),
-        # By a module of the same name within it.
+        # By a module of the same name in the package.
         ("framework.nest.flatten", "tensorflow.python.util.nest flatten"),
         ("slim.losses.get_total_loss", "tf_slim.losses get_total_loss"),
         ("slim.nets.resnet_v1.resnet_v1_50", "tf_slim.nets.resnet_v1 resnet_v1_50"),
@@ -77,7 +77,7 @@ def of(path: str) -> Any:
         ),
     ],
 )
-def test_where_a_name_is_found(run: Run, used: Used, asked: str, found: str) -> None:
+def test_where_a_name_is_found(run: Run, used: UsedNames, asked: str, found: str) -> None:
     package, _, name = f"tensorflow.contrib.{asked}".rpartition(".")
 
     by_attribute = run(f"import tensorflow as tf\nvalue = tf.contrib.{asked}")["value"]
@@ -85,10 +85,10 @@ def test_where_a_name_is_found(run: Run, used: Used, asked: str, found: str) -> 
     by_module = run(f"import {package} as module\nvalue = module.{name}")["value"]
 
     assert by_attribute is by_import is by_module is of(found)
-    assert used == Used({f"tf.contrib.{asked}"}, [])
+    assert used == UsedNames({f"tf.contrib.{asked}"}, [])
 
 
-def test_a_function_with_the_name_of_its_module(run: Run, used: Used) -> None:
+def test_a_function_with_the_name_of_its_module(run: Run, used: UsedNames) -> None:
     made = run(
         """
         import importlib
@@ -125,28 +125,28 @@ def test_layers_and_cells_of_keras_2(run: Run) -> None:
     assert made["cells"][0] is made["cells"][1]
 
 
-def test_each_package_can_be_imported(run: Run, used: Used) -> None:
+def test_each_package_can_be_imported(run: Run, used: UsedNames) -> None:
     for package in contrib.PACKAGES:
         run(f"import tensorflow.contrib.{package}\nfrom tensorflow.contrib import {package}")
 
-    assert used == Used()
+    assert used == UsedNames()
 
 
-@pytest.mark.parametrize("place", sorted({*sum(contrib.PLACES.values(), ())}))
-def test_each_place_is_there(run: Run, used: Used, place: str) -> None:
-    if place == "tf.estimator" and not hasattr(tf.compat.v1, "estimator"):
+@pytest.mark.parametrize("location", sorted({*sum(contrib.LOCATIONS.values(), ())}))
+def test_each_location_exists(run: Run, used: UsedNames, location: str) -> None:
+    if location == "tf.estimator" and not hasattr(tf.compat.v1, "estimator"):
         pytest.skip("gone in TensorFlow 2.16")
-    first, _, rest = place.partition(".")
+    first, _, rest = location.partition(".")
     if first == "python":
         importlib.import_module(f"tensorflow.python.{rest}")
     elif first == "tf_slim":
-        importlib.import_module(place)
+        importlib.import_module(location)
     else:
-        run(f"import tensorflow as tf\n{place}")
+        run(f"import tensorflow as tf\n{location}")
 
 
 @pytest.mark.parametrize("shim", contrib.SHIMS)
-def test_each_shim_is_there(run: Run, used: Used, shim: str) -> None:
+def test_each_shim_exists(run: Run, used: UsedNames, shim: str) -> None:
     made = run(f"import tensorflow as tf\nvalue = tf.contrib.{shim}")
 
     assert callable(made["value"])
@@ -174,7 +174,7 @@ SAID = "is not in this TensorFlow, and --v1 has nothing in its place"
         "training.python.training.hparam.no_such",
     ],
 )
-def test_what_is_nowhere_is_named_and_noted(run: Run, used: Used, missing: str) -> None:
+def test_a_missing_name_is_reported_and_recorded(run: Run, used: UsedNames, missing: str) -> None:
     package, _, name = f"tensorflow.contrib.{missing}".rpartition(".")
 
     with pytest.raises(AttributeError) as asked:
@@ -186,7 +186,7 @@ def test_what_is_nowhere_is_named_and_noted(run: Run, used: Used, missing: str) 
 
     assert str(asked.value) == str(imported.value) == str(whole.value)
     assert str(asked.value) == f"tf.contrib.{missing} {SAID}"
-    assert used == Used(set(), [f"tf.contrib.{missing}"])
+    assert used == UsedNames(set(), [f"tf.contrib.{missing}"])
 
 
 def test_a_function_is_no_module(run: Run) -> None:
@@ -194,7 +194,7 @@ def test_a_function_is_no_module(run: Run) -> None:
         run("import tensorflow.contrib.layers.xavier_initializer")
 
 
-def test_a_program_that_can_do_without_goes_on(run: Run, used: Used) -> None:
+def test_a_program_that_can_do_without_goes_on(run: Run, used: UsedNames) -> None:
     made = run(
         """
         import tensorflow as tf
@@ -214,7 +214,7 @@ def test_a_program_that_can_do_without_goes_on(run: Run, used: Used) -> None:
     ]
 
 
-def test_examples(run: Run, used: Used) -> None:
+def test_examples(run: Run, used: UsedNames) -> None:
     made = run(
         """
         import tensorflow as tf
@@ -232,8 +232,8 @@ def test_examples(run: Run, used: Used) -> None:
 
 @pytest.fixture
 def no_slim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_modules, "is_installed", lambda: False)
-    monkeypatch.setattr(lazy_modules, "modules_named", lambda *_: [])
+    monkeypatch.setattr(lazy_modules, "has_tf_slim", lambda: False)
+    monkeypatch.setattr(lazy_modules, "tf_slim_modules", lambda *_: [])
 
 
 @pytest.mark.parametrize(
@@ -251,27 +251,29 @@ def no_slim(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("no_slim")
-def test_without_tf_slim(run: Run, used: Used, program: str, needed: str) -> None:
+def test_without_tf_slim(run: Run, used: UsedNames, program: str, needed: str) -> None:
     with pytest.raises(ImportError) as error:
         run(program)
 
     assert str(error.value) == (
         f"tf.contrib.{needed} needs tf_slim, which is not installed; pip install tf_slim"
     )
-    assert used == Used()
+    assert used == UsedNames()
 
 
 @pytest.mark.usefixtures("no_slim")
-def test_what_needs_no_tf_slim_is_found_without_it(run: Run, used: Used) -> None:
+def test_other_names_are_found_without_tf_slim(run: Run, used: UsedNames) -> None:
     run("import tensorflow as tf\ntf.contrib.framework.nest.flatten\ntf.contrib.training.HParams")
 
     assert used.found == {"tf.contrib.framework.nest.flatten", "tf.contrib.training.HParams"}
 
 
 def test_modules_of_slim_by_their_name() -> None:
-    names = [module.__name__ for module in lazy_modules.modules_named("summaries", "layers")]
+    names = [module.__name__ for module in lazy_modules.tf_slim_modules("summaries", "layers")]
 
     assert names == ["tf_slim.layers.summaries", "tf_slim.summaries"]
-    assert lazy_modules.modules_named("layers", "layers")[0].__name__.startswith("tf_slim.layers")
-    assert not lazy_modules.modules_named("layers_test", "layers")
-    assert tf_slim.__name__ == lazy_modules.PACKAGE
+    assert lazy_modules.tf_slim_modules("layers", "layers")[0].__name__.startswith(
+        "tf_slim.layers"
+    )
+    assert not lazy_modules.tf_slim_modules("layers_test", "layers")
+    assert tf_slim.__name__ == lazy_modules.TF_SLIM

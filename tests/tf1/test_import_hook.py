@@ -1,4 +1,4 @@
-"""Who gets which ``tensorflow``, and which modules there are below it."""
+"""Programs and libraries import different ``tensorflow`` modules with their submodules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from placement_checks.tf1 import import_hook
 from placement_checks.tf1.activate import as_tensorflow_1
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 Run = Callable[[str], dict[str, Any]]
 
@@ -39,7 +39,7 @@ def test_a_program_gets_the_stand_in_however_it_asks(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("used")
-def test_our_own_module_that_is_imported_meanwhile_gets_what_is_installed(
+def test_modules_of_this_package_import_the_installed_tensorflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, OURS, raising=False)
@@ -94,7 +94,7 @@ def test_so_does_code_that_means_version_2(importer: dict[str, str]) -> None:
     ],
     ids=str,
 )
-def test_others_get_the_stand_in(used: Used, importer: dict[str, str]) -> None:
+def test_others_get_the_stand_in(used: UsedNames, importer: dict[str, str]) -> None:
     run = importing("import tensorflow as whole\nimport tensorflow.summary as summary", **importer)
 
     assert run["whole"].__version__ == "1.15.5"
@@ -117,7 +117,7 @@ def test_in_another_thread_too() -> None:
     assert made[0].__version__ == "1.15.5"
 
 
-def test_modules_of_the_interface_are_those_of_version_1(run: Run) -> None:
+def test_public_modules_have_version_1(run: Run) -> None:
     made = run(
         """
         import tensorflow.gfile as gfile
@@ -163,7 +163,7 @@ def test_all_names_of_a_module(run: Run) -> None:
     assert made["get_variable"] is tf.compat.v1.get_variable
 
 
-def test_a_module_that_never_was(run: Run, used: Used) -> None:
+def test_a_module_that_never_was(run: Run, used: UsedNames) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'tensorflow\.no_such'"):
         run("import tensorflow.no_such")
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'tensorflow\.gfile\.no_such'"):
@@ -175,7 +175,7 @@ def test_a_module_that_never_was(run: Run, used: Used) -> None:
 
 
 def test_a_folder_of_tensorflow_that_is_first_imported_in_the_block() -> None:
-    """It is an attribute of TensorFlow afterwards, as after any import."""
+    """It stays an attribute of TensorFlow, as after any import."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(tf, "core", raising=False)
         with as_tensorflow_1():
@@ -185,7 +185,7 @@ def test_a_folder_of_tensorflow_that_is_first_imported_in_the_block() -> None:
 
 
 def test_there_is_always_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that imports meanwhile, and finds none, would load TensorFlow again."""
+    """A thread that finds no module would import TensorFlow again."""
     is_own = import_hook._Finder.is_own
     seen: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Where `tf.layers`, `tf.nn.rnn_cell` and `tf.keras` of version 1 are."""
+"""The sources of `tf.layers`, `tf.nn.rnn_cell` and `tf.keras` of version 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KERAS_2 = tf.__version__.startswith("2.15.")  # whatever TF_USE_LEGACY_KERAS say
 with_keras_3 = pytest.mark.skipif(KERAS_2, reason="TensorFlow has all in its own Keras")
 
 
-def test_which_keras_there_is() -> None:
+def test_the_installed_keras() -> None:
     assert comes_with_keras_2() is KERAS_2
 
 

@@ -1,4 +1,4 @@
-"""Networks as they were written in 2017 are built and trained."""
+"""Networks in the style of 2017 are built and trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 Run = Callable[[str], dict[str, Any]]
 tf1 = tf.compat.v1
@@ -81,7 +81,7 @@ train_op = tf.train.AdamOptimizer(0.05).minimize(loss, global_step=step)
 
 
 @pytest.mark.parametrize("program", [SLIM, LAYERS, CELLS], ids=["slim", "layers", "cells"])
-def test_a_network_learns(run: Run, used: Used, program: str) -> None:
+def test_a_network_learns(run: Run, used: UsedNames, program: str) -> None:
     made = run(program)
 
     rng = np.random.default_rng(0)
@@ -97,7 +97,7 @@ def test_a_network_learns(run: Run, used: Used, program: str) -> None:
     assert not used.missing
 
 
-def test_what_a_network_of_slim_uses_is_noted(run: Run, used: Used) -> None:
+def test_names_that_a_network_of_slim_uses_are_recorded(run: Run, used: UsedNames) -> None:
     run(SLIM)
 
     assert used.found == {
@@ -119,7 +119,7 @@ def test_what_a_network_of_slim_uses_is_noted(run: Run, used: Used) -> None:
     }
 
 
-def test_statistics_of_batch_normalisation_are_updated(run: Run) -> None:
+def test_statistics_of_batch_normalization_are_updated(run: Run) -> None:
     run(SLIM)
     slim_updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
     with tf.Graph().as_default():

@@ -1,4 +1,4 @@
-"""Names of TensorFlow's own modules that are elsewhere now."""
+"""Names that TensorFlow's own modules have no longer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_program_finds_them(run: Run) -> None:
     assert convert is tf1.graph_util.convert_variables_to_constants
 
 
-# As programs have copied it from one another.
+# Many programs contain a copy of this.
 DEVICE_SETTER = """
     import tensorflow as tf
     from tensorflow.python.framework import device as pydev
@@ -83,7 +83,7 @@ def test_a_device_setter_of_version_1(run: Run) -> None:
     assert made["on_server"].device == "/job:ps/task:0"
 
 
-def test_specs_of_devices_are_those_of_version_1_only_in_the_block() -> None:
+def test_device_specs_have_version_1_only_in_the_block() -> None:
     device = tensorflow_1.internal_module("framework.device")
     assert device is not None
     before = device.DeviceSpec
@@ -95,7 +95,7 @@ def test_specs_of_devices_are_those_of_version_1_only_in_the_block() -> None:
     assert before is not tf1.DeviceSpec
 
 
-def test_batch_normalisation_as_a_layer(run: Run) -> None:
+def test_batch_normalization_as_a_layer(run: Run) -> None:
     made = run(
         """
         from tensorflow.python.layers.normalization import BatchNormalization
@@ -116,4 +116,4 @@ def test_each_module_is_there_and_has_them_only_in_the_block(module: str) -> Non
         assert {*renamed.MOVED[module]} <= {*vars(owner)}
 
     assert {*vars(owner)} == before
-    assert not {*renamed.MOVED[module]} <= before  # else it is needed no longer
+    assert not {*renamed.MOVED[module]} <= before  # else the entry can be removed

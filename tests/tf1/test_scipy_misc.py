@@ -1,4 +1,4 @@
-"""Pictures as ``scipy.misc`` read, wrote and resized them; scipy itself is made up here."""
+"""Images are read, written and resized as in ``scipy.misc``; scipy is a stand-in."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ def test_where_it_is_loaded_already(scipy: Path) -> None:
 
 
 @pytest.fixture
-def colours() -> np.ndarray[Any, Any]:
+def colors() -> np.ndarray[Any, Any]:
     return np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 
 
-def test_what_is_written_is_read(tmp_path: Path, colours: np.ndarray[Any, Any]) -> None:
+def test_saved_images_are_read(tmp_path: Path, colors: np.ndarray[Any, Any]) -> None:
     file = tmp_path / "a.png"
 
-    pictures.imsave(file, colours)
+    pictures.imsave(file, colors)
 
-    assert (pictures.imread(file) == colours).all()
+    assert (pictures.imread(file) == colors).all()
     assert pictures.imread(file, mode="L").shape == (4, 6)
     assert pictures.imread(str(file), flatten=True).dtype == np.float32
 
 
-def test_a_picture_with_a_palette_has_colours(tmp_path: Path) -> None:
+def test_a_picture_with_a_palette_has_colors(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("P", (3, 2)).save(tmp_path / "a.png")
@@ -88,12 +88,12 @@ def test_a_picture_with_a_palette_has_colours(tmp_path: Path) -> None:
     assert pictures.imread(tmp_path / "a.png").shape == (2, 3, 3)
 
 
-def test_other_sizes(colours: np.ndarray[Any, Any]) -> None:
-    assert pictures.imresize(colours, (2, 3)).shape == (2, 3, 3)
-    assert pictures.imresize(colours, 50).shape == (2, 3, 3)
-    assert pictures.imresize(colours, 2.0, interp="nearest").shape == (8, 12, 3)
-    assert (pictures.imresize(colours, (4, 6)) == colours).all()
-    assert pictures.imresize(colours[..., 0], [8, 12], "bicubic", mode="L").dtype == np.uint8
+def test_other_sizes(colors: np.ndarray[Any, Any]) -> None:
+    assert pictures.imresize(colors, (2, 3)).shape == (2, 3, 3)
+    assert pictures.imresize(colors, 50).shape == (2, 3, 3)
+    assert pictures.imresize(colors, 2.0, interp="nearest").shape == (8, 12, 3)
+    assert (pictures.imresize(colors, (4, 6)) == colors).all()
+    assert pictures.imresize(colors[..., 0], [8, 12], "bicubic", mode="L").dtype == np.uint8
 
 
 def test_numbers_become_shades() -> None:
@@ -104,8 +104,8 @@ def test_numbers_become_shades() -> None:
     assert np.array(pictures.toimage(np.zeros((2, 2)))).tolist() == [[0, 0], [0, 0]]
 
 
-def test_colours_that_come_first(colours: np.ndarray[Any, Any]) -> None:
-    assert (np.array(pictures.toimage(np.moveaxis(colours, 2, 0))) == colours).all()
+def test_colors_that_come_first(colors: np.ndarray[Any, Any]) -> None:
+    assert (np.array(pictures.toimage(np.moveaxis(colors, 2, 0))) == colors).all()
 
 
 def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

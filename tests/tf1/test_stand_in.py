@@ -1,4 +1,4 @@
-"""What ``tf`` has."""
+"""Attributes of the stand-in for ``tf``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 Run = Callable[[str], dict[str, Any]]
 
@@ -27,8 +27,8 @@ def test_it_is_version_1(run: Run) -> None:
     assert repr(made["tf"]).startswith("<module 'tensorflow' from")
 
 
-def test_its_compat_is_that_of_tensorflow_2(run: Run) -> None:
-    """`tf.compat.v1.compat.v1` is another module, where what is patched would not be seen."""
+def test_it_has_the_compat_of_tensorflow_2(run: Run) -> None:
+    """`tf.compat.v1.compat.v1` is another module, without the patches."""
     made = run("import tensorflow as tf")
 
     assert made["tf"].compat is tf.compat
@@ -36,7 +36,7 @@ def test_its_compat_is_that_of_tensorflow_2(run: Run) -> None:
 
 
 def test_tf_compat_v1_has_layers_and_cells_too(run: Run) -> None:
-    """Many programs were changed to say ``import tensorflow.compat.v1 as tf`` and nothing else."""
+    """In many programs only ``import tensorflow.compat.v1 as tf`` was changed."""
     made = run(
         """
         import tensorflow as tf
@@ -69,17 +69,17 @@ def test_one_object_for_one_name(run: Run) -> None:
     assert made["same"]
 
 
-def test_what_is_nowhere_is_named_and_noted(run: Run, used: Used) -> None:
+def test_a_missing_name_is_reported_and_recorded(run: Run, used: UsedNames) -> None:
     with pytest.raises(AttributeError) as error:
         run("import tensorflow as tf\ntf.no_such")
 
-    said = "tf.no_such is not in this TensorFlow, and --v1 has nothing in its place"
-    assert str(error.value) == said
+    message = "tf.no_such is not in this TensorFlow, and --v1 has nothing in its place"
+    assert str(error.value) == message
     run("import tensorflow as tf\nassert not hasattr(tf, 'no_such')")
     assert used.missing == ["tf.no_such"]
 
 
-def test_names_of_python_itself_are_not_noted(run: Run, used: Used) -> None:
+def test_names_of_python_itself_are_not_noted(run: Run, used: UsedNames) -> None:
     made = run("import tensorflow as tf\nassert not hasattr(tf, '__wrapped__')")
 
     assert not used.missing

@@ -61,7 +61,7 @@ def test_towers_are_built_for_two_numbers_of_gpus_and_the_reference_once(
 def test_it_is_built_for_one_gpu_while_the_placer_works(
     towers: Build, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = PlacerProcess.asked
+    asked = PlacerProcess.send
     built: list[list[str]] = []
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ def test_it_is_built_for_one_gpu_while_the_placer_works(
 
             yield noted_answer
 
-    monkeypatch.setattr(PlacerProcess, "asked", noted)
+    monkeypatch.setattr(PlacerProcess, "send", noted)
     place(towers)
 
     assert built == [["towers 2"], ["towers 1", "towers 2"]]

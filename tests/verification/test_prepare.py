@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
         (
             "import nothing_of_that_name",
             "tensorflow cannot be imported: ModuleNotFoundError: No module named "
-            "'nothing_of_that_name'; see what python -c 'import tensorflow' says",
+            "'nothing_of_that_name'; run python -c 'import tensorflow' to see the whole error",
         ),
         (
             "raise FileNotFoundError(2, 'No usable temporary directory found in /tmp')",
             "tensorflow cannot be imported: FileNotFoundError: [Errno 2] No usable temporary "
-            "directory found in /tmp; see what python -c 'import tensorflow' says",
+            "directory found in /tmp; run python -c 'import tensorflow' to see the whole error",
         ),
     ],
 )

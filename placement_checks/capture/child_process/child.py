@@ -23,7 +23,7 @@ from placement_checks.capture.child_process.request import (
 )
 from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.errors import as_error
-from placement_checks.tf.startup import import_tensorflow, without_deprecations
+from placement_checks.tf.startup import hide_deprecations, import_tensorflow
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
 _HOME = str(Path(__file__).resolve().parents[3])
@@ -38,7 +38,7 @@ def main() -> None:
     _leave_our_path(asked)
     try:
         import_tensorflow()
-        without_deprecations()
+        hide_deprecations()
         tempfile.gettempdir()  # tries the folder by a file, which is no file of the program's
         _draw_other_numbers()
         _show_gpus(asked)
@@ -74,10 +74,10 @@ def _show_gpus(asked: CaptureRequest) -> None:
 
 def _stand_in_for_gpus(asked: CaptureRequest) -> None:
     """Let logical CPUs stand in for GPUs, before TensorFlow makes its devices."""
-    from placement_checks.tf.simulated_devices import ask_for_cpus
+    from placement_checks.tf.simulated_devices import configure_logical_cpus
 
     if not asked.script.v1:
-        ask_for_cpus(asked.gpus + 1 + parameter_servers())
+        configure_logical_cpus(asked.gpus + 1 + parameter_servers())
 
 
 def _close_stdin() -> None:

@@ -10,7 +10,7 @@ from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import SeenStep, Watch
 from placement_checks.core.op_types import REF_VARIABLES
 from placement_checks.core.user_code import relative_path
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.text import join_and, plural
 
 _MOST = 3  # names in a note
@@ -58,7 +58,7 @@ def file_guard_note(kept: Sequence[Path]) -> Iterator[str]:
         yield f"it deletes or overwrites {join_and(files[:_MOST])}; what was there is put back"
 
 
-def version_1_notes(used: Used, nodes: Iterable[Any]) -> Iterator[str]:
+def version_1_notes(used: UsedNames, nodes: Iterable[Any]) -> Iterator[str]:
     """With which kind of variables a program of TensorFlow 1 was judged, and what it lacked."""
     if any(node.op in REF_VARIABLES for node in nodes):
         yield "its variables are references (VariableV2), as TensorFlow 1 makes them"

@@ -36,7 +36,7 @@ from placement_checks.core.user_code import users_code, users_frames
 from placement_checks.graph.train_step import trainable_variables
 from placement_checks.targets.importing import resolve
 from placement_checks.tf1.activate import as_tensorflow_1
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.text import plural
 
 
@@ -125,7 +125,7 @@ class Watched:
         self._answering = threading.Lock()
         self._building: BuildRecorder | None = None
         self._servers: Sequence[RecordedServer] = ()
-        self._version_1: Used | None = None
+        self._version_1: UsedNames | None = None
         self._values = SourceValues(dict(self._script.let))
 
     def run(self) -> RecordedProgram:

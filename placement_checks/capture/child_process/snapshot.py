@@ -14,7 +14,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import StepOps
 from placement_checks.core.program import AppliedGradient, InitialState, Step
 from placement_checks.core.strategies import Strategy
-from placement_checks.graph.op_origins import Recorded
+from placement_checks.graph.op_origins import RecordedOrigin
 from placement_checks.graph.reading import GraphSource
 from placement_checks.util.resources import gc_paused
 
@@ -48,7 +48,7 @@ class RecordedProgram:
 
     graph_def: bytes
     collections: Mapping[str, Sequence[str]]
-    origin: Recorded
+    origin: RecordedOrigin
     step_ops: StepOps
     strategy: Strategy | None
     initial: InitialState
@@ -73,7 +73,7 @@ class RecordedProgram:
         return RecordedProgram(
             source.graph_def.SerializeToString(),
             source.collections,
-            Recorded.of(placement.details, placement.ops),
+            RecordedOrigin.from_details(placement.details, placement.ops),
             source.step_ops,
             source.strategy,
             built.initial,

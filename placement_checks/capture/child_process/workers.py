@@ -36,8 +36,8 @@ from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import InitialState
 from placement_checks.core.script import Script
 from placement_checks.core.strategies import Copy, Strategy
-from placement_checks.graph.flatten import rename_classes
-from placement_checks.graph.op_origins import Recorded
+from placement_checks.graph.flatten import rename_colocation
+from placement_checks.graph.op_origins import RecordedOrigin
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
@@ -175,7 +175,7 @@ class _Part:
             node.name = ops[node.name]
             node.input[:] = self.names(node.input)
             node.device = str(self.device(Device.parse(node.device)))
-            rename_classes(node, ops)
+            rename_colocation(node, ops)
             if node.op == VARIABLE_HANDLE:
                 node.attr["shared_name"].s = node.name.encode()
             _rename_functions(node, functions)
@@ -192,7 +192,7 @@ def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
                 function.name = names.get(function.name, function.name)
 
 
-def _origin(parts: Sequence[_Part]) -> Recorded:
+def _origin(parts: Sequence[_Part]) -> RecordedOrigin:
     frames: dict[str, Any] = {}
     lines: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
@@ -203,7 +203,7 @@ def _origin(parts: Sequence[_Part]) -> Recorded:
         lines |= {part.name(op): line for op, line in origin.device_lines.items()}
         outputs |= {part.name(op): known for op, known in origin.outputs_of.items()}
         forward |= {part.name(op): part.name(of) for op, of in origin.forward_ops.items()}
-    return Recorded(frames, lines, outputs, forward)
+    return RecordedOrigin(frames, lines, outputs, forward)
 
 
 def _step_ops(parts: Sequence[_Part]) -> StepOps:

@@ -22,8 +22,8 @@ from placement_checks.core.op_types import is_update
 from placement_checks.core.user_code import users_frames
 from placement_checks.graph.gradients import GradientNotes, is_top_level
 from placement_checks.tf.distribution import around_strategies, is_default_strategy
-from placement_checks.tf.eager import MAKES_VARIABLES, around_calls, traced_functions
-from placement_checks.tf.keras import around_training_in_graphs, parts_of_keras
+from placement_checks.tf.eager import VARIABLE_CREATING_FUNCTION, around_calls, traced_functions
+from placement_checks.tf.keras import around_keras_graph_training, parts_of_keras
 from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
 
@@ -194,7 +194,9 @@ class CallWatch:
         is_new = all(step.function is not function for step in self.steps)
         if is_new:
             # The first call of a function may also make variables; the next ones only train.
-            self.steps = [step for step in self.steps if step.graph.name != MAKES_VARIABLES]
+            self.steps = [
+                step for step in self.steps if step.graph.name != VARIABLE_CREATING_FUNCTION
+            ]
             stack = traceback.extract_stack()
             frames = users_frames(stack, None)
             called_at = str(frames[-1]) if frames else ""
@@ -212,7 +214,7 @@ def watching_calls(watch: CallWatch) -> Iterator[None]:
     with (
         around_calls(watch.call),
         around_strategies(watch.strategy),
-        around_training_in_graphs(watch.in_graph_training),
+        around_keras_graph_training(watch.in_graph_training),
         patched(tf.GradientTape, "gradient", watch.gradient),
     ):
         yield

@@ -28,19 +28,19 @@ from placement_checks.tf.patching import Around, patched
 from placement_checks.tf.workers import (
     around_collectives,
     around_coordinators,
-    around_environment,
     around_parameter_servers,
-    around_start_of_worker,
+    around_tf_config,
+    around_worker_start,
     around_worker_strategies,
     as_chief,
+    cluster_resolver,
     forget_default_device,
-    has_begun,
-    make_local,
-    resolver_of,
-    set_connected,
+    has_eager_runtime_started,
+    set_cluster_size,
     set_worker_gpus,
+    use_host_as_worker,
 )
-from placement_checks.tf.workers import schedule as scheduled
+from placement_checks.tf.workers import make_closure as scheduled
 from placement_checks.util.text import plural
 
 
@@ -55,11 +55,11 @@ def workers_alone() -> Iterator[list[RecordedServer]]:
         InputError: in the block, where TF_CONFIG does not say which worker this is.
     """
     servers: list[RecordedServer] = []
-    had_begun = has_begun()
+    had_begun = has_eager_runtime_started()
 
     def configuring(original: Callable[..., None]) -> Callable[..., None]:
         def configure(*args: Any, **kwargs: Any) -> None:
-            if not had_begun and has_begun():
+            if not had_begun and has_eager_runtime_started():
                 original(*args, **kwargs)  # refuses: the program ran ops before
 
         return configure
@@ -77,7 +77,7 @@ def workers_alone() -> Iterator[list[RecordedServer]]:
     def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
             if worker_device:
-                make_local(extended, str(LOCALHOST))
+                use_host_as_worker(extended, str(LOCALHOST))
             return original(extended, resolver, "")
 
         return devices
@@ -101,8 +101,8 @@ def workers_alone() -> Iterator[list[RecordedServer]]:
         "all_gather_v2": of_whole_cluster(lambda value, size: tf.concat([value] * int(size), 0)),
     }
     with (
-        around_environment(_checked),
-        around_start_of_worker(configuring, _nothing),
+        around_tf_config(_checked),
+        around_worker_start(configuring, _nothing),
         around_worker_strategies(starting, on_host, _own_first_value, _nothing),
         around_collectives(collectives),
     ):
@@ -159,13 +159,13 @@ def coordinator_alone(gpus: int, servers: list[RecordedServer]) -> Iterator[None
 
     def connecting(_: Callable[..., None]) -> Callable[..., None]:
         def connect(strategy: Any, coordinator_name: str) -> None:
-            spec = resolver_of(strategy).cluster_spec().as_dict()
+            spec = cluster_resolver(strategy).cluster_spec().as_dict()
             if _COORDINATOR not in spec:
                 spec[coordinator_name] = ["coordinator.invalid:2222"]
             server = RecordedServer.of(spec, coordinator_name, 0)
             _check_stand_ins(gpus, len(server.cluster[SERVERS]))
             servers.append(server)
-            set_connected(strategy, len(server.cluster[_WORKERS]), len(server.cluster[SERVERS]))
+            set_cluster_size(strategy, len(server.cluster[_WORKERS]), len(server.cluster[SERVERS]))
 
         return connect
 

@@ -20,13 +20,13 @@ import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.user_code import is_user_file, users_frames
-from placement_checks.tf.eager import SCOPES_THROUGH, around_eager_ops, failed_eager_op
+from placement_checks.tf.eager import DEVICE_SCOPE_MODULES, around_eager_ops, eager_op_errors
 from placement_checks.tf.graphs import definition_of
-from placement_checks.tf.sessions import ASKED_THROUGH
+from placement_checks.tf.sessions import DEVICE_QUERY_MODULES
 from placement_checks.tf.simulated_devices import to_requested
 
 # What stands between a program and the check of a device scope that it opens.
-_BETWEEN = ASKED_THROUGH | SCOPES_THROUGH | {contextlib.__name__}
+_BETWEEN = DEVICE_QUERY_MODULES | DEVICE_SCOPE_MODULES | {contextlib.__name__}
 _OURS = f"{__package__}."
 
 
@@ -127,7 +127,7 @@ def gpu_only_ops_made_up() -> Iterator[None]:
         def executed(context: Any, kind: str, name: Any, *given: Any) -> Any:
             try:
                 return execute(context, kind, name, *given)
-            except failed_eager_op() as error:
+            except eager_op_errors() as error:
                 if not is_gpu_only(str(error)):
                     raise
                 inputs = len(definition_of(kind).input_arg)
@@ -142,7 +142,7 @@ def gpu_only_ops_made_up() -> Iterator[None]:
         ) -> Any:
             try:
                 return execute(op_name, num_outputs, inputs, attrs, *others, **named)
-            except failed_eager_op() as error:
+            except eager_op_errors() as error:
                 if not is_gpu_only(str(error)) or not isinstance(op_name, bytes):
                     raise
                 return tf.nest.flatten(_made_up(op_name.decode(), inputs, attrs))

@@ -25,9 +25,9 @@ from placement_checks.capture.eager.variables import NotedVariable, made_by
 from placement_checks.core.errors import InputError, message_of
 from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.user_code import is_user_file, users_frames
-from placement_checks.tf.distribution import name_of_strategy
-from placement_checks.tf.eager import is_of_eager_tensors
-from placement_checks.tf.keras import is_of_keras
+from placement_checks.tf.distribution import strategy_name
+from placement_checks.tf.eager import eager_tensors_have
+from placement_checks.tf.keras import is_keras_frame
 from placement_checks.util.text import join_and, plural
 
 _MOST_FUNCTIONS = 4  # names of functions in a message
@@ -132,7 +132,7 @@ def _is_eager_only(fault: BaseException | None) -> bool:
         case None:
             return False
         case AttributeError(obj=tf.Tensor()):
-            return is_of_eager_tensors(fault.name or "")
+            return eager_tensors_have(fault.name or "")
         case TypeError() if "SymbolicTensor" in message_of(fault):
             return True  # raised by Python, as by float(tensor)
         case NotImplementedError() if not message_of(fault):
@@ -278,7 +278,7 @@ def explain_keras_error(error: InputError) -> InputError:
     if raised is None:
         return error
     stack = traceback.extract_tb(raised.__traceback__)
-    own = [number for number, frame in enumerate(stack) if is_of_keras(frame)]
+    own = [number for number, frame in enumerate(stack) if is_keras_frame(frame)]
     if not own:
         return error
     called_back = any(is_user_file(frame.filename, None) for frame in stack[own[0] :])
@@ -393,7 +393,7 @@ def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | N
     return InputError(
         error.object,
         f"it made {join_and([*names[:_MOST_VARIABLES], *more])} outside of the scope of its "
-        f"{name_of_strategy(strategy)}{_lines(outside, folder)}, and TensorFlow refuses to train "
+        f"{strategy_name(strategy)}{_lines(outside, folder)}, and TensorFlow refuses to train "
         f"with {'it' if len(names) == 1 else 'them'} ({type(raised).__name__})",
         "make the model, its optimizer and its metrics under `with strategy.scope():`",
         details="\n".join(takewhile(lambda line: line[:1] == " ", error.details.splitlines())),

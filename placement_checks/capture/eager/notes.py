@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from placement_checks.capture.eager.devices import gpu_only_ops_made_up, refuse_stand_in
 from placement_checks.capture.eager.variables import VariableNotes, noting_variables
-from placement_checks.graph.gradients import Call, GradientNotes, is_top_level
-from placement_checks.tf.distribution import around_reductions, replicas_told_by_users_lines
-from placement_checks.tf.eager import around_eager_devices, around_gradients_of_ops
+from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
+from placement_checks.tf.distribution import around_reductions, user_lines_in_replica_threads
+from placement_checks.tf.eager import around_eager_devices, around_op_gradients
 from placement_checks.tf.patching import patched
 from placement_checks.tf.simulated_devices import simulated_scope
 
@@ -159,7 +159,7 @@ def noting_forward_ops() -> Iterator[ForwardOps]:
 
         return gradient_of
 
-    with around_gradients_of_ops(around):
+    with around_op_gradients(around):
         yield notes
 
 
@@ -192,7 +192,7 @@ class TracingNotes:
 
     variables: VariableNotes
     gradients: Mapping[Any, GradientNotes]
-    applied: Sequence[Call]
+    applied: Sequence[OptimizerCall]
     reductions: Reductions
     forward: ForwardOps
     strategies: list[Any]
@@ -207,7 +207,7 @@ def noting_traced(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, F
     with (
         around_eager_devices(_simulated),
         gpu_only_ops_made_up(),
-        replicas_told_by_users_lines(),
+        user_lines_in_replica_threads(),
         patched(tf.Graph, "device", _simulated_in_functions),
         noting_variables() as variables,
         noting_reductions() as reductions,

@@ -27,8 +27,8 @@ from placement_checks.core.op_types import (
     STACK,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.flatten import rename_classes
-from placement_checks.graph.graph_def import whole_number
+from placement_checks.graph.flatten import rename_colocation
+from placement_checks.graph.graph_def import constant_int
 
 _OF_SIZES = SHAPE_ONLY | {CONST, PROD, STACK}
 _GROUP, _INSTANCE = 2, 3  # which input of a collective is the key of its devices, and its own
@@ -129,7 +129,7 @@ class _Apart:
                 nodes.append(node)
         for node in nodes:
             node.input[:] = map(self._instead, node.input)
-            rename_classes(node, self._last)
+            rename_colocation(node, self._last)
         left_over = _left_over(nodes, self._taken)
         del graph_def.node[:]
         graph_def.node.extend(node for node in nodes if node.name not in left_over)
@@ -184,7 +184,7 @@ def _group(collective: Any, nodes: Mapping[str, Any]) -> object:
     if collective.op == NCCL_REDUCE:
         return collective.attr["shared_name"].s
     keys = tuple(
-        whole_number(source, nodes) for source in collective.input[_GROUP : _INSTANCE + 1]
+        constant_int(source, nodes) for source in collective.input[_GROUP : _INSTANCE + 1]
     )
     return None if None in keys else keys
 
@@ -207,7 +207,7 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
     if collective.op == NCCL_REDUCE:
         collective.attr["shared_name"].s += f"/{part}".encode()
     else:
-        devices = whole_number(collective.input[_GROUP], nodes) or 0
+        devices = constant_int(collective.input[_GROUP], nodes) or 0
         key = NodeDef(name=f"{collective.name}/key", op=CONST, device=collective.device)
         tensor = tf.make_tensor_proto(devices + part * _PARTS, tf.int32)
         key.attr["value"].tensor.CopyFrom(tensor)

@@ -27,13 +27,13 @@ from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPU
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Frame, StepOps, Tensor, producer_of
 from placement_checks.core.program import AppliedGradient, Gradient, InitialState
 from placement_checks.core.user_code import users_frames
-from placement_checks.graph.flatten import FlatGraph, TracedOp, called_by
+from placement_checks.graph.flatten import FlatGraph, TracedOp, reachable_functions
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.op_origins import BodyOp, Origin, deciding_line, dims
+from placement_checks.graph.op_origins import BodyOp, Origin, deciding_line, static_shape
 from placement_checks.graph.reading import GraphSource
 from placement_checks.tf.distribution import replica_values
-from placement_checks.tf.eager import handle_of, next_of
-from placement_checks.tf.keras import parts_of_keras, variable_of
+from placement_checks.tf.eager import next_element, variable_handle
+from placement_checks.tf.keras import parts_of_keras, tensorflow_variable
 from placement_checks.util.text import join_and, plural
 
 
@@ -56,13 +56,13 @@ def alternating_steps(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence
 def _trained(step: SeenCall, notes: TracingNotes) -> set[int]:
     """The variables that a step takes gradients by, by the ids of their handles."""
     sources = [
-        variable_of(source)
+        tensorflow_variable(source)
         for graph in graphs_of(step).values()
         if graph in notes.gradients
         for source, _ in notes.gradients[graph].by_source
     ]
     return {
-        id(handle_of(replica_values(source)[0]))
+        id(variable_handle(replica_values(source)[0]))
         for source in sources
         if isinstance(source, tf.Variable)
     }
@@ -123,7 +123,7 @@ def _next(node: Any, iterator: Any) -> list[Any]:
     shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
     try:
         with tf.init_scope(), tf.device(iterator.device):
-            values = next_of(iterator, dtypes, shapes)
+            values = next_element(iterator, dtypes, shapes)
     except tf.errors.OpError:
         return []
     return [value.numpy() for value in values] if tf.variant not in dtypes else []
@@ -206,7 +206,7 @@ class TracedGraph(Origin):
         # for each.
         if traced not in self._outputs:
             self._outputs[traced] = [
-                Tensor(output.dtype.base_dtype.name, dims(output.shape))
+                Tensor(output.dtype.base_dtype.name, static_shape(output.shape))
                 for output in traced.outputs
             ]
         return self._outputs[traced]
@@ -319,7 +319,7 @@ class _Reading:
         for function, graph in self._flat.graphs.items():
             if graph in self._notes.gradients:
                 for source, gradient in self._notes.gradients[graph].by_source:
-                    if isinstance(variable_of(source), tf.Variable):
+                    if isinstance(tensorflow_variable(source), tf.Variable):
                         if any(self._ops(graph, [gradient])):
                             return ""
                         inside.append((function, gradient))
@@ -331,7 +331,9 @@ class _Reading:
         at = f", at {frames[-1]}" if frames else ""
         nodes = self._flat.graph_def.node
         library = self._flat.graph_def.library.function
-        holder = next((each for each in nodes if function in called_by([each], library)), None)
+        holder = next(
+            (each for each in nodes if function in reachable_functions([each], library)), None
+        )
         taken = f"{self._steps[0].name} takes its gradients inside"
         if holder is None or holder.op in LOOPS:
             return (
@@ -379,9 +381,9 @@ class _Reading:
 
     def _name_of(self, variable: Any) -> str:
         """The name of a variable, that of its first copy; ``""`` if the step does not take it."""
-        if not isinstance(inner := variable_of(variable), tf.Variable):
+        if not isinstance(inner := tensorflow_variable(variable), tf.Variable):
             return ""
-        noted = self._notes.variables.of_handle(handle_of(replica_values(inner)[0]))
+        noted = self._notes.variables.of_handle(variable_handle(replica_values(inner)[0]))
         return self._name_by_id.get(id(noted), "")
 
     @cached_property

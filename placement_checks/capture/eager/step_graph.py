@@ -26,10 +26,16 @@ from placement_checks.core.op_types import (
     VARIABLE_HANDLE,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.flatten import FlatGraph, TracedOp, flatten, rename_classes, renamed
-from placement_checks.tf.distribution import PACKS_GRADIENTS, specs_of_replicas
+from placement_checks.graph.flatten import (
+    FlatGraph,
+    TracedOp,
+    flatten,
+    rename_colocation,
+    rename_input,
+)
+from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
 from placement_checks.tf.eager import traced_functions
-from placement_checks.tf.simulated_devices import as_requested
+from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import free_name
 
 
@@ -131,7 +137,7 @@ def _replicas(step: SeenCall) -> Sequence[int | None]:
 
 def _of_leaves(signature: Any) -> Iterator[int | None]:
     for leaf in tf.nest.flatten(signature):
-        of_replicas = specs_of_replicas(leaf)
+        of_replicas = replica_specs(leaf)
         for replica, spec in enumerate(of_replicas or [leaf]):
             parts = tf.nest.flatten(spec, expand_composites=True)
             if any(isinstance(part, tf.TypeSpec) for part in parts):
@@ -169,7 +175,7 @@ class FlatStep:
         self._add_train_op()
         nodes = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
         for node in (node for body in nodes for node in body):
-            node.device = as_requested(node.device)
+            node.device = requested_name(node.device)
 
     def _check_open(self, program: str, step: str) -> None:
         """Check that what trains is in the flat graph, and in no op of it."""
@@ -253,8 +259,8 @@ class FlatStep:
                 if node.name not in given and value.dtype not in (tf.resource, tf.variant):
                     _make_constant(node, value)
         for node in self.graph_def.node:
-            node.input[:] = [renamed(source, self._names) for source in node.input]
-            rename_classes(node, self._names)
+            node.input[:] = [rename_input(source, self._names) for source in node.input]
+            rename_colocation(node, self._names)
 
     def _packs_gradients(self, name: str) -> bool:
         """Whether an op is part of how a strategy adds up many gradients at once."""
@@ -263,7 +269,7 @@ class FlatStep:
             stack = self.graphs[function].get_operation_by_name(traced).traceback
         except KeyError:
             return False
-        return any(frame.filename.endswith(PACKS_GRADIENTS) for frame in stack)
+        return any(frame.filename.endswith(GRADIENT_PACKING_FILES) for frame in stack)
 
     @cached_property
     def train_op(self) -> str:
@@ -284,7 +290,7 @@ class FlatStep:
     def results(self) -> Sequence[Result]:
         """What the steps return, as tensors of the flat graph."""
         return [
-            Result(tensor, renamed(self.flat.tensor(output), self._names))
+            Result(tensor, rename_input(self.flat.tensor(output), self._names))
             for tensor, output in self._outer.results
         ]
 

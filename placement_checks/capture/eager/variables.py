@@ -22,24 +22,24 @@ from placement_checks.core.op_types import VARIABLE_HANDLE
 from placement_checks.core.program import InitialState
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.tf.distribution import (
-    ORDERS_COLLECTIVES,
+    COLLECTIVE_ORDER_FILE,
     around_distributed_variables,
-    name_of_strategy,
     replica_values,
-    strategy_around,
+    strategy_name,
+    variable_strategy,
 )
 from placement_checks.tf.eager import (
-    ADDS_FIRST_VALUE_TO,
+    INITIALIZER_LIST_ARGUMENT,
+    around_function_variables,
     around_handles,
     around_variables,
-    around_variables_of_functions,
     eager_device,
-    handle_of,
     lift_to_outer_graph,
+    variable_handle,
 )
 from placement_checks.tf.graphs import current_stack, kernels_of
-from placement_checks.tf.keras import around_keras_variables, variable_of
-from placement_checks.tf.simulated_devices import as_requested
+from placement_checks.tf.keras import around_keras_variables, tensorflow_variable
+from placement_checks.tf.simulated_devices import requested_name
 
 _OF_GPUS = {"GPU", "DEFAULT"}  # the device types of kernels; the latter is for all but CPUs
 _HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # what stands in for it
@@ -87,7 +87,7 @@ class NotedVariable:
     @property
     def orders_collectives(self) -> bool:
         """Whether it only orders the sums that a strategy takes on one device."""
-        return any(frame.filename.endswith(ORDERS_COLLECTIVES) for frame in self.stack)
+        return any(frame.filename.endswith(COLLECTIVE_ORDER_FILE) for frame in self.stack)
 
 
 class VariableNotes:
@@ -113,7 +113,7 @@ class VariableNotes:
 
     def note(self, variable: Any) -> None:
         """Note a variable that was just made."""
-        handle = handle_of(variable)
+        handle = variable_handle(variable)
         if not tf.is_symbolic_tensor(handle) and id(handle) not in self._noted:
             _, device = self._devices.get(id(handle), (handle, handle.device))
             noted = NotedVariable(variable, device, current_stack())
@@ -122,19 +122,19 @@ class VariableNotes:
     def note_parts(self, whole: Any) -> None:
         """Note what a strategy has made of several variables."""
         for replica, part in enumerate(replica_values(whole)):
-            if noted := self.of_handle(handle_of(part)):
+            if noted := self.of_handle(variable_handle(part)):
                 noted.of, noted.replica = whole, replica
 
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
         """Note what a variable of a function begins with."""
         for other, value in added:
-            if other is variable and (noted := self.of_handle(handle_of(variable))):
+            if other is variable and (noted := self.of_handle(variable_handle(variable))):
                 noted.first_value = value
 
     def note_path(self, keras: Any, variable: Any) -> None:
         """Note which variable of Keras one of TensorFlow is."""
         for part in replica_values(variable):
-            if noted := self.of_handle(handle_of(part)):
+            if noted := self.of_handle(variable_handle(part)):
                 noted.path = keras.path
 
 
@@ -176,21 +176,21 @@ def noting_variables() -> Iterator[VariableNotes]:
     def of_function(make: Callable[..., None]) -> Callable[..., None]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
-            notes.note_first_value(self, kwargs.get(ADDS_FIRST_VALUE_TO) or ())
+            notes.note_first_value(self, kwargs.get(INITIALIZER_LIST_ARGUMENT) or ())
 
         return init
 
     def keras(initialize: Callable[..., None]) -> Callable[..., None]:
         def initialized(self: Any, value: Any) -> None:
             initialize(self, value)
-            notes.note_path(self, variable_of(self))
+            notes.note_path(self, tensorflow_variable(self))
 
         return initialized
 
     with (
         around_handles(handle),
         around_variables(variable),
-        around_variables_of_functions(of_function),
+        around_function_variables(of_function),
         around_distributed_variables(distributed),
         around_keras_variables(keras),
     ):
@@ -222,11 +222,11 @@ def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> 
     used = Counter(map(made_by, variables.values()))
     strategy = max(made, key=lambda each: used[id(each)])
     devices = strategy.extended.worker_devices
-    replicas = [Device.parse(as_requested(device)) for device in devices]
+    replicas = [Device.parse(requested_name(device)) for device in devices]
     outside = [name for name, noted in variables.items() if made_by(noted) is None]
     made_in_step = [name for name, noted in variables.items() if noted.is_made_in_step]
     return Strategy(
-        name_of_strategy(strategy),
+        strategy_name(strategy),
         replicas,
         dict(_copies(variables, len(replicas))),
         outside,
@@ -237,7 +237,7 @@ def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> 
 
 def made_by(noted: NotedVariable) -> int | None:
     """The strategy in whose scope a variable was made, by its id."""
-    strategy = strategy_around(noted.variable if noted.of is None else noted.of)
+    strategy = variable_strategy(noted.variable if noted.of is None else noted.of)
     return None if strategy is None else id(strategy)
 
 

@@ -42,8 +42,8 @@ from placement_checks.core.program import (
 )
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.gradients import record_graphs, select_graph
-from placement_checks.tf.keras import names_of_keras
-from placement_checks.tf.process_state import Behaviour
+from placement_checks.tf.keras import keras_name_counter
+from placement_checks.tf.process_state import Behavior
 
 
 class _Held(logging.Filter):
@@ -248,8 +248,8 @@ def _undisturbed() -> Iterator[None]:
     would have other names than the first (`dense_1` for `dense`).
     """
     soft = tf.config.get_soft_device_placement()
-    behaviour = Behaviour.now()
-    names = names_of_keras()
+    behaviour = Behavior.current()
+    names = keras_name_counter()
     kept = dict(names) if names is not None else {}
     if names is not None:
         names.clear()

@@ -249,8 +249,8 @@ def fake_gpu_count(gpus: int) -> Iterator[GpuQueries]:
     try:
         with (
             sessions.around_context(_of_context(gpus, asked)),
-            sessions.around_listed_devices(_local_devices(gpus, asked)),
-            sessions.around_session_devices(_session_devices(gpus, asked)),
+            sessions.around_device_list(_local_devices(gpus, asked)),
+            sessions.around_session_methods({"list_devices": _session_devices(gpus, asked)}),
             answering_tools(gpus, asked.ways),
         ):
             yield asked
@@ -279,10 +279,10 @@ def _is_programs(frame: FrameType | None) -> bool:
     """Whether what asks, some frames further out, is neither TensorFlow nor Keras."""
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if module.startswith(sessions.STRATEGIES):
-            return function not in sessions.CHOOSING_A_REDUCTION
-        is_between = module in sessions.ASKED_THROUGH
-        is_between |= (module, function) == sessions.NUMBER_OF_GPUS
+        if module.startswith(sessions.STRATEGY_MODULES):
+            return function not in sessions.REDUCTION_CHOOSERS
+        is_between = module in sessions.DEVICE_QUERY_MODULES
+        is_between |= (module, function) == sessions.NUM_GPUS_FUNCTION
         if not is_between and module != __name__:
             return module.partition(".")[0] not in _LIBRARIES
         frame = frame.f_back

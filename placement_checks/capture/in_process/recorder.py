@@ -26,13 +26,13 @@ from placement_checks.core.program import (
     Step,
 )
 from placement_checks.graph.gradients import (
-    in_graph,
+    applied_in_graph,
     record_applied,
     record_gradients,
-    with_declared,
+    replace_declared,
 )
-from placement_checks.graph.reading import GraphSource, from_live_graph, requested
-from placement_checks.graph.train_step import initial_state, step_ops
+from placement_checks.graph.reading import GraphSource, from_live_graph, read_placement
+from placement_checks.graph.train_step import initial_state, resolve_step_ops
 
 
 class Built(NamedTuple):
@@ -121,7 +121,7 @@ class BuildRecorder:
         traced = read_steps(self.calls.steps, self._tracing, name, folder)
         return Built(
             traced.source,
-            replace(requested(traced.source), soft=tf.config.get_soft_device_placement()),
+            replace(read_placement(traced.source), soft=tf.config.get_soft_device_placement()),
             traced.initial,
             Step(policy=self.policy),
             traced.applied,
@@ -141,15 +141,15 @@ class BuildRecorder:
         """
         name, folder = self.program.name, self.program.folder
         source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
-        source.step_ops = step_ops(step, source)
-        placement = replace(requested(source), soft=step.soft)
-        calls = with_declared(self._tracing.applied, step.gradients or (), name)
+        source.step_ops = resolve_step_ops(step, source)
+        placement = replace(read_placement(source), soft=step.soft)
+        calls = replace_declared(self._tracing.applied, step.gradients or (), name)
         return Built(
             source,
             placement,
             initial_state(graph, placement.variables),
             step,
-            in_graph(calls, graph),
+            applied_in_graph(calls, graph),
             self.watch.fed,
             max(1, len(self.watch.own_steps)),
             bool(self.asked),

@@ -31,12 +31,12 @@ from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
 from placement_checks.core.user_code import users_frames
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.op_origins import dims
-from placement_checks.graph.train_step import GraphRuns, Run
+from placement_checks.graph.op_origins import static_shape
+from placement_checks.graph.train_step import RunAnalyzer, RunEffect
 from placement_checks.tf.patching import Around
 from placement_checks.tf.sessions import (
-    around_other_runs,
     around_runs,
+    around_session_methods,
     around_sessions,
     options_buffer,
 )
@@ -156,7 +156,7 @@ def zeros_for(tensor: tf.Tensor) -> Any:
     supervisors wait for.
     """
     unknown = 0 if tensor.dtype == tf.string else 1
-    sizes = [unknown if size is None else size for size in dims(tensor.shape) or ()]
+    sizes = [unknown if size is None else size for size in static_shape(tensor.shape) or ()]
     dtype = tensor.dtype.as_numpy_dtype
     value = np.full(sizes, b"" if tensor.dtype == tf.string else 0, dtype)
     return value[()]  # a scalar is none of rank 0
@@ -229,7 +229,7 @@ class Watch:
         self.sessions = 0
         self.runs = 0
         self.servers: list[str] = []
-        self.graphs: dict[tf.Graph, GraphRuns] = {}
+        self.graphs: dict[tf.Graph, RunAnalyzer] = {}
         self.has_kept_gradients = False
         self.accumulations: list[SeenStep] = []
         self._accumulated: set[_Fetched] = set()
@@ -322,17 +322,17 @@ class Watch:
 
         return ran
 
-    def _run_of(self, graph: tf.Graph, fetched: Iterable[tf.Operation | tf.Tensor]) -> Run:
+    def _run_of(self, graph: tf.Graph, fetched: Iterable[tf.Operation | tf.Tensor]) -> RunEffect:
         with self._lock:
             self.runs += 1
             if graph not in self.graphs:
-                self.graphs[graph] = GraphRuns(graph, self._notes[graph])
+                self.graphs[graph] = RunAnalyzer(graph, self._notes[graph])
             run = self.graphs[graph].run_of(map(op_of, fetched))
             self.has_kept_gradients |= run.keeps_gradients and not run.updates
             return run
 
     def _initializes(
-        self, graph: tf.Graph, run: Run, fetched: Iterable[tf.Operation | tf.Tensor]
+        self, graph: tf.Graph, run: RunEffect, fetched: Iterable[tf.Operation | tf.Tensor]
     ) -> bool:
         """Whether a run initializes variables by a batch, which happens once, unlike a step."""
         if not run.may_initialize:
@@ -346,7 +346,7 @@ class Watch:
     def _note_accumulation(
         self,
         session: Any,
-        run: Run,
+        run: RunEffect,
         fetched: Sequence[tf.Operation | tf.Tensor],
         feeds: Mapping[Any, Any],
     ) -> None:
@@ -362,7 +362,7 @@ class Watch:
     def _note(
         self,
         session: Any,
-        run: Run,
+        run: RunEffect,
         fetched: Sequence[tf.Operation | tf.Tensor],
         feeds: Mapping[Any, Any],
         execute: Callable[..., list[Any]],
@@ -375,7 +375,7 @@ class Watch:
         with self._lock:
             runs = self.graphs[session.graph]
             if run.updates - self._updates:
-                if run.beside_gradients:  # its gradients are those that other runs have kept
+                if run.skips_gradients:  # its gradients are those that other runs have kept
                     self.steps += [
                         each
                         for each in self.accumulations
@@ -390,8 +390,8 @@ class Watch:
     def _step(
         self,
         session: Any,
-        runs: GraphRuns,
-        run: Run,
+        runs: RunAnalyzer,
+        run: RunEffect,
         fetched: Sequence[tf.Operation | tf.Tensor],
         fed: Mapping[str, Any],
     ) -> SeenStep:
@@ -443,7 +443,7 @@ def watching(watch: Watch) -> Iterator[None]:
         "partial_run_setup": lambda _: begin_partial_run,
         "partial_run": lambda _: run_next_part,
     }
-    with around_sessions(watch.open), around_runs(watch.run), around_other_runs(others):
+    with around_sessions(watch.open), around_runs(watch.run), around_session_methods(others):
         yield
 
 

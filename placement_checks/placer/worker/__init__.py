@@ -1,4 +1,4 @@
 """TensorFlow's placer in a process of its own, reached through `client.PlacerProcess`.
 
-`main` is that process; `phantom`, `session`, `grpc_messages` and `network` are used in it alone.
+`main` is that process. Only it uses `gpu_less_server`, `session` and `network`.
 """

@@ -1,10 +1,4 @@
-"""Starts the placer process on first use, keeps it, and replaces it when it dies or hangs.
-
-Reads what the placer logs with ``log_device_placement``: a line for each node that it places.
-
-It is ``NODE: (OP TYPE): DEVICE`` (core/common_runtime/placer.cc), alone on standard output. The
-logs of users are another matter, which `placement_checks.logs` reads.
-"""
+"""Start the placer process on first use, keep it, and replace it when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -22,46 +16,24 @@ from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.util.child import Child, Ended
 from placement_checks.util.resources import available_memory
 
-# Neither a name nor an op type has a space; other lines tell of the devices of a session.
-_PLACED = re.compile(r"^([^ \n]+): \([^ \n]+\): (/.+)$", re.MULTILINE)
-
-
-def logged_devices(log: str) -> Mapping[str, str]:
-    """The device of each node of a log, by the node's name.
-
-    Whether a node is missing is for those who know the graph.
-
-    Raises:
-        ValueError: a node is said to be on two devices.
-    """
-    devices: dict[str, str] = {}
-    one = devices.setdefault
-    names: dict[str, str] = {}  # one text for all nodes of a device
-    for match in _PLACED.finditer(log):
-        node, device = match.groups()
-        if one(node, names.setdefault(device, device)) != device:
-            raise ValueError(f"placed '{node}' on {devices[node]} and on {device}")
-    return devices
-
-
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
-PLACE_LIMIT = 60.0  # seconds, and
-PLACE_LIMIT_PER_OP = 0.002  # more for each op: fifty times what a placement was measured to take
-_MEMORY_PER_OP = 4_000  # bytes at the least; 5,100 were measured on a graph of a million ops
-_LITTLE_MEMORY = 1_000_000_000  # bytes, for which nothing is refused
-_PIPE_LIMIT = 10.0  # seconds beside what the placer may take
-_PATIENCE = 1.0  # seconds in which a process ends that is no longer needed
+PLACE_LIMIT = 60.0  # seconds for each request, plus PLACE_LIMIT_PER_OP for each op
+PLACE_LIMIT_PER_OP = 0.002  # seconds; fifty times the measured time of a placement
+_MEMORY_PER_OP = 4_000  # bytes; a lower bound: a graph of a million ops took 5,100 per op
+_ALWAYS_ALLOWED_MEMORY = 1_000_000_000  # bytes; smaller graphs are never refused
+_PIPE_LIMIT = 10.0  # seconds for the pipes, in addition to the limit of a request
+_STOP_LIMIT = 1.0  # seconds for an idle process to end
 
 
 class Request(NamedTuple):
     """A graph to be placed.
 
     Attributes:
-        graph: a serialised ``GraphDef``.
-        ops: the number of its ops.
-        types: their types.
+        graph: a serialized ``GraphDef``.
+        ops: the number of its ops, including those in bodies of functions.
+        types: their op types.
         tasks: ``[job, index, [(device type, count), …]]`` for every task.
-        soft: whether an op may go elsewhere than it requests.
+        soft: whether soft placement is on.
     """
 
     graph: bytes
@@ -77,46 +49,49 @@ class Request(NamedTuple):
 
 
 class PlacerUnavailable(Exception):
-    """The placer of this installation cannot answer; the message says why."""
+    """This installation has no usable placer; the message gives the reason."""
 
 
 class PlacerProcess:
     """One kind of placer, ``phantom`` or ``session``, in a process of its own.
 
-    A process is kept only while it is idle. A request takes it out, and puts it back when the
-    whole answer is there: what an exception cuts short, Ctrl-C or an alarm among them, ends with
-    its process, and no answer can be taken for that to another request.
+    This object keeps the process only while it is idle. A request removes it, and returns it after
+    the complete answer. If an exception interrupts a request, such as Ctrl-C or an alarm, the
+    process ends, so a late answer cannot be confused with the answer to another request.
     """
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
         self._kind = kind
         self._environment = environment
         self._lock = threading.RLock()  # a builder may place a graph of its own
-        self._child: _Placer | None = None
+        self._child: _PlacerChild | None = None
         self._unavailable = ""
         atexit.register(self.stop)
 
     @property
     def pid(self) -> int | None:
-        """The process, if it is running."""
+        """The ID of the idle process; None if there is none."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Start the process in the background, so that it is ready when it is needed."""
+        """Start the process in the background, to have it ready for the first request."""
         with self._lock:
             self._child = self._running()
 
     @contextlib.contextmanager
-    def asked(self, request: Request) -> Iterator[Callable[[], Mapping[str, str]]]:
-        """Send a graph to the placer; the block may do other work before it calls for the answer.
+    def send(self, request: Request) -> Iterator[Callable[[], Mapping[str, str]]]:
+        """Send a graph to the placer; the block may do other work before it calls the result.
 
-        The answer is the device of every node that was placed. Threads take turns.
+        Only one thread at a time can be in the block.
+
+        Yields:
+            A function that waits for the answer: the device of every placed node.
 
         Raises:
-            GraphRefused: the placer's own error, when the answer is called for.
-            PlacerUnavailable: this installation has no placer that can answer.
+            GraphRefused: the placer's own error, when the block calls the result.
+            PlacerUnavailable: this installation has no usable placer.
             PlacerError: the process died or hung, its answer contradicts itself, or the graph
-                needs more memory than there is; the next request gets a new process.
+                needs more than the available memory; the next request gets a new process.
         """
         with self._lock:
             if self._unavailable:
@@ -135,16 +110,16 @@ class PlacerProcess:
                 yield partial(self._answer, child, limit, unanswered)
 
     def _answer(
-        self, child: _Placer, limit: float, unanswered: contextlib.ExitStack
+        self, child: _PlacerChild, limit: float, unanswered: contextlib.ExitStack
     ) -> Mapping[str, str]:
-        """The answer of a process, which then is free again."""
+        """Receive the answer of a process, and keep the process for the next request."""
         reply, blobs = child.receive(limit)
         try:
             devices = logged_devices(b"".join(blobs).decode())
         except ValueError as error:
             raise _error(self._kind, str(error)) from None
         unanswered.pop_all()
-        if self._child is not None:  # of a request that was made before this one was answered
+        if self._child is not None:  # of a request sent before this answer was called for
             self._child.end()
         self._child = child
         if "refused" in reply:
@@ -152,33 +127,33 @@ class PlacerProcess:
         return devices
 
     def _check_memory(self, ops: int) -> None:
-        """Check that a graph fits, where that matters: the kernel would end any process for it."""
+        """Check that a graph fits into memory; otherwise the kernel might kill any process."""
         needed, free = ops * _MEMORY_PER_OP, available_memory()
-        if free is not None and max(free, _LITTLE_MEMORY) < needed:
+        if free is not None and max(free, _ALWAYS_ALLOWED_MEMORY) < needed:
             raise PlacerError(
                 f"the {self._kind} placer",
                 f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, and "
                 f"{free / 1e9:.1f} GB are free",
-                "place it where there is more, or with fewer GPUs",
+                "place it on a machine with more memory, or with fewer GPUs",
             )
 
     def stop(self) -> None:
         """End the process, if there is one."""
         child, self._child = self._child, None
         if child is not None:
-            child.stop(_PATIENCE)
+            child.stop(_STOP_LIMIT)
 
-    def _running(self) -> _Placer:
-        """The process; a new one where there is none, or after a fork, whose pipes are shared."""
+    def _running(self) -> _PlacerChild:
+        """The idle process, or a new one if there is none or if a fork shares its pipes."""
         if self._child is not None:
             if self._child.is_own:
                 return self._child
             self._child.end()
-        return _Placer(self._kind, self._environment)
+        return _PlacerChild(self._kind, self._environment)
 
 
-class _Placer(Child):
-    """The process itself, and the requests to it."""
+class _PlacerChild(Child):
+    """The child process, and its protocol."""
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
         super().__init__("placement_checks.placer.worker.main", kind, environment=environment)
@@ -190,7 +165,7 @@ class _Placer(Child):
         """Send a request.
 
         Raises:
-            PlacerUnavailable: this installation has no placer that can answer.
+            PlacerUnavailable: this installation has no usable placer.
             PlacerError: the process died, hung or failed.
         """
         if not self._is_ready:
@@ -206,16 +181,16 @@ class _Placer(Child):
             "soft": request.soft,
             "limit": request.limit,
         }
-        with self._told(request.limit):
+        with self._end_as_error(request.limit):
             protocol.write(self.requests, header, request.graph)
 
     def receive(self, limit: float) -> tuple[dict[str, Any], list[bytes]]:
-        """The reply to the last request.
+        """Receive the reply to the last request.
 
         Raises:
-            PlacerError: the process died, hung, failed or gave the answer to another request.
+            PlacerError: the process died, hung, failed or answered another request.
         """
-        with self._told(limit):
+        with self._end_as_error(limit):
             reply, blobs = protocol.read(self.replies)
             if reply["number"] != self._requests:
                 what = f"answered request {reply['number']} instead of {self._requests}"
@@ -225,8 +200,8 @@ class _Placer(Child):
         return reply, blobs
 
     @contextlib.contextmanager
-    def _told(self, limit: float) -> Iterator[None]:
-        """A part of the conversation, which ends with an error where the process does."""
+    def _end_as_error(self, limit: float) -> Iterator[None]:
+        """Raise a `PlacerError` if the process ends or exceeds the limit in this block."""
         try:
             with self.time_limit(limit + _PIPE_LIMIT):
                 yield
@@ -243,14 +218,37 @@ def _error(kind: str, what: str, details: str = "") -> PlacerError:
     )
 
 
+# Neither a name nor an op type contains a space. Other lines list the devices of a session.
+_PLACED = re.compile(r"^([^ \n]+): \([^ \n]+\): (/.+)$", re.MULTILINE)
+
+
+def logged_devices(log: str) -> Mapping[str, str]:
+    """Parse the placer's log: the device of each node, by the node's name.
+
+    With ``log_device_placement`` the placer prints a line ``NODE: (OP TYPE): DEVICE`` for each
+    node (core/common_runtime/placer.cc). The log may lack nodes; `check_answer` compares it with
+    the graph. `placement_checks.logs` reads users' logs, which contain more than this.
+
+    Raises:
+        ValueError: the log has two devices for a node.
+    """
+    devices: dict[str, str] = {}
+    shared: dict[str, str] = {}  # one text for all nodes of a device
+    for match in _PLACED.finditer(log):
+        node, device = match.groups()
+        if devices.setdefault(node, shared.setdefault(device, device)) != device:
+            raise ValueError(f"placed '{node}' on {devices[node]} and on {device}")
+    return devices
+
+
 phantom = PlacerProcess(
     "phantom",
     {
         "CUDA_VISIBLE_DEVICES": "-1",
-        "MALLOC_ARENA_MAX": "1",  # of several, each would keep what it once took: 12 % of the peak
+        "MALLOC_ARENA_MAX": "1",  # each further arena would keep its memory: 12 % of the peak
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_XLA_FLAGS": "",  # clustering would hide ops from the placer
-        "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC takes a proxy even for loopback
+        "TF_XLA_FLAGS": "",  # XLA clusters would hide ops from the placer
+        "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC uses proxies even for loopback
     },
 )
 session = PlacerProcess("session", {"TF_CPP_MIN_LOG_LEVEL": "3"})

@@ -1,14 +1,12 @@
-"""TensorFlow's placer on devices that do not exist. Runs in the placer process only.
+"""TensorFlow's placer for GPUs that do not exist. Runs in the placer process only.
 
-A real master, which is TensorFlow's own server, is given a cluster whose workers are this module:
-a gRPC server that claims to have any devices. The master places the whole graph when a session is
-made, and logs where every node goes. No step is ever run, so no worker is sent any part of it.
+The placer is part of TensorFlow's server (the "master"), and needs a cluster of workers with
+devices. `GpuLessServer` runs a real master and one gRPC server per list of devices. That server
+answers only one question, for its devices, with any list it was given. The master places the whole
+graph at the creation of a session, and logs the device of every node. No step runs, so no worker
+receives any part of the graph.
 
-The few gRPC messages of TensorFlow's master and worker services that the phantom needs.
-
-The wheel ships no ``master_pb2`` and ``worker_pb2``; the fields below are those of
-``tensorflow/core/protobuf/master.proto`` and ``worker.proto``, by number. The wire carries no type
-names, so the package name is our own.
+In output this kind of placer is called ``phantom``.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -32,69 +30,20 @@ from placement_checks.tf import c_library
 from placement_checks.util import loopback
 from placement_checks.util.streams import redirected, unnamed_file
 
-_PACKAGE = "placement_checks_wire"
-_Field = descriptor_pb2.FieldDescriptorProto
-_STRING, _BYTES, _MESSAGE = _Field.TYPE_STRING, _Field.TYPE_BYTES, _Field.TYPE_MESSAGE
-_ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
-
-_MESSAGES: dict[str, list[tuple[str, int, Any, Any, str | None]]] = {
-    "GetStatusResponse": [
-        ("device_attributes", 1, _MANY, _MESSAGE, ".tensorflow.DeviceAttributes")
-    ],
-    "CreateSessionRequest": [
-        ("graph_def", 1, _ONE, _BYTES, None),  # a message in truth, which is not parsed here
-        ("config", 2, _ONE, _MESSAGE, ".tensorflow.ConfigProto"),
-        ("target", 3, _ONE, _STRING, None),
-    ],
-    "CreateSessionResponse": [("session_handle", 1, _ONE, _STRING, None)],
-    "CloseSessionRequest": [("session_handle", 1, _ONE, _STRING, None)],
-}
-
-
-def _classes() -> dict[str, Any]:
-    """The message classes, by name."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{_PACKAGE}.proto",
-        package=_PACKAGE,
-        syntax="proto3",
-        dependency=[module.DESCRIPTOR.name for module in (device_attributes_pb2, config_pb2)],
-    )
-    for message, fields in _MESSAGES.items():
-        descriptor = file.message_type.add(name=message)
-        for name, number, label, kind, type_name in fields:
-            descriptor.field.add(
-                name=name, number=number, label=label, type=kind, type_name=type_name
-            )
-    pool = descriptor_pool.Default()
-    pool.AddSerializedFile(file.SerializeToString())
-    # Before protobuf 4.22, which TensorFlow 2.15 takes too, it was a method.
-    class_of = getattr(message_factory, "GetMessageClass", None) or (
-        message_factory.MessageFactory(pool).GetPrototype
-    )
-    return {name: class_of(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
-
-
-_made = _classes()
-CloseSessionRequest = _made["CloseSessionRequest"]
-CreateSessionRequest = _made["CreateSessionRequest"]
-CreateSessionResponse = _made["CreateSessionResponse"]
-GetStatusResponse = _made["GetStatusResponse"]
-
-
-# Sorts after every job a program names: an op that may go anywhere goes to the first device by
-# name, and must not end on the master.
+# Sorts after every job of a program: an unpinned op is placed on the first device by name, which
+# must not be the master's.
 MASTER_JOB = "zzz_placement_checks_master"
-OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # set: leave the master's port open to everybody
+OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # if set: leave the master's port open to other users
 _BOOT_JOB = "placement_checks_boot"
-# In the placer's lists of available devices, where a user has no use for the master's own.
+# The master's own device in the placer's lists of available devices, which users should not see.
 _MASTER = re.compile(rf",? ?/job:{MASTER_JOB}/replica:0/task:0/device:CPU:0(?:, (?=/))?")
 _UNLIMITED = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# There is one connection to the master: its port is closed, and what listens there later is
-# somebody else.
+# The only connection to the master is never reopened: its port is closed after the first one, and
+# a later listener on that port would be another program.
 _NEVER_MS = (1 << 31) - 1  # milliseconds
 _CONNECT_ONCE = [
     ("grpc.client_idle_timeout_ms", _NEVER_MS),
@@ -102,21 +51,21 @@ _CONNECT_ONCE = [
     ("grpc.min_reconnect_backoff_ms", _NEVER_MS),
 ]
 _CONNECT_LIMIT = 60.0  # seconds
-# Not errors of the placer: the master is gone, late, or out of memory.
+# Not errors of the placer: the master has ended, is late, or is out of memory.
 _NO_ANSWER = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE,
 }
-_LARGE = 1 << 22  # bytes of a graph, that of some 20,000 ops
-_MEMORY_LIMIT = 1 << 34  # bytes; the placer does not look at it, but 0 is refused
+_LARGE = 1 << 22  # bytes of a graph; about 20,000 ops
+_MEMORY_LIMIT = 1 << 34  # bytes; the placer ignores the value, but refuses 0
 
 Devices = tuple[tuple[str, int], ...]
 
 
-class Phantom:
-    """One master, and one worker for each distinct list of devices of the last machine."""
+class GpuLessServer:
+    """Places graphs with one master, and one worker for each distinct list of devices."""
 
     def __init__(self) -> None:
         boot = tensorflow_server_pb2.ServerDef(
@@ -142,22 +91,22 @@ class Phantom:
         is_shared = OPEN_PORT in os.environ
         if not is_shared:
             loopback.take(number, _CONNECT_LIMIT)
-        pywrap_tf_session.TF_ServerStart(self._server)  # it answers now that the port is ours
+        pywrap_tf_session.TF_ServerStart(self._server)  # safe: the port is reserved
         ready.result(timeout=_CONNECT_LIMIT)
         if not is_shared:
             loopback.close(number)
 
     @contextlib.contextmanager
-    def placed(
+    def place(
         self, graph: bytes, types: list[str], tasks: list[Any], soft: bool, limit: float
     ) -> Iterator[bytes]:
-        """What the placer logs of a graph; the session is closed with the block.
+        """Yield the placer's log for a graph; leaving the block closes the session.
 
         Args:
-            graph: a serialised GraphDef.
-            types: those of its ops.
+            graph: a serialized GraphDef.
+            types: the types of its ops.
             tasks: ``[job, index, [[device type, count], …]]`` for every task.
-            soft: whether an op may go elsewhere than it requests.
+            soft: whether soft placement is on.
             limit: seconds for each call of the master.
 
         Raises:
@@ -177,26 +126,28 @@ class Phantom:
         del graph, request  # which may be large
         with unnamed_file() as log:
             with redirected(1, log):
-                session = self._session(messages, limit)
+                session = self._create_session(messages, limit)
             try:
                 log.seek(0)
                 yield log.read()
             finally:
                 close = CloseSessionRequest(session_handle=session)
                 self._call("CloseSession", iter([close.SerializeToString()]), limit)
-                if is_large:  # or each would leave more behind
+                if is_large:  # else memory use would grow with each graph
                     ctypes.CDLL(None).malloc_trim(0)
 
-    def _session(self, messages: Iterator[bytes], limit: float) -> str:
-        """The handle of the session that a request makes."""
+    def _create_session(self, messages: Iterator[bytes], limit: float) -> str:
+        """Create a session; returns its handle."""
         try:
             answer = self._call("CreateSession", messages, limit)
         except grpc.RpcError as error:
-            _raise(error)
+            if error.code() in _NO_ANSWER:
+                raise Failed(f"TensorFlow's master gave no answer: {error.details()}") from None
+            raise GraphRefused(_MASTER.sub("", error.details())) from None
         return cast(str, CreateSessionResponse.FromString(answer).session_handle)
 
     def _workers_of(self, lists: set[Devices]) -> dict[Devices, _Worker]:
-        """A worker for each list of devices; those of the machine before are kept if they fit."""
+        """A worker for each list of devices; matching workers of earlier graphs are reused."""
         for devices in self._workers.keys() - lists:
             self._workers.pop(devices).stop()
         for devices in lists - self._workers.keys():
@@ -204,19 +155,20 @@ class Phantom:
         return self._workers
 
     def _call(self, method: str, messages: Iterator[bytes], limit: float) -> bytes:
-        """Call the master with one message, as a stream, of which nothing is kept once it is sent.
+        """Call the master with one message.
 
-        On the wire that is the same; a message alone would be kept until the answer comes.
+        The message is sent as a stream, which frees it after sending; a single message would stay
+        in memory until the answer. Both look the same on the wire.
         """
         call = self._channel.stream_unary(f"/tensorflow.MasterService/{method}")
         return cast(bytes, call(messages, timeout=limit))
 
 
 class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """A worker that has the given devices and never runs anything.
+    """A worker that claims to have the given devices, and runs nothing.
 
-    The master rewrites the job and task of the devices to those of the task, so one worker stands
-    for every task that has these devices.
+    The master replaces the job and task in the names of devices, so one worker serves all tasks
+    with the same devices.
     """
 
     def __init__(self, devices: Devices) -> None:
@@ -241,7 +193,7 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self._server.start()
 
     def stop(self) -> None:
-        """Close its port."""
+        """Close the worker's port."""
         self._server.stop(None)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
@@ -254,13 +206,6 @@ def _devices(listed: list[list[Any]]) -> Devices:
     return tuple((kind, count) for kind, count in listed)
 
 
-def _raise(error: grpc.RpcError) -> NoReturn:
-    """Tell the placer's own error from a call that it did not answer."""
-    if error.code() in _NO_ANSWER:
-        raise Failed(f"TensorFlow's master gave no answer: {error.details()}") from None
-    raise GraphRefused(_MASTER.sub("", error.details())) from None
-
-
 def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto(allow_soft_placement=soft, log_device_placement=True)
     for job, tasks in cluster.items():
@@ -271,3 +216,55 @@ def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.Config
     options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
     options.optimizer_options.do_function_inlining = True
     return config
+
+
+_PACKAGE = "placement_checks_wire"
+_Field = descriptor_pb2.FieldDescriptorProto
+_STRING, _BYTES, _MESSAGE = _Field.TYPE_STRING, _Field.TYPE_BYTES, _Field.TYPE_MESSAGE
+_ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
+
+# Messages of TensorFlow's master and worker services (master.proto and worker.proto in
+# tensorflow/core/protobuf), reduced to the fields that are needed here, with their numbers. The
+# wheel ships no classes for them. The wire format has no type names, so any package name will do.
+_MESSAGES: dict[str, list[tuple[str, int, Any, Any, str | None]]] = {
+    "GetStatusResponse": [
+        ("device_attributes", 1, _MANY, _MESSAGE, ".tensorflow.DeviceAttributes")
+    ],
+    "CreateSessionRequest": [
+        ("graph_def", 1, _ONE, _BYTES, None),  # a message, which is not parsed here
+        ("config", 2, _ONE, _MESSAGE, ".tensorflow.ConfigProto"),
+        ("target", 3, _ONE, _STRING, None),
+    ],
+    "CreateSessionResponse": [("session_handle", 1, _ONE, _STRING, None)],
+    "CloseSessionRequest": [("session_handle", 1, _ONE, _STRING, None)],
+}
+
+
+def _message_classes() -> dict[str, Any]:
+    """Create the message classes, by name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{_PACKAGE}.proto",
+        package=_PACKAGE,
+        syntax="proto3",
+        dependency=[module.DESCRIPTOR.name for module in (device_attributes_pb2, config_pb2)],
+    )
+    for message, fields in _MESSAGES.items():
+        descriptor = file.message_type.add(name=message)
+        for name, number, label, kind, type_name in fields:
+            descriptor.field.add(
+                name=name, number=number, label=label, type=kind, type_name=type_name
+            )
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    # Before protobuf 4.22, which TensorFlow 2.15 accepts, GetMessageClass was a method.
+    class_of = getattr(message_factory, "GetMessageClass", None) or (
+        message_factory.MessageFactory(pool).GetPrototype
+    )
+    return {name: class_of(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
+
+
+_CLASSES = _message_classes()
+CloseSessionRequest = _CLASSES["CloseSessionRequest"]
+CreateSessionRequest = _CLASSES["CreateSessionRequest"]
+CreateSessionResponse = _CLASSES["CreateSessionResponse"]
+GetStatusResponse = _CLASSES["GetStatusResponse"]

@@ -1,9 +1,9 @@
 """The placer process: ``python -m placement_checks.placer.worker.main phantom|session PARENT``.
 
-Answers one request after the other, as `messages`, from standard input to standard output: each
-reply carries the number of its request. It ends when its input ends, when the process PARENT is
-gone, and when a request takes longer than its limit. What TensorFlow prints goes to standard
-error.
+It reads requests from standard input and writes replies to standard output, one at a time, as
+messages of `protocol`; each reply carries the number of its request. It ends when its input ends,
+when the process PARENT ends, and when a request exceeds its limit. TensorFlow's own output goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.tf import c_library
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
-SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # set: do not move to a network of its own
-_CONDITIONS = ("types", "tasks", "soft", "limit")
-_GRACE = 30  # seconds beyond a request's limit, at which the parent ought to have ended this
+SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # if set: stay in the shared network
+_ARGUMENTS = ("types", "tasks", "soft", "limit")  # header fields, arguments of `place`
+_GRACE = 30  # seconds after a request's limit; by then the parent should have ended this process
 
 
 def main() -> None:
     kind = sys.argv[1]
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as it may be, no child can be awaited
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waitpid fails
     if kind == "phantom" and SHARED_NETWORK not in os.environ:
-        network.leave_shared()  # before any thread starts; where it fails the port is closed later
+        network.leave_shared()  # before any thread; on failure the port is closed later
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
@@ -45,13 +45,13 @@ def main() -> None:
         try:
             header, blobs = protocol.read(requests)
         except EOFError:
-            os._exit(0)  # at once: to take TensorFlow down takes a tenth of a second
+            os._exit(0)  # a normal exit would spend 0.1 seconds on TensorFlow's destructors
         number = {"number": header["number"]}
-        # The kernel ends a process that hangs in C++, where no thread of Python's could.
+        # An alarm ends a process that hangs in C++, which no Python thread could interrupt.
         signal.alarm(int(header["limit"]) + _GRACE)
         try:
-            with placer.placed(blobs.pop(), *map(header.get, _CONDITIONS)) as log:
-                signal.alarm(0)  # from here on it may wait for the parent
+            with placer.place(blobs.pop(), *map(header.get, _ARGUMENTS)) as log:
+                signal.alarm(0)  # writing may wait for the parent
                 protocol.write(replies, number, log)
         except GraphRefused as refusal:
             signal.alarm(0)
@@ -62,30 +62,29 @@ def main() -> None:
 
 
 class _Unavailable(Exception):
-    """This installation cannot answer for GPUs; the message says why."""
+    """This installation has no kernels for GPUs; the message gives the fix."""
 
 
 def _placer(kind: str) -> Any:
     if kind == "session":
-        from placement_checks.placer.worker.session import Session
+        from placement_checks.placer.worker.session import LocalSession
 
-        return Session()
+        return LocalSession()
     c_library.load()
     if not c_library.is_cuda_build():
         raise _Unavailable(
             f"tensorflow {c_library.version()} is a build without GPU kernels, so its "
-            "placer cannot tell where a GPU machine would put an op; install the Linux x86-64 "
+            "placer cannot place ops for a machine with GPUs; install the Linux x86-64 "
             "wheel of tensorflow, which is a CUDA build"
         )
     from placement_checks.placer.worker import gpu_less_server
 
     try:
-        return gpu_less_server.Phantom()
+        return gpu_less_server.GpuLessServer()
     except OSError as error:
         raise Failed(
             f"the port of the placer could not be closed to other users ({error}); "
-            f"set {gpu_less_server.OPEN_PORT}=1 to leave it open on a machine that nobody else "
-            "uses"
+            f"on a machine without other users, set {gpu_less_server.OPEN_PORT}=1 to leave it open"
         ) from None
 
 

@@ -1,9 +1,9 @@
-"""A network of its own for this process, in which nobody else can reach its ports.
+"""Give this process a network of its own, so that no other process can reach its ports.
 
-TensorFlow's server listens before its port can be closed. In a network namespace with nothing but
-a loopback device (network_namespaces(7)) nobody else can connect first. Root needs CAP_SYS_ADMIN
-for it, other users a namespace in which they have it (user_namespaces(7)), which some systems
-forbid.
+TensorFlow's server listens before this package can close its port. In a network namespace with
+only a loopback device (network_namespaces(7)), no other process can connect first. Root needs
+CAP_SYS_ADMIN to create one. Other users need a user namespace (user_namespaces(7)), which some
+systems forbid.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # netdevice(7)
 
 
 def leave_shared() -> bool:
-    """Move this process, which has one thread, to a network of its own; False if it cannot.
+    """Move this process to a network of its own; returns False if the system forbids it.
 
-    It is tried in a fork first: halfway there would be no way back.
+    The process must have one thread. A forked child tries first, because a failed attempt cannot
+    be undone.
     """
     trial = os.fork()
     if trial == 0:
@@ -32,7 +33,7 @@ def leave_shared() -> bool:
 
 def _try_to_leave() -> bool:
     user, group = os.getuid(), os.getgid()
-    # A namespace of users would take from root the right to read the files of others.
+    # In a user namespace, root could not read the files of other users.
     kind = _CLONE_NEWNET if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNET
     if ctypes.CDLL(None).unshare(kind) != 0:
         return False

@@ -1,6 +1,6 @@
-"""The messages between the placer process and its parent: a JSON header and blobs of bytes.
+"""Messages between the placer process and its parent: a JSON header and blobs of bytes.
 
-The errors that the placer process gives instead of an answer.
+The process answers a request with a log, or with one of the errors defined here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def write(stream: BinaryIO, header: dict[str, Any], *blobs: bytes) -> None:
     """Send one message.
 
     Raises:
-        OSError: the other side is gone.
+        OSError: the other process has ended.
     """
     text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     stream.write(_LENGTH.pack(len(text)) + text)
@@ -29,7 +29,7 @@ def read(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
     """Receive one message.
 
     Raises:
-        EOFError: the other side is gone.
+        EOFError: the other process has ended.
     """
     header = json.loads(
         _read_exactly(stream, _LENGTH.unpack(_read_exactly(stream, _LENGTH.size))[0])
@@ -45,8 +45,8 @@ def _read_exactly(stream: BinaryIO, length: int) -> bytes:
 
 
 class GraphRefused(Exception):
-    """The placer does not place the graph; the message is its own."""
+    """The placer refused the graph; the message is the placer's."""
 
 
 class Failed(Exception):
-    """The placer could not be reached, or gave no usable answer; the message says why."""
+    """The placer could not be reached, or gave no usable answer; the message gives the reason."""

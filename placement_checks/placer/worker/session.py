@@ -1,8 +1,8 @@
-"""TensorFlow's placer on the devices of this machine. Runs in the placer process only.
+"""TensorFlow's placer on the devices of this computer. Runs in the placer process only.
 
-A local session places the whole graph when it is first run, whatever is run. One op that does
-nothing is run, and the placer's own log says where each node was placed: nothing of the user's
-graph runs.
+The first run of a local session places the whole graph, whichever op it fetches. So the session
+runs a single ``NoOp``, and no op of the user's graph. The placer's log has the device of each
+node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.util.streams import redirected, unnamed_file
 
 _PROBE = "placement_checks_probe"
-# Not errors of the placer: a GPU does not start, or its memory is taken.
+# Not errors of the placer: a GPU failed to start, or its memory is in use.
 _NO_ANSWER = (
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
@@ -27,18 +27,19 @@ _NO_ANSWER = (
 )
 
 
-class Session:
-    """Places graphs in sessions of this process."""
+class LocalSession:
+    """Places graphs with sessions of this process."""
 
     @contextlib.contextmanager
-    def placed(
+    def place(
         self, graph: bytes, _types: list[str], tasks: list[Any], soft: bool, _limit: float
     ) -> Iterator[bytes]:
-        """What the placer logs of a graph; the arguments are `Phantom`'s.
+        """Yield the placer's log for a graph; the arguments are those of `GpuLessServer`.
 
         Raises:
-            GraphRefused: the placer's own error, or fewer devices here than ``tasks`` has.
-            Failed: there was no session.
+            GraphRefused: the placer's own error, or this computer has fewer devices than
+                ``tasks``.
+            Failed: no session could be run.
         """
         ((_, _, devices),) = tasks
         counts = dict(devices)

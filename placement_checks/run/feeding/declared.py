@@ -21,7 +21,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.script import Script
 from placement_checks.core.user_code import users_code
-from placement_checks.graph.op_origins import dims
+from placement_checks.graph.op_origins import static_shape
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
@@ -198,7 +198,7 @@ class Feeding:
     def _made_up(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
         """Rows that are all different, for an input that a batch function does not give."""
         program, tensor = self._placeholder(name)
-        sizes = dims(tensor.shape)
+        sizes = static_shape(tensor.shape)
         if sizes is None:
             raise CannotRun(f"the shape of the input '{name}' is not known; give --batch")
         if not sizes:
@@ -286,7 +286,7 @@ def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch
         if not shape.is_compatible_with(arrays[name].shape):
             raise InputError(
                 f"input '{name}' of {program.name}",
-                f"the array has shape {arrays[name].shape}, the placeholder {dims(shape)}",
+                f"the array has shape {arrays[name].shape}, the placeholder {static_shape(shape)}",
                 "let the batch function return what the placeholder takes",
             )
         dtype = program.graph.get_tensor_by_name(tensor).dtype
@@ -302,6 +302,8 @@ def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch
 
 def _rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
     """The rows that placeholders of one mapping are made for; 0 if they take any number."""
-    shapes = [dims(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()]
+    shapes = [
+        static_shape(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()
+    ]
     first = {shape[0] for shape in shapes if shape}
     return first.pop() or 0 if len(first) == 1 else 0

@@ -1,4 +1,4 @@
-"""Functions and names of ``tf.contrib`` that are nowhere else."""
+"""Functions and names of ``tf.contrib`` that TensorFlow 2 lacks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
 
 
 def no_memory_statistics() -> Any:
-    """`tf.contrib.memory_stats.MaxBytesInUse` and its kin, of which TensorFlow has no op now.
+    """`tf.contrib.memory_stats.MaxBytesInUse` and similar; TensorFlow 2 lacks their ops.
 
     Raises:
-        tf.errors.NotFoundError: always; programs expect it where there is no GPU.
+        tf.errors.NotFoundError: always; programs expect this error on machines without GPUs.
     """
-    raise tf.errors.NotFoundError(
-        None, None, "TensorFlow 2 has no ops that tell how much memory is in use"
-    )
+    raise tf.errors.NotFoundError(None, None, "TensorFlow 2 has no ops that measure memory use")
 
 
 def get_backward_walk_ops(
@@ -39,16 +37,16 @@ def get_backward_walk_ops(
     stop_at_ts: Iterable[Any] = (),
     control_inputs: bool = False,
 ) -> list[Any]:
-    """`tf.contrib.graph_editor.get_backward_walk_ops`: all ops that some ops depend on.
+    """`tf.contrib.graph_editor.get_backward_walk_ops`: the ancestors of ops.
 
     Args:
-        seed_ops: ops or tensors, or one.
-        inclusive: whether they are among the result.
-        within_ops: if given, no other ops are visited.
-        stop_at_ts: tensors, beyond which the walk does not go.
-        control_inputs: whether it follows control inputs.
+        seed_ops: one or more ops or tensors.
+        inclusive: whether the result includes the seeds.
+        within_ops: the only ops to visit; None for all.
+        stop_at_ts: tensors that the walk does not pass.
+        control_inputs: whether the walk follows control inputs.
     """
-    seeds = list(dict.fromkeys(_op_of(seed) for seed in _listed(seed_ops)))
+    seeds = list(dict.fromkeys(_op_of(seed) for seed in _as_list(seed_ops)))
     stops = {tensor.ref() for tensor in stop_at_ts}
     seen = dict.fromkeys(seeds)
     waiting = list(seeds)
@@ -74,13 +72,13 @@ def sequence_loss(
     """`tf.contrib.seq2seq.sequence_loss`: the weighted cross entropy of a batch of sequences.
 
     Args:
-        logits: of shape batch, time, classes.
-        targets: the classes, of shape batch, time.
-        weights: of each of them.
-        average_across_timesteps: whether the loss is the mean over time, or one for each step.
-        average_across_batch: whether it is the mean over the batch, or one for each sequence.
-        softmax_loss_function: called with ``labels`` and ``logits`` in place of the softmax.
-        name: of the scope.
+        logits: float, of shape [batch, time, classes].
+        targets: the classes, integers of shape [batch, time].
+        weights: the weight of each target, float of shape [batch, time].
+        average_across_timesteps: average over time, instead of a loss for each step.
+        average_across_batch: average over the batch, instead of a loss for each sequence.
+        softmax_loss_function: replaces the softmax; called with ``labels`` and ``logits``.
+        name: the name of the scope.
     """
     tf1 = tf.compat.v1
     loss_of = softmax_loss_function or tf1.nn.sparse_softmax_cross_entropy_with_logits
@@ -98,9 +96,42 @@ def sequence_loss(
         return tf.reduce_sum(losses, axes) / (tf.reduce_sum(weights, axes) + 1e-12)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
 def _op_of(value: Any) -> Any:
     return value if isinstance(value, tf.Operation) else value.op
+
+
+class GreedyLoadBalancingStrategy:
+    """`tf.contrib.training`: assigns the next variable to the task with the least load.
+
+    A strategy for `tf.train.replica_device_setter`, which spreads variables over parameter
+    servers.
+    """
+
+    def __init__(self, num_tasks: int, load_fn: Callable[[Any], float]) -> None:
+        self._loads = [0.0] * num_tasks
+        self._load_fn = load_fn
+
+    def __call__(self, op: Any) -> int:
+        """Choose the task for an op; the first one if loads are equal."""
+        task = self._loads.index(min(self._loads))
+        self._loads[task] += self._load_fn(op)
+        return task
+
+
+def byte_size_load_fn(op: Any) -> float:
+    """The size of an op's only output in bytes.
+
+    Raises:
+        ValueError: its static shape is not fully defined.
+    """
+    (output,) = op.outputs
+    if not output.shape.is_fully_defined():
+        raise ValueError(f"the shape of {op.name} is not known: {output.shape}")
+    return float(output.shape.num_elements() * output.dtype.size)
+
+
+experimental_jit_scope = tf.compat.v1.xla.experimental.jit_scope

@@ -1,4 +1,4 @@
-"""``tf.contrib.training.HParams``: named values, which text on the command line may change."""
+"""``tf.contrib.training.HParams``: named values that a command line can change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASSIGNMENT = re.compile(
 
 
 class HParams:
-    """Values that are attributes; what was a number, a truth value or a list stays one."""
+    """Named values, as attributes. Values keep their type: number, bool, text or list."""
 
     def __init__(self, **values: Any) -> None:
         self._names: dict[str, type] = {}
@@ -22,7 +22,11 @@ class HParams:
             self.add_hparam(name, value)
 
     def add_hparam(self, name: str, value: Any) -> None:
-        """Add a name that is not there yet."""
+        """Add a new name.
+
+        Raises:
+            ValueError: the name exists already, or the value is an empty list.
+        """
         if hasattr(self, name):
             raise ValueError(f"Hyperparameter name is reserved: {name}")
         if isinstance(value, list | tuple):
@@ -33,23 +37,34 @@ class HParams:
         setattr(self, name, value)
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Change the value of a name."""
+        """Change the value of a name.
+
+        Raises:
+            KeyError: there is no such name.
+            ValueError: the value has another type.
+        """
         kind, before = self._names[name], getattr(self, name)
         if isinstance(before, list) != isinstance(value, list):
             held = "a list" if isinstance(before, list) else "a single value"
             raise ValueError(f"Hyperparameter {name} holds {held}")
         converted = (
-            [_as(kind, item) for item in value] if isinstance(value, list) else _as(kind, value)
+            [_convert(kind, item) for item in value]
+            if isinstance(value, list)
+            else _convert(kind, value)
         )
         setattr(self, name, converted)
 
     def del_hparam(self, name: str) -> None:
-        """Remove a name, if it is there."""
+        """Remove a name, if it exists."""
         if self._names.pop(name, None) is not None:
             delattr(self, name)
 
     def parse(self, values: str) -> HParams:
-        """Change values by text such as ``rate=0.1,layers=[64,32],layers[1]=16``."""
+        """Change values by text such as ``rate=0.1,layers=[64,32],layers[1]=16``.
+
+        Raises:
+            ValueError: the text is malformed, or names an unknown value.
+        """
         position = 0
         while position < len(values):
             match = _ASSIGNMENT.match(values, position)
@@ -89,7 +104,7 @@ class HParams:
         return json.dumps(self.values(), indent=indent, sort_keys=sort_keys)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a name, or a default where there is no such name."""
+        """The value of a name, or the default if the name does not exist."""
         return getattr(self, key) if key in self._names else default
 
     def __contains__(self, key: str) -> bool:
@@ -99,8 +114,8 @@ class HParams:
         return f"HParams({sorted(self.values().items())!r})"
 
 
-def _as(kind: type, value: Any) -> Any:
-    """A value, or its text, in the type that a hyperparameter has."""
+def _convert(kind: type, value: Any) -> Any:
+    """Convert a value or its text to the type of a hyperparameter."""
     if value is None or kind is type(None):
         return value
     if kind is bool and isinstance(value, str):

@@ -1,4 +1,4 @@
-"""``tensorflow.examples.tutorials.mnist.input_data``: reads the digits from their four files."""
+"""``tensorflow.examples.tutorials.mnist.input_data``: read MNIST from its four files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIDE = 28
 
 
 class DataSet:
-    """Pictures and their labels, given out in batches."""
+    """Images and their labels, in batches."""
 
     def __init__(self, images: Array, labels: Array, seed: int | None = None) -> None:
         self.images = images
@@ -27,14 +27,14 @@ class DataSet:
 
     @property
     def num_examples(self) -> int:
-        """How many there are."""
+        """The number of images."""
         return len(self.images)
 
     def next_batch(
         self, batch_size: int, fake_data: bool = False, shuffle: bool = True
     ) -> tuple[Array, Array]:
-        """The next pictures and labels; after the last it begins again, in another order."""
-        del fake_data  # made-up pictures are made when they are read
+        """Return the next images and labels; each pass over the data has another order."""
+        del fake_data  # `read_data_sets` creates fake images
         if shuffle and self._position == self.epochs_completed == 0:
             self._shuffle()
         rows: list[Array] = []
@@ -57,7 +57,7 @@ class DataSet:
 
 
 class Datasets(NamedTuple):
-    """The digits: 60,000 to train with, some of which are set aside, and 10,000 to test with."""
+    """MNIST: 60,000 images for training and validation, and 10,000 for testing."""
 
     train: DataSet
     validation: DataSet
@@ -74,30 +74,30 @@ def read_data_sets(
     seed: int | None = None,
     source_url: str = "",
 ) -> Datasets:
-    """Read the digits from a folder; they are not downloaded.
+    """Read MNIST from a directory; missing files are not downloaded.
 
     Args:
-        train_dir: the folder.
-        fake_data: make up pictures, and read nothing.
-        one_hot: labels are rows of ten numbers.
-        dtype: float32, for values from 0 to 1, or uint8, for those of the file.
-        reshape: pictures are rows of 784 numbers.
-        validation_size: how many of those to train with are set aside.
-        seed: of the order of rows.
-        source_url: where they could be had.
+        train_dir: the directory.
+        fake_data: create white images instead of reading files.
+        one_hot: whether labels have shape [n, 10] instead of [n].
+        dtype: float32 for values from 0 to 1, or uint8 for the values in the file.
+        reshape: whether images have shape [n, 784] instead of [n, 28, 28, 1].
+        validation_size: the number of training images for validation.
+        seed: the seed for the order of rows.
+        source_url: unused.
 
     Raises:
-        FileNotFoundError: a file is not there.
+        FileNotFoundError: a file is missing.
     """
     del source_url
     kind = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
 
     def part(name: str) -> tuple[Array, Array]:
-        pictures, labels = _made_up() if fake_data else _read(Path(train_dir), name)
-        pictures = pictures.reshape(-1, _SIDE * _SIDE) if reshape else pictures
+        images, labels = _fake_images() if fake_data else _read(Path(train_dir), name)
+        images = images.reshape(-1, _SIDE * _SIDE) if reshape else images
         if kind == np.float32:
-            pictures = pictures.astype(np.float32) / 255
-        return pictures, np.eye(_CLASSES)[labels] if one_hot else labels
+            images = images.astype(np.float32) / 255
+        return images, np.eye(_CLASSES)[labels] if one_hot else labels
 
     (images, labels), test = part("train"), part("t10k")
     return Datasets(
@@ -107,13 +107,13 @@ def read_data_sets(
     )
 
 
-def _made_up() -> tuple[Array, Array]:
+def _fake_images() -> tuple[Array, Array]:
     return np.full((10_000, _SIDE, _SIDE, 1), 255, np.uint8), np.zeros(10_000, np.uint8)
 
 
 def _read(folder: Path, name: str) -> tuple[Array, Array]:
-    pictures = _bytes(folder / f"{name}-images-idx3-ubyte.gz", header=16)
-    return pictures.reshape(-1, _SIDE, _SIDE, 1), _bytes(
+    images = _bytes(folder / f"{name}-images-idx3-ubyte.gz", header=16)
+    return images.reshape(-1, _SIDE, _SIDE, 1), _bytes(
         folder / f"{name}-labels-idx1-ubyte.gz", header=8
     )
 
@@ -123,7 +123,7 @@ def _bytes(file: Path, header: int) -> Array:
         content = gzip.decompress(file.read_bytes())
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{file} is not there, and --v1 does not download it; "
-            "put the four files of MNIST into this folder"
+            f"{file} is missing, and --v1 does not download it; "
+            "put the four files of MNIST into this directory"
         ) from None
     return np.frombuffer(content, np.uint8, offset=header)

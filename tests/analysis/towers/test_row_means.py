@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.towers.inputs import Scales, scales_of
-from placement_checks.graph.reading import from_live_graph, requested
+from placement_checks.graph.reading import from_live_graph, read_placement
 
 tf1 = tf.compat.v1
 ROWS = 8
@@ -23,7 +23,7 @@ def scales(loss: Callable[[Any, Any], Any], rows: int | None = ROWS) -> Scales |
         y = tf1.placeholder(tf.float32, [rows, 4], name="y")
         weights = tf1.get_variable("weights", [4])
         total = tf.identity(loss(x * weights, y) + 3.0 * tf.nn.l2_loss(weights), name="total")
-    analysis = analyse(requested(from_live_graph(graph, "program")))
+    analysis = analyse(read_placement(from_live_graph(graph, "program")))
     return scales_of(analysis, analysis.flow.number[total.op.name])
 
 

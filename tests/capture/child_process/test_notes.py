@@ -15,7 +15,7 @@ from placement_checks.capture.in_process.builder import build
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.program import Program
-from placement_checks.tf1.lazy_modules import Used
+from placement_checks.tf1.lazy_modules import UsedNames
 
 tf1 = tf.compat.v1
 
@@ -195,7 +195,7 @@ def test_what_is_kept(
     ],
 )
 def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
-    used = Used()
+    used = UsedNames()
     used.missing.extend(missing)
 
     assert list(version_1_notes(used, [])) == (
@@ -205,4 +205,4 @@ def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
 
 @pytest.mark.parametrize(("op", "number"), [("VariableV2", 1), ("VarHandleOp", 0)])
 def test_variables_that_are_references(op: str, number: int) -> None:
-    assert len(list(version_1_notes(Used(), [node_def_pb2.NodeDef(op=op)]))) == number
+    assert len(list(version_1_notes(UsedNames(), [node_def_pb2.NodeDef(op=op)]))) == number

@@ -12,7 +12,7 @@ from placement_checks.capture.in_process.builder import noting_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
-from placement_checks.tf.simulated_devices import ask_for_cpus
+from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 
 def seen(program: Any) -> BuildRecorder:
@@ -24,7 +24,7 @@ def seen(program: Any) -> BuildRecorder:
     def end(_: BuildRecorder) -> None:
         raise End
 
-    ask_for_cpus(3)
+    configure_logical_cpus(3)
     with noting_eager_code(Program("program", lambda: None), 2, end) as building:
         try:
             program()

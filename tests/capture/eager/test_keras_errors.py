@@ -14,7 +14,7 @@ from placement_checks.capture.eager.errors import EagerOnlyError, explain_keras_
 from placement_checks.capture.in_process.builder import build
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
-from placement_checks.tf.simulated_devices import ask_for_cpus
+from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 ROWS, WIDTH = 32, 3
 DATA = np.ones((ROWS, WIDTH), np.float32), np.ones((ROWS, 1), np.float32)
@@ -22,7 +22,7 @@ DATA = np.ones((ROWS, WIDTH), np.float32), np.ones((ROWS, 1), np.float32)
 
 @pytest.fixture(autouse=True)
 def devices() -> None:
-    ask_for_cpus(3)
+    configure_logical_cpus(3)
 
 
 def model(*, compiled: bool = True, built: bool = True, **options: Any) -> Any:

@@ -11,14 +11,14 @@ from support.eager_programs import loss_of, rows, updates, watched, weights
 from placement_checks.capture.eager.notes import noting_traced
 from placement_checks.capture.eager.reading import next_elements
 from placement_checks.core.strategies import Copy
-from placement_checks.tf.simulated_devices import ask_for_cpus
+from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 GPUS = ["/gpu:0", "/gpu:1"]
 
 
 @pytest.fixture(autouse=True)
 def devices() -> None:
-    ask_for_cpus(3)
+    configure_logical_cpus(3)
 
 
 def test_nothing_is_noted_of_a_graph() -> None:

@@ -13,14 +13,14 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tf.test_private_names import KERAS_2, Calls
 
 from placement_checks.tf import distribution, eager, keras, patching, sessions, workers
-from placement_checks.tf.simulated_devices import ask_for_cpus
+from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 CPUS = ["/cpu:1", "/cpu:2"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def devices() -> None:
-    ask_for_cpus(3)
+    configure_logical_cpus(3)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_every_call_of_a_traced_function_ends_in_one_method() -> None:
 
     assert [[each.numpy() for each in given] for _, given, _ in seen] == [[3.0], [3.0], [4.0]]
     function, _, captured = seen[0]
-    assert captured[0] is eager.handle_of(w)
+    assert captured[0] is eager.variable_handle(w)
     assert [each.op.type for each in function.graph.inputs] == ["Placeholder", "Placeholder"]
 
 
@@ -84,7 +84,7 @@ def test_a_function_that_makes_variables_in_its_first_call_has_a_name() -> None:
     with eager.around_calls(noting):
         step(tf.constant(1.0))
 
-    assert eager.MAKES_VARIABLES in names
+    assert eager.VARIABLE_CREATING_FUNCTION in names
 
 
 def test_the_functions_that_a_function_calls() -> None:
@@ -123,7 +123,7 @@ def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
 ) -> None:
     parts = distribution.replica_values(variable_in(mirrored))
 
-    handles = list(map(eager.handle_of, parts))
+    handles = list(map(eager.variable_handle, parts))
     assert ["CPU:1" in handles[0].device, "CPU:2" in handles[1].device] == [True, True]
     assert {handle.dtype for handle in handles} == {tf.resource}
 
@@ -163,8 +163,8 @@ def test_the_specs_of_a_value_for_each_replica(mirrored: tf.distribute.Strategy)
 
     (rows,) = step.get_concrete_function(next(iter(dataset))).structured_input_signature[0]
 
-    assert len(distribution.specs_of_replicas(rows)) == 2
-    assert not distribution.specs_of_replicas(tf.TensorSpec([2]))
+    assert len(distribution.replica_specs(rows)) == 2
+    assert not distribution.replica_specs(tf.TensorSpec([2]))
 
 
 def test_a_variable_knows_the_strategy_around_it(
@@ -173,8 +173,8 @@ def test_a_variable_knows_the_strategy_around_it(
     one = tf.distribute.OneDeviceStrategy("/cpu:1")
 
     for strategy in (mirrored, central, one):
-        assert distribution.strategy_around(variable_in(strategy)) is strategy
-    assert distribution.strategy_around(tf.Variable(1.0)) is None
+        assert distribution.variable_strategy(variable_in(strategy)) is strategy
+    assert distribution.variable_strategy(tf.Variable(1.0)) is None
 
 
 def test_keras_gives_its_variables_those_of_tensorflow() -> None:
@@ -186,7 +186,7 @@ def test_keras_gives_its_variables_those_of_tensorflow() -> None:
 
     paths = [variable.path for variable, *_ in calls.noted]
     assert paths == ([] if KERAS_2 else ["head/kernel", "head/bias"])
-    assert isinstance(keras.variable_of(layer.kernel), tf.Variable)
+    assert isinstance(keras.tensorflow_variable(layer.kernel), tf.Variable)
 
 
 def test_tapes_ask_one_function_for_the_gradient_of_an_op() -> None:
@@ -199,7 +199,7 @@ def test_tapes_ask_one_function_for_the_gradient_of_an_op() -> None:
             y = tf.tanh(x)
         return tape.gradient(y, x)
 
-    with eager.around_gradients_of_ops(calls):
+    with eager.around_op_gradients(calls):
         gradient()
     gradient()
 
@@ -254,11 +254,11 @@ def test_the_next_element_of_an_iterator_by_its_resource() -> None:
     iterator = iter(tf.data.Dataset.from_tensor_slices([5, 6]))
     resource = tf.nest.flatten(iterator, expand_composites=True)[0]
 
-    values = [eager.next_of(resource, [tf.int32], [[]])[0].numpy() for _ in range(2)]
+    values = [eager.next_element(resource, [tf.int32], [[]])[0].numpy() for _ in range(2)]
 
     assert values == [5, 6]
     with pytest.raises(tf.errors.OutOfRangeError):
-        eager.next_of(resource, [tf.int32], [[]])
+        eager.next_element(resource, [tf.int32], [[]])
 
 
 @pytest.mark.parametrize("is_traced", [False, True])
@@ -276,7 +276,7 @@ def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool
 
         return device
 
-    through = eager.SCOPES_THROUGH | {contextlib.__name__, *sessions.ASKED_THROUGH}
+    through = eager.DEVICE_SCOPE_MODULES | {contextlib.__name__, *sessions.DEVICE_QUERY_MODULES}
 
     def scope() -> Any:
         with tf.device("/cpu:1"):
@@ -313,13 +313,13 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
             assert worker_device == "/job:worker/task:1"
-            workers.make_local(extended, host)
+            workers.use_host_as_worker(extended, host)
             return original(extended, resolver, "")
 
         return devices
 
     with (
-        workers.around_start_of_worker(instead(calls, "configure"), instead(calls, "serve")),
+        workers.around_worker_start(instead(calls, "configure"), instead(calls, "serve")),
         workers.around_worker_strategies(starting, on_host, beginning, instead(calls, "watch")),
     ):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver("worker", 1, worker=2))
@@ -337,7 +337,7 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     assert strategy.extended.worker_devices == (f"{host}/device:CPU:0",)
     with strategy.scope():
         assert eager.eager_device() == ""
-    assert distribution.name_of_strategy(strategy) == "MultiWorkerMirroredStrategy"
+    assert distribution.strategy_name(strategy) == "MultiWorkerMirroredStrategy"
 
 
 def test_collectives_are_made_by_functions_with_a_size() -> None:
@@ -355,7 +355,7 @@ def test_collectives_are_made_by_functions_with_a_size() -> None:
 def test_tf_config_is_read_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
     read = Calls()
-    with workers.around_environment(read):
+    with workers.around_tf_config(read):
         tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
 
     assert read.noted
@@ -367,8 +367,8 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
     def connecting(_: Callable[..., Any]) -> Callable[..., Any]:
         def connect(strategy: Any, coordinator_name: str) -> None:
             assert coordinator_name == "chief"
-            assert workers.resolver_of(strategy).cluster_spec().num_tasks("ps") == 3
-            workers.set_connected(strategy, 2, 3)
+            assert workers.cluster_resolver(strategy).cluster_spec().num_tasks("ps") == 3
+            workers.set_cluster_size(strategy, 2, 3)
 
         return connect
 
@@ -377,7 +377,7 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
 
     def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
-            return workers.schedule(cluster, function, args, kwargs)
+            return workers.make_closure(cluster, function, args, kwargs)
 
         return schedule
 
@@ -398,13 +398,13 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
 
 def test_whether_the_eager_runtime_has_begun() -> None:
     tf.constant(1.0) + 1.0
-    assert workers.has_begun()
+    assert workers.has_eager_runtime_started()
 
 
 @pytest.mark.skipif(not KERAS_2, reason="Keras 3 trains in functions alone")
 def test_keras_2_trains_in_a_graph_by_methods_of_one_class() -> None:
     trained: list[str] = []
-    with keras.around_training_in_graphs(instead(trained, "fit")), tf.Graph().as_default():
+    with keras.around_keras_graph_training(instead(trained, "fit")), tf.Graph().as_default():
         model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         model.fit([[1.0]], [[1.0]])

@@ -178,7 +178,7 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
         ]
 
     with (
-        sessions.around_listed_devices(four_gpus),
+        sessions.around_device_list(four_gpus),
         sessions.around_context({"list_physical_devices": one_gpu}),
         fake_gpu_count(2),
     ):

@@ -1,4 +1,4 @@
-"""Functions of ``tf.contrib`` that are nowhere else."""
+"""Functions of ``tf.contrib`` that TensorFlow 2 lacks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placement_checks.tf1.shims import functions, jit
-from placement_checks.tf1.shims.load_balancing import (
-    GreedyLoadBalancingStrategy,
-    byte_size_load_fn,
-)
+from placement_checks.tf1.shims import functions
+from placement_checks.tf1.shims.functions import GreedyLoadBalancingStrategy, byte_size_load_fn
 
 tf1 = tf.compat.v1
 
@@ -53,8 +50,8 @@ def test_modes() -> None:
     assert functions.ModeKeys.INFER == "infer"
 
 
-def test_no_op_tells_how_much_memory_is_in_use() -> None:
-    with pytest.raises(tf.errors.NotFoundError, match="how much memory is in use"):
+def test_no_op_measures_memory() -> None:
+    with pytest.raises(tf.errors.NotFoundError, match="no ops that measure memory use"):
         functions.no_memory_statistics()
 
 
@@ -97,7 +94,7 @@ def test_the_loss_of_sequences_by_another_function() -> None:
 
 
 def test_the_scope_of_xla() -> None:
-    with jit.experimental_jit_scope():
+    with functions.experimental_jit_scope():
         op = tf.constant(1.0).op
 
     assert op.get_attr("_XlaCompile")

@@ -1,4 +1,4 @@
-"""Named values, as `tf.contrib.training.HParams` had them."""
+"""Named values, as in `tf.contrib.training.HParams`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digits, as ``tensorflow.examples.tutorials.mnist.input_data`` read them."""
+"""MNIST is read as in ``tensorflow.examples.tutorials.mnist.input_data``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = {"train": 20, "t10k": 5}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Each picture is full of its number; its label is that number's last digit."""
+    """All pixels of an image have its number; its label is the last digit of that number."""
     for name, rows in ROWS.items():
         pictures = np.repeat(np.arange(rows, dtype=np.uint8), 784)
         labels = np.arange(rows, dtype=np.uint8) % 10
@@ -71,7 +71,7 @@ def test_batches_in_order() -> None:
     ]
 
 
-def test_made_up_ones() -> None:
+def test_fake_images() -> None:
     digits = read_data_sets("/no/such/folder", fake_data=True, one_hot=True)
 
     images, labels = digits.train.next_batch(100, fake_data=True)
@@ -84,6 +84,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_data_sets(str(tmp_path))
 
     assert str(error.value) == (
-        f"{tmp_path}/train-images-idx3-ubyte.gz is not there, and --v1 does not download it; "
-        "put the four files of MNIST into this folder"
+        f"{tmp_path}/train-images-idx3-ubyte.gz is missing, and --v1 does not download it; "
+        "put the four files of MNIST into this directory"
     )

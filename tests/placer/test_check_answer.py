@@ -1,4 +1,4 @@
-"""An answer that cannot be the placer's is no placement."""
+"""An answer that contradicts the request is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placement_checks import PlacementError, place
 from placement_checks.placer import placing
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.protocol import Failed, GraphRefused
-from placement_checks.placer.worker.session import Session
+from placement_checks.placer.worker.session import LocalSession
 
 HOST = "/job:localhost/replica:0/task:0/device:"
 
@@ -25,18 +25,18 @@ def build() -> None:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, placed: dict[str, str]) -> None:
-    """Let this be the answer to whatever is asked."""
+    """Replace the answer of the placer."""
 
     class Answers(PlacerProcess):
         @contextlib.contextmanager
-        def asked(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
+        def send(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
             yield lambda: {name: HOST + device for name, device in placed.items()}
 
     monkeypatch.setattr(placing, "phantom", Answers("phantom", {}))
 
 
 @pytest.mark.parametrize(
-    ("placed", "said"),
+    ("placed", "message"),
     [
         ({"x": "GPU:0", "unpinned": "GPU:1"}, f"'x' asks for {HOST}GPU:1 and is on {HOST}GPU:0"),
         (
@@ -47,19 +47,21 @@ def answer(monkeypatch: pytest.MonkeyPatch, placed: dict[str, str]) -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_the_request_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, placed: dict[str, str], said: str
+    monkeypatch: pytest.MonkeyPatch, placed: dict[str, str], message: str
 ) -> None:
     answer(monkeypatch, placed)
 
     with pytest.raises(PlacementError) as caught:
         place(build)
 
-    assert caught.value.message == (f"the placer's answer for 1 of 2 ops cannot be right: {said}")
-    assert caught.value.fix == ("report this graph: one that was not placed in full is not judged")
+    assert caught.value.message == f"the placer's answer for 1 of 2 ops cannot be right: {message}"
+    assert caught.value.fix == (
+        "report this graph as a bug: rules do not judge a graph with a wrong placement"
+    )
 
 
 def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() -> None:
-    """As the strategies of TensorFlow name theirs."""
+    """Strategies of TensorFlow name their devices like this."""
 
     def build_some() -> None:
         with tf.device("/replica:0/task:0/device:GPU:1"):
@@ -78,16 +80,18 @@ def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatc
     assert place(build, soft=True).ops["x"].fallback_reason
 
 
-def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> bytes:
-    """What is kept of what a local session prints; a real one would settle this process's devices.
+def in_a_session(monkeypatch: pytest.MonkeyPatch, output: bytes | Exception) -> bytes:
+    """The placer's log from the output of a fake local session.
+
+    A real session would fix this process's devices.
 
     It is compared with real ones where each node is looked at (`test_oracle`).
     """
 
     class Stands:
         def __init__(self, **_: object) -> None:
-            if isinstance(said, Exception):
-                raise said
+            if isinstance(output, Exception):
+                raise output
 
         def __enter__(self) -> Stands:
             return self
@@ -96,14 +100,14 @@ def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> by
             pass
 
         def run(self, _probe: object) -> None:
-            assert isinstance(said, bytes)
-            os.write(1, said)
+            assert isinstance(output, bytes)
+            os.write(1, output)
 
     monkeypatch.setattr(tf.compat.v1, "Session", Stands)
     with tf.Graph().as_default() as graph, tf.device(HOST + "CPU:0"):
         tf.ones([2, 2], name="x")
     data = graph.as_graph_def().SerializeToString()
-    with Session().placed(data, [], [["localhost", 0, [["CPU", 1]]]], False, 1.0) as log:
+    with LocalSession().place(data, [], [["localhost", 0, [["CPU", 1]]]], False, 1.0) as log:
         return log
 
 
@@ -121,7 +125,7 @@ def test_a_gpu_without_memory_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) 
         in_a_session(monkeypatch, full)
 
 
-def test_what_the_placer_says_in_a_session_is_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_session_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     no_kernel = tf.errors.InvalidArgumentError(None, None, "no kernel for x")
 
     with pytest.raises(GraphRefused, match="no kernel for x"):

@@ -1,4 +1,4 @@
-"""Names and modules that are there for a while."""
+"""Names and modules are added and removed again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from types import ModuleType
 
 import pytest
 
-from placement_checks.tf1.lazy_modules import OnDemand, added, alias, attribute_of, other_modules
+from placement_checks.tf1.lazy_modules import (
+    LazyModule,
+    add_names,
+    attribute_of,
+    lazy_alias,
+    replace_modules,
+)
 
 
 def test_names_are_added_where_they_are_missing() -> None:
     module = ModuleType("module")
     vars(module)["a"] = 1
 
-    with added(module, {"a": 2, "b": 3}):
+    with add_names(module, {"a": 2, "b": 3}):
         assert (vars(module)["a"], vars(module)["b"]) == (1, 3)
-        del vars(module)["b"]  # by whom it may concern
+        del vars(module)["b"]  # by other code
 
     assert (vars(module)["a"], "b" in vars(module)) == (1, False)
 
@@ -24,7 +30,7 @@ def test_names_are_added_where_they_are_missing() -> None:
 def test_other_modules_of_a_name() -> None:
     before = sys.modules["textwrap"] if "textwrap" in sys.modules else __import__("textwrap")
 
-    with other_modules(lambda name: name == "textwrap"):
+    with replace_modules(lambda name: name == "textwrap"):
         assert "textwrap" not in sys.modules
         sys.modules["textwrap"] = ModuleType("textwrap")
 
@@ -45,7 +51,7 @@ def test_a_module_on_demand() -> None:
         asked.append(name)
         return name.upper()
 
-    module = OnDemand("made", find, lambda: ["a", "_b"])
+    module = LazyModule("made", find, lambda: ["a", "_b"])
 
     assert module.a == "A"
     assert vars(module)["__path__"] == []
@@ -57,7 +63,7 @@ def test_a_module_on_demand() -> None:
 
 
 def test_another_name_for_a_module() -> None:
-    other = alias("other", lambda: sys)
+    other = lazy_alias("other", lambda: sys)
 
     assert other.version is sys.version
     assert "version" in dir(other)

@@ -1,4 +1,4 @@
-"""Sequences are decoded as by ``tf.contrib.seq2seq``."""
+"""Sequences are decoded as in ``tf.contrib.seq2seq``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.tf1 import renamed
-from placement_checks.tf1.shims import decoders, decoding_helpers
+from placement_checks.tf1.shims import seq2seq
 
 tf1 = tf.compat.v1
 ROWS = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
@@ -27,13 +27,13 @@ def values(*tensors: Any) -> Any:
 
 
 @pytest.mark.parametrize("time_major", [False, True])
-def test_given_sequences_give_what_an_rnn_gives(time_major: bool) -> None:
+def test_given_sequences_are_decoded_like_an_rnn(time_major: bool) -> None:
     cell = renamed.cells().BasicLSTMCell(5)
     rows = np.moveaxis(ROWS, 1, 0) if time_major else ROWS
-    helper = decoding_helpers.TrainingHelper(tf.constant(rows), LENGTHS, time_major)
-    decoder = decoders.BasicDecoder(cell, helper, cell.zero_state(3, tf.float32))
+    helper = seq2seq.TrainingHelper(tf.constant(rows), LENGTHS, time_major)
+    decoder = seq2seq.BasicDecoder(cell, helper, cell.zero_state(3, tf.float32))
 
-    outputs, state, lengths = decoders.dynamic_decode(
+    outputs, state, lengths = seq2seq.dynamic_decode(
         decoder, output_time_major=time_major, impute_finished=True
     )
     expected, expected_state = tf1.nn.dynamic_rnn(
@@ -52,11 +52,11 @@ def test_given_sequences_give_what_an_rnn_gives(time_major: bool) -> None:
 
 def test_a_layer_on_the_outputs_and_gradients() -> None:
     cell = renamed.cells().GRUCell(5)
-    helper = decoding_helpers.TrainingHelper(tf.constant(ROWS), LENGTHS)
+    helper = seq2seq.TrainingHelper(tf.constant(ROWS), LENGTHS)
     layer = renamed.layers().Dense(7, use_bias=False)
-    decoder = decoders.BasicDecoder(cell, helper, cell.zero_state(3, tf.float32), layer)
+    decoder = seq2seq.BasicDecoder(cell, helper, cell.zero_state(3, tf.float32), layer)
 
-    outputs, _, _ = decoders.dynamic_decode(decoder)
+    outputs, _, _ = seq2seq.dynamic_decode(decoder)
     variables = tf1.trainable_variables()
     gradients = tf1.gradients(outputs.rnn_output, variables)
 
@@ -67,7 +67,7 @@ def test_a_layer_on_the_outputs_and_gradients() -> None:
 
 
 class Counting:
-    """A cell whose likeliest class is the one after its input."""
+    """A cell that predicts the class after its input."""
 
     output_size = 6
 
@@ -78,15 +78,13 @@ class Counting:
 Start = Callable[..., Any]
 
 
-@pytest.mark.parametrize(
-    "helper", [decoding_helpers.GreedyEmbeddingHelper, decoding_helpers.SampleEmbeddingHelper]
-)
+@pytest.mark.parametrize("helper", [seq2seq.GreedyEmbeddingHelper, seq2seq.SampleEmbeddingHelper])
 def test_outputs_are_read_until_the_last_class(helper: Start) -> None:
-    embedding = tf.eye(6) * 100  # whose largest is drawn for certain
+    embedding = tf.eye(6) * 100  # large enough to be sampled always
     start = helper(embedding, [0, 2], 4)
-    decoder = decoders.BasicDecoder(Counting(), start, tf.zeros([2, 1]))
+    decoder = seq2seq.BasicDecoder(Counting(), start, tf.zeros([2, 1]))
 
-    outputs, state, lengths = decoders.dynamic_decode(decoder, impute_finished=True)
+    outputs, state, lengths = seq2seq.dynamic_decode(decoder, impute_finished=True)
     ids, state, lengths = values(outputs.sample_id, state, lengths)
 
     assert ids.tolist() == [[1, 2, 3, 4], [3, 4, 0, 0]]
@@ -96,10 +94,10 @@ def test_outputs_are_read_until_the_last_class(helper: Start) -> None:
 
 @pytest.mark.parametrize("most", [0, 2])
 def test_no_more_steps_than_allowed(most: int) -> None:
-    start = decoding_helpers.GreedyEmbeddingHelper(lambda ids: tf.one_hot(ids, 6), [0, 1], 5)
-    decoder = decoders.BasicDecoder(Counting(), start, tf.zeros([2, 1]))
+    start = seq2seq.GreedyEmbeddingHelper(lambda ids: tf.one_hot(ids, 6), [0, 1], 5)
+    decoder = seq2seq.BasicDecoder(Counting(), start, tf.zeros([2, 1]))
 
-    outputs, _, lengths = decoders.dynamic_decode(decoder, maximum_iterations=most)
+    outputs, _, lengths = seq2seq.dynamic_decode(decoder, maximum_iterations=most)
     ids, lengths = values(outputs.sample_id, lengths)
 
     assert ids.tolist() == [[1, 2], [2, 3]][:2] if most else ids.shape == (2, 0)
@@ -107,7 +105,7 @@ def test_no_more_steps_than_allowed(most: int) -> None:
 
 
 def test_a_temperature_flattens_the_chances() -> None:
-    helper = decoding_helpers.SampleEmbeddingHelper(tf.eye(2), [0] * 400, 9, 1000.0, seed=1)
+    helper = seq2seq.SampleEmbeddingHelper(tf.eye(2), [0] * 400, 9, 1000.0, seed=1)
 
     (drawn,) = values(helper.sample(0, tf.constant([[100.0, 0.0]] * 400), None))
 
@@ -115,7 +113,7 @@ def test_a_temperature_flattens_the_chances() -> None:
 
 
 def test_a_decoder_of_the_programs_own() -> None:
-    class Mine(decoders.Decoder):
+    class Mine(seq2seq.Decoder):
         batch_size = 2
         output_size = tf.TensorShape([])
         output_dtype = tf.int32
@@ -134,7 +132,7 @@ def test_a_decoder_of_the_programs_own() -> None:
         ) -> tuple[Any, Any]:
             return outputs * 10, final_state
 
-    outputs, state, lengths = decoders.dynamic_decode(Mine(), output_time_major=True)
+    outputs, state, lengths = seq2seq.dynamic_decode(Mine(), output_time_major=True)
 
     made, state, lengths = values(outputs, state, lengths)
     assert made.tolist() == [[10, 10], [30, 30], [60, 60]]
@@ -143,7 +141,7 @@ def test_a_decoder_of_the_programs_own() -> None:
 
 def test_rows_for_a_beam() -> None:
     rows = tf1.placeholder(tf.float32, [None, 2])
-    made = decoders.tile_batch((tf.constant([[1], [2]]), rows), 2)
+    made = seq2seq.tile_batch((tf.constant([[1], [2]]), rows), 2)
 
     assert values(made[0])[0].tolist() == [[1], [1], [2], [2]]
     assert made[0].shape.as_list() == [4, 1]

@@ -1,4 +1,4 @@
-"""A run trains if it updates a trainable variable; nothing else does."""
+"""A session run trains if and only if it updates a trainable variable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.graph.gradients import GradientNotes, record_gradients
-from placement_checks.graph.train_step import GraphRuns, Run, trainable_variables
+from placement_checks.graph.train_step import RunAnalyzer, RunEffect, trainable_variables
 
 tf1 = tf.compat.v1
 
@@ -22,14 +22,16 @@ def graph() -> Iterator[tf.Graph]:
         yield graph
 
 
-def run_of(graph: tf.Graph, make: Callable[[Any, Any], Any], *, resource: bool = True) -> Run:
-    """The run of what ``make`` returns for a trainable variable and a loss of it."""
+def run_of(
+    graph: tf.Graph, make: Callable[[Any, Any], Any], *, resource: bool = True
+) -> RunEffect:
+    """A run of the op that ``make`` creates, given a trainable variable and a loss."""
     with record_gradients() as notes:
         variable = tf1.get_variable(NAME, [3], use_resource=resource)
         loss = tf.reduce_sum(variable * [1.0, 2.0, 3.0])
         made = make(variable, loss)
     op = getattr(made, "op", made)
-    return GraphRuns(graph, notes.get(graph, GradientNotes())).run_of([op])
+    return RunAnalyzer(graph, notes.get(graph, GradientNotes())).run_of([op])
 
 
 def by_hand(variable: Any, loss: Any) -> Any:
@@ -67,7 +69,7 @@ def behind_a_handle_that_is_passed_on(variable: Any, loss: Any) -> Any:
 
 
 TRAINS: dict[str, Callable[[Any, Any], Any]] = {
-    "optimiser": lambda _, loss: tf1.train.AdamOptimizer(0.1).minimize(loss),
+    "optimizer": lambda _, loss: tf1.train.AdamOptimizer(0.1).minimize(loss),
     "behind a control edge": lambda _, loss: tf.group(
         tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
     ),
@@ -81,15 +83,15 @@ TRAINS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("make", TRAINS.values(), ids=list(TRAINS))
-def test_what_learns_trains(graph: tf.Graph, make: Callable[[Any, Any], Any]) -> None:
+def test_updates_by_gradients_train(graph: tf.Graph, make: Callable[[Any, Any], Any]) -> None:
     run = run_of(graph, make)
 
     assert run.updates
     assert run.changes
 
 
-@pytest.mark.parametrize("name", ["optimiser", "by hand", "subtracted by hand", "rows added"])
-def test_so_does_what_learns_by_reference(graph: tf.Graph, name: str) -> None:
+@pytest.mark.parametrize("name", ["optimizer", "by hand", "subtracted by hand", "rows added"])
+def test_updates_of_ref_variables_train(graph: tf.Graph, name: str) -> None:
     assert run_of(graph, TRAINS[name], resource=False).updates
 
 
@@ -104,8 +106,8 @@ def of_another_network(variable: Any, loss: Any) -> Any:
 
 
 DOES_NOT: dict[str, Callable[[Any, Any], Any]] = {
-    "initialiser": lambda *_: tf1.global_variables_initializer(),
-    "initialiser beside gradients": lambda v, loss: (
+    "initializer": lambda *_: tf1.global_variables_initializer(),
+    "initializer without gradients": lambda v, loss: (
         tf1.gradients(loss, v),
         tf1.global_variables_initializer(),
     )[1],
@@ -121,7 +123,7 @@ DOES_NOT: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("make", DOES_NOT.values(), ids=list(DOES_NOT))
-def test_what_does_not_learn_does_not(graph: tf.Graph, make: Callable[[Any, Any], Any]) -> None:
+def test_other_updates_do_not_train(graph: tf.Graph, make: Callable[[Any, Any], Any]) -> None:
     def op(variable: Any, loss: Any) -> Any:
         made = make(variable, loss)
         return graph.get_operation_by_name(made) if isinstance(made, str) else made
@@ -133,27 +135,27 @@ def test_what_does_not_learn_does_not(graph: tf.Graph, make: Callable[[Any, Any]
 
 
 def test_a_loss_is_only_read(graph: tf.Graph) -> None:
-    assert run_of(graph, lambda _, loss: loss) == Run(frozenset(), changes=False, reads=True)
+    assert run_of(graph, lambda _, loss: loss) == RunEffect(frozenset(), changes=False, reads=True)
 
 
-def test_what_does_without_the_model_is_no_reading_of_it(graph: tf.Graph) -> None:
-    assert run_of(graph, lambda *_: tf.constant(1.0)) == Run(
+def test_a_run_without_the_model_does_not_read_it(graph: tf.Graph) -> None:
+    assert run_of(graph, lambda *_: tf.constant(1.0)) == RunEffect(
         frozenset(), changes=False, reads=False
     )
 
 
 def test_a_run_is_looked_at_once(graph: tf.Graph) -> None:
     op = tf.identity(tf1.get_variable(NAME, [3])).op
-    runs = GraphRuns(graph, GradientNotes())
+    runs = RunAnalyzer(graph, GradientNotes())
 
     assert runs.run_of([op]) is runs.run_of([op])
 
 
-def test_an_optimiser_of_what_is_not_trainable_is_none(graph: tf.Graph) -> None:
+def test_an_optimizer_of_other_variables_is_ignored(graph: tf.Graph) -> None:
     w = tf1.get_variable(NAME, [3], trainable=False, use_resource=True)
     tf1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w), var_list=[w])
 
-    assert not GraphRuns(graph, GradientNotes()).optimizer_ops()
+    assert not RunAnalyzer(graph, GradientNotes()).optimizer_ops()
 
 
 def test_every_copy_of_a_variable_is_trainable(graph: tf.Graph) -> None:
@@ -166,7 +168,7 @@ def test_every_copy_of_a_variable_is_trainable(graph: tf.Graph) -> None:
 def test_a_graph_that_has_grown_is_looked_at_again(graph: tf.Graph) -> None:
     w = tf1.get_variable(NAME, [3], use_resource=True)
     read = tf.identity(w)
-    runs = GraphRuns(graph, GradientNotes())
+    runs = RunAnalyzer(graph, GradientNotes())
     assert runs.run_of([read.op]).reads
     assert not runs.optimizer_ops()
 

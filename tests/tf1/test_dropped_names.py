@@ -1,4 +1,4 @@
-"""What numpy and Python have dropped is there in the block."""
+"""Names that numpy and Python removed exist in the block."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placement_checks.tf1.renamed import old_names
+from placement_checks.tf1.renamed import dropped_names
 
 Run = Callable[[str], dict[str, Any]]
 
 
 def test_names_of_numpy() -> None:
     numpy: Any = np
-    with old_names():
+    with dropped_names():
         types = [numpy.int, numpy.float, numpy.object, numpy.str, numpy.unicode, numpy.complex]
         array = numpy.zeros(2, numpy.int)
         values = [
@@ -37,10 +37,10 @@ def test_names_of_numpy() -> None:
     assert values == [0, 6, False, [False, True], [[1], [2]], np.inf, 1]
 
 
-def test_what_is_there_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_names_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "int", "own", raising=False)
 
-    with old_names():
+    with dropped_names():
         assert vars(np)["int"] == "own"
 
     assert vars(np)["int"] == "own"
@@ -52,7 +52,7 @@ def test_names_of_python() -> None:
     python: Any = collections
     clock: Any = time
     inspecting: Any = inspect
-    with old_names():
+    with dropped_names():
         assert python.Iterable is collections.abc.Iterable
         assert python.MutableMapping is collections.abc.MutableMapping
         assert clock.clock() > 0
@@ -67,7 +67,7 @@ def test_names_of_python() -> None:
 def test_they_are_gone_afterwards() -> None:
     before = [{*vars(module)} for module in (np, collections, time, inspect, fractions)]
 
-    with pytest.raises(ZeroDivisionError), old_names():
+    with pytest.raises(ZeroDivisionError), dropped_names():
         raise ZeroDivisionError
 
     assert [{*vars(module)} for module in (np, collections, time, inspect, fractions)] == before

@@ -1,4 +1,4 @@
-"""The placer process ends whatever becomes of the process that started it, and of itself."""
+"""The placer process ends, however the process ends that started it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import BinaryIO, cast
 
 import psutil
 import pytest
-from placer.asking import answer_of
+from placer.query import answer_of
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import protocol
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.protocol import GraphRefused
 
-pytestmark = pytest.mark.one_version  # how processes end, whatever they have loaded
+pytestmark = pytest.mark.one_version  # how processes end
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy
+PATIENCE = 30.0  # seconds; the process checks every second
 
 
 def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int]:
-    """The process of a script that starts a placer, which may load a stand-in for TensorFlow.
+    """Start a script that starts a placer, maybe with a stand-in for TensorFlow.
 
     Returns:
-        The pid of the script, and the pid that it says on its first line.
+        The pid of the script, and the pid on its first line of output.
     """
     path = [str(ROOT)]
     if tensorflow:
@@ -51,7 +51,7 @@ def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int
 
 
 def stand_in(folder: Path, code: str) -> None:
-    """A package that runs ``code`` as soon as anything of TensorFlow is loaded."""
+    """A package that runs ``code`` as soon as TensorFlow is imported."""
     for module in ("", "core/framework/graph_pb2", "python/platform/build_info"):
         (folder / "tensorflow" / module).mkdir(parents=True)
         (folder / "tensorflow" / module / "__init__.py").write_text(code)
@@ -128,16 +128,16 @@ def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
 
 @contextlib.contextmanager
 def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
-    """The placer's process and its replies, while it places a graph with the code ``how``.
+    """Start a placer process that runs the code ``how`` to place a graph.
 
-    It may take no time at all, and then one second until the kernel ends it.
+    Its limit is zero, and the kernel ends it one second later.
     """
     code = (
         "import contextlib, ctypes, sys\n"
         "from placement_checks.placer.worker import main\n"
         "class StandIn:\n"
         "    @contextlib.contextmanager\n"
-        f"    def placed(self, graph, *_): {how}\n"
+        f"    def place(self, graph, *_): {how}\n"
         "main._placer, main._GRACE = lambda _kind: StandIn(), 1\n"
         f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
         "main.main()\n"
@@ -157,13 +157,13 @@ def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], B
 
 
 def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
-    """It keeps Python's lock while it hangs."""
+    """It holds Python's global lock while it hangs."""
     with placing(b"", "yield ctypes.PyDLL(None).sleep(1000)") as (process, _):
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 
 
 def test_the_time_that_an_answer_waits_for_the_parent_does_not_count() -> None:
-    log = b"log" * 100_000  # more than a pipe holds
+    log = b"log" * 100_000  # more than the size of a pipe
     with placing(log, "yield graph") as (process, replies):
         time.sleep(2)
 
@@ -184,12 +184,12 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) 
 
 
 def test_it_starts_where_the_end_of_children_is_ignored() -> None:
-    """As under some supervisors and shells; what is started inherits it."""
+    """Some supervisors and shells ignore SIGCHLD, and child processes inherit this."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     placer = PlacerProcess("phantom", {})
     try:
         placer.start()
-        time.sleep(1)  # it looks for a network of its own
+        time.sleep(1)  # it tries to create a network of its own
     finally:
         signal.signal(signal.SIGCHLD, before)
     try:
@@ -199,7 +199,7 @@ def test_it_starts_where_the_end_of_children_is_ignored() -> None:
         placer.stop()
 
 
-def test_what_a_terminal_sends_to_all_of_its_processes_does_not_reach_it() -> None:
+def test_signals_of_a_terminal_do_not_reach_it() -> None:
     placer = PlacerProcess("phantom", {})
     placer.start()
     try:
@@ -220,10 +220,8 @@ def test_it_needs_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
-    tmp_path: Path, end: signal.Signals
-) -> None:
-    """That of a graph from a file, which may keep TensorFlow busy for ever."""
+def test_shape_inference_ends_with_its_parent(tmp_path: Path, end: signal.Signals) -> None:
+    """Shape inference of a file may take TensorFlow forever."""
     parent, child = started(
         """
         import signal
@@ -242,7 +240,7 @@ def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
             print(psutil.Process().children()[0].pid, flush=True)
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        shape_inference.outputs_of(Graph())
+        shape_inference.infer_outputs(Graph())
         """,
         tmp_path,
         "import time; time.sleep(1000)",

@@ -1,4 +1,4 @@
-"""A builder may build into a graph of its own."""
+"""A builder may build into a graph that it creates itself."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def with_an_open_session() -> Any:
     return model("own")
 
 
-def beside_the_default_one() -> Any:
+def in_a_second_graph() -> Any:
     tf.constant(1.0, name="other")
     return in_graph("own")
 
@@ -80,7 +80,7 @@ def beside_the_default_one() -> Any:
         returned_graph,
         left_behind,
         with_an_open_session,
-        beside_the_default_one,
+        in_a_second_graph,
     ],
 )
 def test_its_graph_is_the_program(builder: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which of the scalars that a program reports are losses."""
+"""Losses are selected from the scalars that a program reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ tf1 = tf.compat.v1
 
 
 def test_an_accuracy_in_a_tuple_is_no_loss() -> None:
-    """It may be that of one tower, and then nothing is wrong with that."""
+    """An accuracy of a single tower is no defect."""
 
     def build() -> object:
         x = tf1.placeholder(tf.float32, [None, 1])
@@ -29,8 +29,8 @@ def test_an_accuracy_in_a_tuple_is_no_loss() -> None:
 
 
 @pytest.mark.parametrize("scaled", ["of_product", "of_quotient", "of_penalty", "of_stack"])
-def test_what_is_made_of_a_loss_before_it_is_scaled_is_one(scaled: str) -> None:
-    """The gradients are taken of the scaled loss, and the perplexity shows the other."""
+def test_a_scalar_computed_from_the_unscaled_loss_is_a_loss(scaled: str) -> None:
+    """Gradients are taken of the scaled loss; the perplexity depends on the unscaled loss."""
 
     def build() -> object:
         x = tf1.placeholder(tf.float32, [None, 1])
@@ -52,7 +52,7 @@ def test_what_is_made_of_a_loss_before_it_is_scaled_is_one(scaled: str) -> None:
 
 
 def test_the_norm_of_gradients_is_none() -> None:
-    """Though that of a learned weight of a loss is made of the loss."""
+    """The gradient of a trainable loss weight depends on the loss."""
 
     def build() -> object:
         x = tf1.placeholder(tf.float32, [None, 1])

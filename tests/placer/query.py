@@ -1,4 +1,4 @@
-"""Asks a placer process without doing anything else meanwhile."""
+"""Query a placer process, and wait for the answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from placement_checks.placer.worker.client import PlacerProcess, Request
 
 
 def answer_of(process: PlacerProcess, request: Request) -> Mapping[str, str]:
-    """The device of every node that was placed."""
-    with process.asked(request) as answer:
+    """The device of every placed node."""
+    with process.send(request) as answer:
         return answer()

@@ -1,4 +1,4 @@
-"""Each program has the behaviour of TensorFlow that it asks for, whatever was loaded before it."""
+"""Each program has the TensorFlow behavior that it requests, whatever was loaded before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from placement_checks import place
 from placement_checks.targets.importing import resolve
-from placement_checks.tf.process_state import Behaviour
+from placement_checks.tf.process_state import Behavior
 from placement_checks.verification.running import with_numbers
 
 tf1 = tf.compat.v1
@@ -30,7 +30,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file into the folder of this test or one in it; returns its target."""
+    """Write a file into the directory of this test; returns its target."""
 
     def written(path: str, text: str = "") -> str:
         file = tmp_path / path
@@ -42,9 +42,9 @@ def write(tmp_path: Path) -> Write:
 
 
 def made(target: str) -> str:
-    """The type of the variable that a target makes; nothing may be left of it in the process."""
+    """The type of the variable that a target creates; the process must be unchanged."""
     evidence = place(target)
-    assert Behaviour.now() == Behaviour()
+    assert Behavior.current() == Behavior()
     assert tf.executing_eagerly()
     return evidence.ops["v"].type
 
@@ -60,7 +60,7 @@ def test_a_file_does_not_change_what_another_builds(write: Write, order: tuple[s
     assert found == {"on.py": RESOURCE, "off.py": REF, "in_part.py": REF}
 
 
-def test_what_the_process_has_holds_for_files_that_ask_for_nothing(write: Write) -> None:
+def test_files_without_a_switch_have_the_behavior_of_the_process(write: Write) -> None:
     first = write("first.py", IMPORT + BUILD)
     second = write("second.py", IMPORT + BUILD)
     asking = write("asking.py", OFF + BUILD)
@@ -68,7 +68,7 @@ def test_what_the_process_has_holds_for_files_that_ask_for_nothing(write: Write)
 
     tf1.disable_v2_behavior()
     within = [place(target).ops["v"].type for target in (first, second, asking)]
-    Behaviour().restore()
+    Behavior().restore()
 
     assert (before, within) == ([RESOURCE], [REF, REF, REF])
     assert [made(target) for target in (first, second, asking)] == [RESOURCE, RESOURCE, REF]
@@ -82,8 +82,8 @@ def test_a_builder_that_turns_it_off_does_so_for_itself(write: Write) -> None:
     assert [made(first), made(second), made(first)] == [REF, RESOURCE, REF]
 
 
-def test_a_neighbour_that_turns_it_off_does_so_for_all_that_import_it(write: Write) -> None:
-    """Also for those that find it loaded, and where the first has turned it off already."""
+def test_a_module_that_turns_it_off_affects_all_importers(write: Write) -> None:
+    """Also if the module is loaded already, or if the program turned the behavior off first."""
     write("model.py", OFF)
     first = write("first.py", f"{OFF}import model\n{BUILD}")
     second = write("second.py", f"{IMPORT}import model\n{BUILD}")
@@ -92,7 +92,7 @@ def test_a_neighbour_that_turns_it_off_does_so_for_all_that_import_it(write: Wri
     assert [made(first), made(second), made(elsewhere)] == [REF, REF, RESOURCE]
 
 
-def test_a_neighbour_that_does_not_leaves_others_as_they_are(write: Write) -> None:
+def test_a_module_without_a_switch_affects_nothing(write: Write) -> None:
     write("model.py", "RATE = 0.1")
     first = write("first.py", f"{OFF}import model\n{BUILD}")
     second = write("second.py", f"import model\n{EAGER}{BUILD}")
@@ -100,14 +100,14 @@ def test_a_neighbour_that_does_not_leaves_others_as_they_are(write: Write) -> No
     assert [made(first), made(second)] == [REF, RESOURCE]
 
 
-def test_a_neighbour_that_is_imported_late(write: Write) -> None:
+def test_a_module_that_is_imported_late(write: Write) -> None:
     write("model.py", OFF)
     late = write("late.py", IMPORT + BUILD.replace("    return", "    import model\n    return"))
 
     assert [made(late), made(late)] == [REF, REF]
 
 
-def test_modules_set_the_behaviour_as_files_do(
+def test_modules_set_the_behavior_as_files_do(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -117,7 +117,7 @@ def test_modules_set_the_behaviour_as_files_do(
     assert [made(f"{name}_module:build") for name in ("turned_off", "left_on")] == [REF, RESOURCE]
 
 
-def test_modules_of_a_package_share_what_one_of_them_turns_off(
+def test_modules_of_a_package_share_a_disabled_behavior(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +128,7 @@ def test_modules_of_a_package_share_what_one_of_them_turns_off(
     assert [made(f"turned_off.{name}:build") for name in ("towers", "single")] == [REF, REF]
 
 
-def test_in_a_graph_of_the_callers(write: Write) -> None:
+def test_in_a_graph_of_the_caller(write: Write) -> None:
     target = write("off.py", OFF + BUILD)
 
     with tf.Graph().as_default():
@@ -177,4 +177,4 @@ def batch(rng, n):
     assert measured
     assert measured.trajectory
     assert not measured.saved
-    assert Behaviour.now() == Behaviour()
+    assert Behavior.current() == Behavior()
