@@ -44,7 +44,8 @@ def test_of_many_train_ops_three_are_named() -> None:
     )
 
     assert analyse(graph).updates.unknown.startswith(
-        "the graph has 4 train ops, train_a, train_b and train_c, and it is not known"
+        "the graph has 4 train ops, and it is unknown which of them one step runs: train_a, "
+        "train_b, train_c and 1 more;"
     )
 
 

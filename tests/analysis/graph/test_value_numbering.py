@@ -19,7 +19,7 @@ def are_equal(
 ) -> bool:
     graph = placement(*ops, **more)
     equal = EqualTensors(graph, DataFlow(graph), by_kind=by_kind)
-    one, other = map(equal.of, tensors)
+    one, other = map(equal.key, tensors)
     return one == other
 
 

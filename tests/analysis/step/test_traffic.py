@@ -7,7 +7,7 @@ from support.graphs import op
 from support.towers import gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.step.transfers import ReducedTensor, by_layer, copies, sent_tensors
+from placement_checks.analysis.step.transfers import TransferTotal, by_layer, copies, sent_tensors
 
 SHAPES = {
     **{f"tower_{i}/conv/w/read": (100,) for i in (0, 1)},
@@ -34,10 +34,10 @@ def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
     }
     (layer,) = by_layer(sent_tensors(graph, copies(graph)))
     assert layer.layer == "conv"
-    assert layer.total == ReducedTensor(4, 1600, 0)
+    assert layer.total == TransferTotal(4, 1600, 0)
     assert layer.phases == {
-        "forward": ReducedTensor(2, 800, 0),
-        "average": ReducedTensor(2, 800, 0),
+        "forward": TransferTotal(2, 800, 0),
+        "average": TransferTotal(2, 800, 0),
     }
     assert layer.largest.tensor == "tower_0/conv/w/read:0"
 
@@ -84,7 +84,7 @@ def test_inputs_of_no_layer_are_their_own() -> None:
     assert told(graph)["batch:0 > /device:GPU:1"] == ("input", "", 1)
     layers = by_layer(sent_tensors(graph, copies(graph)))
     assert [each.layer for each in layers] == ["", "w"]  # w is of unknown size, and so the last
-    assert layers[1].total == ReducedTensor(4, 0, 4)
+    assert layers[1].total == TransferTotal(4, 0, 4)
 
 
 def test_layers_come_by_what_they_send_and_then_by_copies() -> None:

@@ -14,7 +14,7 @@ from placement_checks.analysis.towers.analysis import analyse
 def losses(*ops: Op, of: Sequence[str], **more: Any) -> tuple[list[list[str]], bool]:
     """The losses of each tower by name, and whether they are the parts of one."""
     analysis = analyse(program(*ops, step={"objectives": of}, **more))
-    names = [[analysis.flow.names[op] for op in of_tower] for of_tower in analysis.losses.of]
+    names = [[analysis.flow.names[op] for op in of_tower] for of_tower in analysis.losses.by_tower]
     return names, analysis.losses.joint
 
 

@@ -9,14 +9,14 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.towers.inputs import Scales, scales_of
+from placement_checks.analysis.towers.inputs import LossScales, loss_scales
 from placement_checks.graph.reading import from_live_graph, requested
 
 tf1 = tf.compat.v1
 ROWS = 8
 
 
-def scales(loss: Callable[[Any, Any], Any], rows: int | None = ROWS) -> Scales | None:
+def scales(loss: Callable[[Any, Any], Any], rows: int | None = ROWS) -> LossScales | None:
     """Those of a loss of x (rows, 4) and y (rows, 4), beside a weight penalty."""
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [rows, 4], name="x")
@@ -24,7 +24,7 @@ def scales(loss: Callable[[Any, Any], Any], rows: int | None = ROWS) -> Scales |
         weights = tf1.get_variable("weights", [4])
         total = tf.identity(loss(x * weights, y) + 3.0 * tf.nn.l2_loss(weights), name="total")
     analysis = analyse(requested(from_live_graph(graph, "program")))
-    return scales_of(analysis, analysis.flow.number[total.op.name])
+    return loss_scales(analysis, analysis.flow.number[total.op.name])
 
 
 def squared(x: Any, y: Any) -> Any:
@@ -42,7 +42,7 @@ def squared(x: Any, y: Any) -> Any:
     ],
 )
 def test_means_are_divided_by_nothing_else(loss: Callable[[Any, Any], Any]) -> None:
-    assert scales(loss) == Scales([], [])
+    assert scales(loss) == LossScales([], [])
 
 
 @pytest.mark.parametrize("rows", [ROWS, None])
@@ -53,12 +53,12 @@ def test_what_sums_are_divided_by(rows: int | None) -> None:
     def written_down(x: Any, y: Any) -> Any:
         return tf.math.divide(tf.reduce_sum(squared(x, y)), tf.constant(8.0, name="eight"))
 
-    assert scales(of_library, rows) == Scales(["squares/num_present"], [])
-    assert scales(written_down, rows) == Scales(["eight"], [])
+    assert scales(of_library, rows) == LossScales(["squares/num_present"], [])
+    assert scales(written_down, rows) == LossScales(["eight"], [])
 
 
 def test_what_a_mean_is_multiplied_by() -> None:
-    factor = Scales([], ["factor"])
+    factor = LossScales([], ["factor"])
 
     assert scales(lambda x, y: tf.constant(8.0, name="factor") * tf.reduce_mean(x - y)) == factor
     assert scales(lambda x, y: tf.reduce_mean(x - y) * tf.constant(8.0, name="factor")) == factor

@@ -10,7 +10,7 @@ import pytest
 from support.towers import gradient, host, on, program, split, variable
 
 from placement_checks import Device, Op, Placement
-from placement_checks.analysis.variables.layout import Copies, variable_layout
+from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.strategies import Copy, Strategy
 
@@ -30,7 +30,7 @@ def test_copies_that_take_one_sum_are_mirrored(count: int) -> None:
     graph = mirrored(gpus=range(count), variables=["a", "b"])
 
     groups = [{i: f"v{i}/{name}" for i in range(count)} for name in "ab"]
-    assert variable_layout(graph).mirrored == [Copies(group, {}) for group in groups]
+    assert variable_layout(graph).mirrored == [MirroredVariable(group, {}) for group in groups]
     assert str(variable_layout(graph)) == (
         f"mirrored: 2 variables, a copy on each of {count} GPUs, each applies the same sum"
     )
@@ -54,8 +54,8 @@ def own_gradient(i: int) -> Op:
 def test_of_four_copies_the_one_that_takes_its_own_gradient_is_apart(i: int) -> None:
     (group,) = variable_layout(four(own_gradient(i))).mirrored
 
-    assert group.apart == {i: f"v{i}/w"}
-    assert sorted(group.of) == [other for other in range(4) if other != i]
+    assert group.diverging == {i: f"v{i}/w"}
+    assert sorted(group.copies) == [other for other in range(4) if other != i]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_a_copy_that_takes_the_sum_of_another_weight_is_apart() -> None:
     )
 
     first, second = variable_layout(graph).mirrored
-    assert (first.of, first.apart) == ({0: "v0/a", 1: "v1/a"}, {2: "v2/a"})
-    assert second.apart == {}
-    assert variable_layout(graph).apart == {"v2/a": first}
+    assert (first.copies, first.diverging) == ({0: "v0/a", 1: "v1/a"}, {2: "v2/a"})
+    assert second.diverging == {}
+    assert variable_layout(graph).diverging == {"v2/a": first}
 
 
 @pytest.mark.parametrize("collections", [{}, {TRAINABLE: ["v0/w", "v1/w", "v2/w"]}])
@@ -102,7 +102,7 @@ def test_a_copy_that_nothing_updates_is_apart(collections: Mapping[str, Sequence
 
     (group,) = variable_layout(mirrored(train, gpus=range(3), collections=collections)).mirrored
 
-    assert group == Copies({0: "v0/w", 2: "v2/w"}, {1: "v1/w"})
+    assert group == MirroredVariable({0: "v0/w", 2: "v2/w"}, {1: "v1/w"})
 
 
 def test_copies_without_the_gradients_of_a_tower_are_mirrored() -> None:
@@ -115,7 +115,7 @@ def test_copies_without_the_gradients_of_a_tower_are_mirrored() -> None:
 def test_variables_of_another_form_are_no_copies() -> None:
     graph = mirrored(variables=["a", "b"], shapes={"v0/a": (2,), "v1/a": (3,)})
 
-    assert [group.of for group in variable_layout(graph).mirrored] == [{0: "v0/b", 1: "v1/b"}]
+    assert [group.copies for group in variable_layout(graph).mirrored] == [{0: "v0/b", 1: "v1/b"}]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_variables_of_another_form_are_no_copies() -> None:
 def test_the_way_in_which_one_sum_comes_to_the_copies_does_not_matter(
     ops: Sequence[Op], more: Mapping[str, Any]
 ) -> None:
-    assert [group.of for group in variable_layout(mirrored(*ops, **more)).mirrored] == [
+    assert [group.copies for group in variable_layout(mirrored(*ops, **more)).mirrored] == [
         {0: "v0/w", 1: "v1/w"}
     ]
 

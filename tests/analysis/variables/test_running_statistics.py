@@ -97,7 +97,7 @@ def test_the_only_tower_whose_updates_run(
 ) -> None:
     graph = normalised(runs=runs, count=count)
 
-    only = statistics(graph).only_tower(analyse(graph).updates.steps, statistics(graph).updates)
+    only = statistics(graph).only_tower(statistics(graph).updates)
 
     assert only == tower
 
@@ -105,8 +105,7 @@ def test_the_only_tower_whose_updates_run(
 def test_the_one_tower_there_is_is_not_the_only_one_of_several() -> None:
     graph = normalised(runs=[0], count=1)
 
-    steps = analyse(graph).updates.steps
-    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+    assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
 @pytest.mark.parametrize("runs", ["^tower_0/update", "^tower_0/update ^second"])
@@ -118,8 +117,7 @@ def test_a_part_of_a_towers_updates_is_no_whole_set(runs: str) -> None:
         host("train", "NoOp", "^update/w", *runs.split()),
     )
 
-    steps = analyse(graph).updates.steps
-    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+    assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
 def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
@@ -130,8 +128,7 @@ def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
         runs=[0],
     )
 
-    steps = analyse(graph).updates.steps
-    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+    assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +153,7 @@ def test_the_group_apart_from_the_step_that_runs_the_updates(
 ) -> None:
     graph = normalised(*ops)
 
-    found = statistics(graph).group_apart(statistics(graph).updates)
+    found = statistics(graph).group_outside_step(statistics(graph).updates)
 
     assert (None if found is None else analyse(graph).flow.names[found]) == named
 
@@ -168,4 +165,4 @@ def test_the_group_apart_from_the_step_that_runs_the_updates(
 def test_whether_each_towers_updates_are_in_a_group(ops: Sequence[Op], each: bool) -> None:
     graph = normalised(*ops, runs=[1])
 
-    assert statistics(graph).each_in_a_group(statistics(graph).updates) == each
+    assert statistics(graph).are_grouped(statistics(graph).updates) == each
