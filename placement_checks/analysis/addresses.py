@@ -162,7 +162,7 @@ class Addresses:
     def _assign_remaining(self) -> None:
         """Assign ops without a part, such as constants, to the part of an op that uses them.
 
-        If the users have different layers or towers, the op has none.
+        An op with users of different layers or towers gets neither.
         """
         follows_user = bytearray(len(self.layers))
         for op in range(len(self.layers) - 1, -1, -1):

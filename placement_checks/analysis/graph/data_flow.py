@@ -1,4 +1,4 @@
-"""Data flow: which op uses the value of which other, and which op waits for which.
+"""Data flow: the inputs and consumers of each op, and the order of execution in a step.
 
 Ops are numbers, and sets of towers are the bits of an int, so that graphs of 100,000 ops are fast.
 """
@@ -33,9 +33,9 @@ class DataFlow:
     Attributes:
         names, types: the name and the type of each op.
         number: the number of each op, by name.
-        inputs: for each op the ops whose values it computes with, in the order of its inputs. A
-            call also computes with the ops of the function body. An op that only looks at the
-            shape of a value does not compute with the value.
+        inputs: for each op the producers of the values that it computes with, in order. A call
+            also computes with the ops of the function body. An op that only looks at the shape of
+            a value does not compute with the value.
         control_inputs: the ops that an op waits for without computing with their values: because
             of a control edge, or because it looks at their shape.
         callers: for each op of a function body the op that calls the function.
@@ -282,7 +282,7 @@ class DataFlow:
 
 
 class StepOrder:
-    """The ops that run in a step, and the order in which they have to run.
+    """The ops that run in a step, and their order of execution.
 
     Attributes:
         ops: the ops of the step. Each comes after the ops that it waits for, except in loops.

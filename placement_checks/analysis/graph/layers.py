@@ -33,8 +33,8 @@ class Layers(NamedTuple):
         passed_on: for each op the variable that it is, or passes on unchanged, or -1.
         constant: for each op whether it depends on constants and random numbers alone.
         depth: how many ops lead from the inputs to the first read of a variable, by the variable.
-            The deepest variable is read last. A variable that no op combines with another value
-            has no depth.
+            The deepest variable is read last. Variables that no op combines with another value
+            are left out.
     """
 
     by_op: Sequence[int]

@@ -27,7 +27,7 @@ class Update(NamedTuple):
     Attributes:
         op: the op itself.
         variable: the name of the variable.
-        values: the ops whose values the update takes, without the variable.
+        values: the inputs of the update, as ops, without the variable.
     """
 
     op: int

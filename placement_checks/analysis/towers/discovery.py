@@ -627,7 +627,7 @@ def _follow_users(
     sites: Sequence[Site | None],
     found: list[int],
 ) -> None:
-    """Assign backward ops whose forward op has no tower to the tower that uses their value.
+    """Assign backward ops without a forward op of a tower to the tower that uses their value.
 
     These ops are zeros and shapes next to a variable, and inputs of the gradient of a shared op.
     """

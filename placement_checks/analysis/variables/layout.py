@@ -1,8 +1,8 @@
 """Layouts: how the towers share each variable, found by data flow.
 
 `Layout` has the layout of each variable of the model. `Unshared` has the variables that one tower
-reads although another tower has one like it. `Accumulators` has the variables in which a tower
-adds up its results.
+reads although another tower has one like it. `Accumulators` has the variables that collect the
+results of a tower.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def variable_layout(placement: Placement) -> Layout:
 
 
 class Accumulators:
-    """The variables in which a tower adds up its results; `accumulators` finds them once.
+    """The variables that collect the results of a tower; `accumulators` finds them once.
 
     There are two kinds:
 

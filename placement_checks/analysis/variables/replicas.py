@@ -127,7 +127,7 @@ class Replicas:
         return found
 
     def _sources(self) -> Iterator[Sequence[str]]:
-        """Yield the ops whose values may differ between replicas; equal ops together."""
+        """Yield the ops with values that may differ between replicas; equal ops together."""
         flow, strategy = self._analysis.flow, self._placement.strategy
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
             if not self._is_handle(flow.names[op]):

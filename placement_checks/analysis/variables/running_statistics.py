@@ -1,10 +1,11 @@
-"""Running statistics: updates that only evaluation uses, such as those of batch normalization."""
+"""Running statistics: updates that only evaluation uses, such as in batch normalization."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyse
@@ -77,8 +78,7 @@ class Statistics:
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
-        shapes = {variable.name: variable.shape for variable in self._placement.variables}
-        if shapes[update.variable] == ():
+        if self._shapes[update.variable] == ():
             return False
         if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
             return False
@@ -132,6 +132,10 @@ class Statistics:
         """
         steps = self._analysis.updates.steps
         return all(op in self._grouped or steps[op] for op in updates)
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, Any]:
+        return {variable.name: variable.shape for variable in self._placement.variables}
 
     @cached_property
     def _no_ops(self) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The edges of a graph, against another library's graph algorithms."""
+"""The edges of a graph, compared with the graph algorithms of networkx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.core.placement import producer_of
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
-    """Ops 0..n with edges either way between them, so loops too, and some sources among them."""
+    """Ops 0..n with edges in both directions, so with loops too, and some of the ops."""
     size = draw(st.integers(1, 9))
     names = [f"op{number}" for number in range(size)]
     edge = st.tuples(st.sampled_from(["", "^"]), st.sampled_from(names), st.sampled_from([0, 1]))
@@ -35,7 +35,7 @@ def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
 
 
 def value_edges(graph: Placement) -> Any:
-    """The edges along which values pass, as a graph of another library."""
+    """The data edges, as a graph of networkx."""
     values = nx.DiGraph()
     values.add_nodes_from(graph.ops)
     values.add_edges_from(
@@ -188,7 +188,7 @@ def test_a_call_computes_with_the_ops_of_its_body() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
-def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
+def test_the_shape_of_a_value_is_a_control_input(kind: str) -> None:
     graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
     flow = DataFlow(graph)
 
@@ -197,13 +197,13 @@ def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
 
 
 def given_to(name: str, graph: Placement) -> list[str]:
-    """The ops whose values an op computes with."""
+    """The names of the inputs of an op."""
     flow = DataFlow(graph)
     return [flow.names[source] for source in flow.inputs[flow.number[name]]]
 
 
 def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
-    """What two GPUs give to collectives of these keys, for each of two variables."""
+    """Collectives of two GPUs with the given keys, for each of two variables."""
     ops, attributes, values = [], {}, {}
     for variable, key in zip("wv", keys, strict=True):
         for i in (0, 1):
@@ -233,16 +233,16 @@ def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
         ("CollectiveAllToAllV2", ""),
     ],
 )
-def test_the_members_of_a_collective_yield_what_all_of_them_give(kind: str, key: str) -> None:
-    """And nothing of another variable's, which has another key."""
+def test_each_member_of_a_collective_has_the_inputs_of_all(kind: str, key: str) -> None:
+    """Not the inputs of another variable, which has another key."""
     graph = reduced(kind, 1, 2, in_attributes=key)
 
     assert given_to("w_1", graph) == ["g/w_0", "g/w_1"]
     assert given_to("v_0", graph) == ["g/v_0", "g/v_1"]
 
 
-def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
-    """nccl_ops.reduce_sum: one op for each variable, that have no key in common."""
+def test_an_op_with_all_inputs_of_a_reduction_is_no_member_of_another() -> None:
+    """nccl_ops.reduce_sum makes one op for each variable, without a key."""
     graph = placement(
         *(op(f"g/{name}", "MatMul") for name in ("w_0", "w_1", "v_1")),
         op("w", "NcclReduce", "", "", "g/w_0", "g/w_1"),
@@ -278,7 +278,7 @@ def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
     "copy",
     ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"],
 )
-def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
+def test_writers_change_a_holder_of_state(kind: str, copy: str) -> None:
     graph = placement(
         op("state", kind),
         op("g", "MatMul"),
@@ -294,7 +294,7 @@ def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["QueueDequeueManyV2", "ReaderReadV2", "AccumulatorTakeGradient"])
-def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
+def test_an_op_that_takes_values_out_of_a_holder_writes_nothing(kind: str) -> None:
     graph = placement(
         op("queue", "FIFOQueueV2"), op("n", "Const"), op("batch", kind, "", "", "queue", "n")
     )
@@ -303,7 +303,7 @@ def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MakeIterator", "MultiDeviceIteratorInit"])
-def test_an_iterator_is_given_its_dataset(kind: str) -> None:
+def test_the_initializer_of_an_iterator_writes_its_dataset(kind: str) -> None:
     graph = placement(
         op("dataset", "TensorDataset"),
         op("iterator", "MultiDeviceIterator"),
@@ -316,11 +316,11 @@ def test_an_iterator_is_given_its_dataset(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["MakeIterator", "DeleteIterator", "InitializeTableV2", "IteratorFromStringHandleV2"]
 )
-def test_what_is_done_with_a_holder_is_none(kind: str) -> None:
+def test_an_op_on_a_holder_of_state_is_no_holder(kind: str) -> None:
     assert DataFlow(placement(op("only", kind))).state_holder(0) is None
 
 
-def test_ops_of_some_types_come_in_the_order_of_the_graph() -> None:
+def test_ops_of_some_types_are_in_the_order_of_the_graph() -> None:
     graph = placement(op("a", "Add"), op("b", "Neg"), op("c", "Sub"), op("d", "Add"))
 
     assert DataFlow(graph).having({"Sub", "Add"}.__contains__) == [0, 2, 3]
@@ -340,7 +340,7 @@ def test_a_holder_is_passed_on_by_the_first_input_alone_and_through_a_loop() -> 
     assert holders == {"v": 0, "merge": 0, "next": 0, "which": None, "x": None}
 
 
-def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
+def test_a_collective_without_a_known_input_adds_none() -> None:
     graph = placement(
         op("g", "MatMul"), op("one", "NcclAllReduce", "", "", "g"), op("other", "NcclAllReduce")
     )
@@ -349,7 +349,7 @@ def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
     assert given_to("other", graph) == ["g"]
 
 
-def test_a_path_leads_only_through_what_may_be_entered() -> None:
+def test_a_path_leads_only_through_ops_within_bounds() -> None:
     graph = placement(
         op("a", "Placeholder"),
         op("b", "Neg", "", "", "a"),
@@ -374,7 +374,7 @@ def test_a_path_leads_only_through_what_may_be_entered() -> None:
     ]
 
 
-def test_what_takes_one_of_several_values_computes_with_that_one() -> None:
+def test_an_input_from_identity_n_is_the_op_that_it_passes_on() -> None:
     flow = DataFlow(
         placement(
             op("a", "Const"),

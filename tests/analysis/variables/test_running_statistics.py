@@ -1,4 +1,4 @@
-"""The updates of statistics, and what runs them."""
+"""The updates of running statistics, and the groups that run them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placement_checks.analysis.variables.running_statistics import statistics
 
 
 def normalised(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) -> Placement:
-    """Towers that compute with their moments, and update one moving mean each."""
+    """Towers that compute with their moments, and update a moving mean each."""
     own = [variable("mean")]
     for i in range(count):
         own += [
@@ -35,13 +35,13 @@ def group(name: str, *towers: int) -> Op:
     return host(name, "NoOp", *(f"^tower_{i}/update" for i in towers))
 
 
-def test_what_a_tower_computes_for_its_loss_and_assigns_is_a_statistic() -> None:
+def test_an_assigned_value_on_the_way_to_a_loss_is_a_statistic() -> None:
     assert updates(normalised()) == ["tower_0/update", "tower_1/update"]
 
 
 @pytest.mark.parametrize("at", [host, lambda *op: on(0, *op)])
-def test_a_variable_that_is_set_to_what_is_fed_is_none(at: Any) -> None:
-    """A setter, that was built within a tower's scope."""
+def test_a_variable_with_a_fed_value_is_no_statistic(at: Any) -> None:
+    """A setter that was built in the scope of a tower."""
     graph = normalised(
         variable("noise"),
         at("new", "Placeholder"),
@@ -51,7 +51,7 @@ def test_a_variable_that_is_set_to_what_is_fed_is_none(at: Any) -> None:
     assert "set" not in updates(graph)
 
 
-def test_what_a_tower_computes_beside_its_loss_is_no_statistic() -> None:
+def test_a_value_that_reaches_no_loss_is_no_statistic() -> None:
     graph = normalised(
         variable("seen"),
         on(0, "accuracy", "Mean", "tower_0/labels"),
@@ -62,7 +62,7 @@ def test_what_a_tower_computes_beside_its_loss_is_no_statistic() -> None:
     assert "set" not in updates(graph)
 
 
-def test_what_is_computed_of_weights_on_the_way_to_a_loss_is_a_statistic() -> None:
+def test_a_value_of_weights_on_the_way_to_a_loss_is_a_statistic() -> None:
     """The power iteration of a spectral norm."""
     graph = program(
         variable("u"),
@@ -76,8 +76,8 @@ def test_what_is_computed_of_weights_on_the_way_to_a_loss_is_a_statistic() -> No
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_what_another_step_runs_is_that_steps(trains: bool) -> None:
-    """Of networks that are trained in turn."""
+def test_updates_of_another_step_are_left_out(trains: bool) -> None:
+    """Networks that are trained alternately."""
     update = "ResourceApplyAdam" if trains else "NoOp"
     graph = normalised(
         variable("v"),
@@ -102,15 +102,15 @@ def test_the_only_tower_whose_updates_run(
     assert only == tower
 
 
-def test_the_one_tower_there_is_is_not_the_only_one_of_several() -> None:
+def test_a_program_with_one_tower_has_no_only_tower() -> None:
     graph = normalised(runs=[0], count=1)
 
     assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
 @pytest.mark.parametrize("runs", ["^tower_0/update", "^tower_0/update ^second"])
-def test_a_part_of_a_towers_updates_is_no_whole_set(runs: str) -> None:
-    """Both of them are, but the other tower has one update only."""
+def test_an_incomplete_set_of_updates_has_no_only_tower(runs: str) -> None:
+    """Both updates run, but the other tower has only one."""
     graph = normalised(
         variable("variance"),
         host("second", "AssignSubVariableOp", "variance", "tower_0/moments"),
@@ -120,7 +120,7 @@ def test_a_part_of_a_towers_updates_is_no_whole_set(runs: str) -> None:
     assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
-def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
+def test_an_update_by_both_towers_has_no_only_tower() -> None:
     graph = normalised(
         variable("both"),
         host("set", "AssignVariableOp", "both", "all"),
@@ -148,7 +148,7 @@ def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
         ),
     ],
 )
-def test_the_group_apart_from_the_step_that_runs_the_updates(
+def test_the_group_outside_the_step_that_runs_the_updates(
     ops: Sequence[Op], named: str | None
 ) -> None:
     graph = normalised(*ops)
