@@ -38,7 +38,7 @@ _DEEPEST = 300  # ops in a row; longer chains do not compute slices or seeds
 
 
 class Difference(NamedTuple):
-    """The first difference between two computations that should be the same.
+    """A difference between two computations that should be the same.
 
     Attributes:
         op: the op of the first computation.

@@ -15,7 +15,7 @@ slot            is kept by an optimizer for another variable: updates of the oth
                 it, or its name starts with the other name
 average         is a moving average of another variable
 statistic       is moved by the values of a tower in the forward pass, for evaluation
-partition       is a part of a variable that `tf.compat.v1.get_variable` cut up
+partition       is a partition of a variable, made by `tf.compat.v1.get_variable`
 split           is a part of a model that is split among GPUs: it is used only on its own GPU
 own             is read by one tower alone
 shared          is read by several towers, or by the host
@@ -121,7 +121,7 @@ class Roles(Mapping[str, Role]):
         if name in self._statistics:
             return self._with_copies(name, "statistic", "the forward pass moves it")
         if name in layouts.partitions:
-            return Role("partition", "it is a part of a variable that get_variable cut up")
+            return Role("partition", "it is a partition of a variable, made by get_variable")
         if name in layouts.gpu_of:
             device = layouts.gpu_of[name]
             return Role("split", f"only {device.short} computes with it", devices=(device,))

@@ -173,7 +173,7 @@ def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> li
         pytest.param(
             pipelines("BatchDataset", "BatchDataset", source="Generator", of="more"),
             True,
-            id="of sources that are made alike",
+            id="of equal sources",
         ),
     ],
 )

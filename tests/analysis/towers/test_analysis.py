@@ -23,24 +23,28 @@ def tower_of(name: str, *ops: Op, **more: Any) -> int:
 @pytest.mark.parametrize(
     ("ops", "tower"),
     [
-        pytest.param([on(1, "a", "Tanh", "tower_1/loss")], 1, id="asked for there"),
-        pytest.param([host("a", "Tanh", "tower_1/loss")], -1, id="asked for on the host"),
+        pytest.param([on(1, "a", "Tanh", "tower_1/loss")], 1, id="requested there"),
+        pytest.param([host("a", "Tanh", "tower_1/loss")], -1, id="requested on the host"),
         pytest.param([on(2, "a", "Tanh", "tower_1/loss")], -1, id="on a GPU without a tower"),
-        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], -1, id="asked for nowhere"),
+        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], -1, id="no request"),
         pytest.param(
-            [op("a", "Tanh", "", "", colocated=["tower_1/loss"])], 1, id="bound to a tower's op"
+            [op("a", "Tanh", "", "", colocated=["tower_1/loss"])],
+            1,
+            id="colocated with an op of a tower",
         ),
         pytest.param(
             [op("a", "Tanh", "", "", colocated=["gone", "tower_1/loss"])],
             1,
-            id="bound to an op that is no longer there, and to a tower's",
+            id="colocated with a removed op, and with an op of a tower",
         ),
         pytest.param(
             [host("a", "Tanh", colocated=["tower_1/loss"])],
             -1,
-            id="bound, but asked for elsewhere",
+            id="colocated, but requested elsewhere",
         ),
-        pytest.param([op("a", "Tanh", "", "", colocated=["w"])], -1, id="bound to the host's"),
+        pytest.param(
+            [op("a", "Tanh", "", "", colocated=["w"])], -1, id="colocated with an op of the host"
+        ),
     ],
 )
 def test_an_op_works_for_the_tower_on_the_gpu_that_it_requests(
@@ -150,7 +154,7 @@ def test_a_backward_op_may_lack_its_forward_op() -> None:
         pytest.param([host("shown", "Mean", "tower_1/x")], id="its input"),
         pytest.param(
             [on(1, "penalty", "L2Loss", "w"), host("shown", "Mean", "penalty")],
-            id="what it computes with a variable alone",
+            id="a value of a variable alone",
         ),
         pytest.param(
             [

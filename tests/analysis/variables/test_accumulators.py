@@ -21,7 +21,7 @@ def found(graph: Placement) -> dict[str, int]:
 @pytest.mark.parametrize(
     "ops",
     [
-        pytest.param([], id="that nothing reads yet"),
+        pytest.param([], id="without a reader"),
         pytest.param(
             [
                 host("all", "AddN", "shown0", "shown1"),
@@ -29,14 +29,14 @@ def found(graph: Placement) -> dict[str, int]:
                 *(host(f"reset{i}", "Assign", f"shown{i}", "zeros") for i in (0, 1)),
                 host("zeros", "Const"),
             ],
-            id="that the host adds up, shows and resets",
+            id="added up, shown and reset by the host",
         ),
         pytest.param(
             [
                 host("apart", "Sub", "shown0", "tower_1/w/MatMul"),
                 host("report", "ScalarSummary", "tag", "apart"),
             ],
-            id="that is shown with a value of another tower",
+            id="shown with a value of another tower",
         ),
         pytest.param(
             [
@@ -47,7 +47,7 @@ def found(graph: Placement) -> dict[str, int]:
                 on(0, "first", "Assign", "switched:1", "value:1"),
                 on(0, "either", "Merge", "tower_0/add", "first"),
             ],
-            id="that is set at first",
+            id="initialized",
         ),
     ],
 )

@@ -229,7 +229,7 @@ def momentum(i: int, slot: str) -> Op:
         ),
         pytest.param(
             [variable(f"slot{i}", at=f"GPU:{i}", colocated=[f"v{i}/w"]) for i in (0, 1)],
-            id="averages, which are bound to their variable",
+            id="averages colocated with their variable",
         ),
         pytest.param(
             [
@@ -238,7 +238,7 @@ def momentum(i: int, slot: str) -> Op:
                 *(on(i, f"keep{i}", "AssignVariableOp", f"slot{i}", f"slower{i}") for i in (0, 1)),
                 host("all", "NoOp", "^train", "^keep0", "^keep1"),
             ],
-            id="slots of an optimiser that is composed of simple ops",
+            id="slots of an optimizer that is composed of simple ops",
         ),
         pytest.param(
             [
@@ -246,7 +246,7 @@ def momentum(i: int, slot: str) -> Op:
                 *(on(i, f"tower_{i}/norm", "Sub", f"tower_{i}/x", f"slot{i}") for i in (0, 1)),
                 *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/norm") for i in (0, 1)),
             ],
-            id="statistics, which the tower reads and nobody trains",
+            id="untrained statistics of the tower",
         ),
     ],
 )

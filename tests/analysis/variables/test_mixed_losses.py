@@ -66,7 +66,7 @@ def losses(count: int, kind: str, *inputs: str) -> list[Op]:
                 host("scale", "Sqrt", "everyone"),
                 *losses(count, "Mul", "scale"),
             ],
-            id="a factor that all have a part in",
+            id="a factor of all towers",
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_the_first_op_that_combines_towers_is_found(count: int) -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(towers(), id="towers that are apart"),
+        pytest.param(towers(), id="separate towers"),
         pytest.param(
             towers(losses(2, "AddN", outputs(2)[0])[1]), id="one contains the other's by mistake"
         ),

@@ -13,7 +13,7 @@ from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.running_statistics import statistics
 
 
-def normalised(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) -> Placement:
+def normalized(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) -> Placement:
     """Towers that compute with their moments, and update a moving mean each."""
     own = [variable("mean")]
     for i in range(count):
@@ -36,13 +36,13 @@ def group(name: str, *towers: int) -> Op:
 
 
 def test_an_assigned_value_on_the_way_to_a_loss_is_a_statistic() -> None:
-    assert updates(normalised()) == ["tower_0/update", "tower_1/update"]
+    assert updates(normalized()) == ["tower_0/update", "tower_1/update"]
 
 
 @pytest.mark.parametrize("at", [host, lambda *op: on(0, *op)])
 def test_a_variable_with_a_fed_value_is_no_statistic(at: Any) -> None:
     """A setter that was built in the scope of a tower."""
-    graph = normalised(
+    graph = normalized(
         variable("noise"),
         at("new", "Placeholder"),
         host("set", "AssignVariableOp", "noise", "new"),
@@ -52,7 +52,7 @@ def test_a_variable_with_a_fed_value_is_no_statistic(at: Any) -> None:
 
 
 def test_a_value_that_reaches_no_loss_is_no_statistic() -> None:
-    graph = normalised(
+    graph = normalized(
         variable("seen"),
         on(0, "accuracy", "Mean", "tower_0/labels"),
         on(0, "tower_0/labels", "Placeholder"),
@@ -79,7 +79,7 @@ def test_a_value_of_weights_on_the_way_to_a_loss_is_a_statistic() -> None:
 def test_updates_of_another_step_are_left_out(trains: bool) -> None:
     """Networks that are trained alternately."""
     update = "ResourceApplyAdam" if trains else "NoOp"
-    graph = normalised(
+    graph = normalized(
         variable("v"),
         host("update/v", update, "v", "rate"),
         host("other", "NoOp", "^update/v", "^tower_0/update", "^tower_1/update"),
@@ -95,7 +95,7 @@ def test_updates_of_another_step_are_left_out(trains: bool) -> None:
 def test_the_only_tower_whose_updates_run(
     runs: Sequence[int], count: int, tower: int | None
 ) -> None:
-    graph = normalised(runs=runs, count=count)
+    graph = normalized(runs=runs, count=count)
 
     only = statistics(graph).only_tower(statistics(graph).updates)
 
@@ -103,7 +103,7 @@ def test_the_only_tower_whose_updates_run(
 
 
 def test_a_program_with_one_tower_has_no_only_tower() -> None:
-    graph = normalised(runs=[0], count=1)
+    graph = normalized(runs=[0], count=1)
 
     assert statistics(graph).only_tower(statistics(graph).updates) is None
 
@@ -111,7 +111,7 @@ def test_a_program_with_one_tower_has_no_only_tower() -> None:
 @pytest.mark.parametrize("runs", ["^tower_0/update", "^tower_0/update ^second"])
 def test_an_incomplete_set_of_updates_has_no_only_tower(runs: str) -> None:
     """Both updates run, but the other tower has only one."""
-    graph = normalised(
+    graph = normalized(
         variable("variance"),
         host("second", "AssignSubVariableOp", "variance", "tower_0/moments"),
         host("train", "NoOp", "^update/w", *runs.split()),
@@ -121,7 +121,7 @@ def test_an_incomplete_set_of_updates_has_no_only_tower(runs: str) -> None:
 
 
 def test_an_update_by_both_towers_has_no_only_tower() -> None:
-    graph = normalised(
+    graph = normalized(
         variable("both"),
         host("set", "AssignVariableOp", "both", "all"),
         host("all", "AddN", "tower_0/moments", "tower_1/moments"),
@@ -144,14 +144,14 @@ def test_an_update_by_both_towers_has_no_only_tower() -> None:
         ),
         pytest.param([], None, id="none"),
         pytest.param(
-            [group("gradients/group_deps", 0, 1)], None, id="what orders the backward pass"
+            [group("gradients/group_deps", 0, 1)], None, id="a group of the backward pass"
         ),
     ],
 )
 def test_the_group_outside_the_step_that_runs_the_updates(
     ops: Sequence[Op], named: str | None
 ) -> None:
-    graph = normalised(*ops)
+    graph = normalized(*ops)
 
     found = statistics(graph).group_outside_step(statistics(graph).updates)
 
@@ -163,6 +163,6 @@ def test_the_group_outside_the_step_that_runs_the_updates(
     [([group("one", 0)], True), ([], False), ([group("gradients/one", 0)], False)],
 )
 def test_whether_each_towers_updates_are_in_a_group(ops: Sequence[Op], each: bool) -> None:
-    graph = normalised(*ops, runs=[1])
+    graph = normalized(*ops, runs=[1])
 
     assert statistics(graph).are_grouped(statistics(graph).updates) == each
