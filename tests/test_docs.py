@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
 )
-# `loading.programs:load`, `analysis.data_flow:DataFlow.masks`
+# `loading.programs:load`, `analysis.data_flow:DataFlow.propagate`
 NAMES = re.findall(
     r"`([a-z_]+(?:\.[a-z_]+)+):([\w.]+)`",
     (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"),

@@ -1,1 +1,1 @@
-"""How the towers of a placement are wired: what depends on what, read from the graph alone."""
+"""The analysis of a graph: data flow, towers, variables and transfers. Needs no TensorFlow."""

@@ -62,9 +62,11 @@ def ends_of_parts(placement: Placement) -> Sequence[int]:
     end = ENDS_OF_CUTS.get(flow.types[last])
     computed = [
         op
-        for op in flow.walk_back(
-            [] if end is None else flow.inputs[last][end : end + 1],
-            lambda op: flow.types[op] in _PACKS,
+        for op in sorted(
+            flow.reachable(
+                [] if end is None else flow.inputs[last][end : end + 1],
+                until=lambda op: flow.types[op] not in _PACKS,
+            )
         )
         if flow.types[op] not in _PACKS and flow.types[op] != CONST
     ]
@@ -110,8 +112,8 @@ def penalties(placement: Placement) -> Sequence[int]:
     """What is added to the losses of towers and depends on no example, as a weight penalty."""
     analysis = analyse(placement)
     flow = analysis.flow
-    losses = [loss for of_tower in analysis.losses.of for loss in of_tower]
-    sums = flow.walk_back(losses, lambda op: flow.types[op] in PASSES_LOSS)
+    losses = [loss for of_tower in analysis.losses.by_tower for loss in of_tower]
+    sums = sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in PASSES_LOSS))
     return [
         term
         for op in sums
@@ -128,10 +130,12 @@ def own_counts(placement: Placement) -> Sequence[int]:
     """
     analysis = analyse(placement)
     flow = analysis.flow
-    losses = [loss for of_tower in analysis.losses.of for loss in of_tower]
+    losses = [loss for of_tower in analysis.losses.by_tower for loss in of_tower]
     return [
         op
-        for op in flow.walk_back(losses, lambda op: flow.types[op] in PASSES_LOSS | {SUM})
+        for op in sorted(
+            flow.reachable(losses, until=lambda op: flow.types[op] not in PASSES_LOSS | {SUM})
+        )
         if flow.types[op] in DIVISIONS
         and analysis.tower_of[op] >= 0
         and _is_count(analysis, flow.inputs[op][1])
@@ -143,7 +147,7 @@ def _is_count(analysis: TowerAnalysis, op: int) -> bool:
     outputs = analysis.placement.details.outputs(flow.names[op])
     if not outputs or outputs[0].shape != () or not analysis.examples[op]:
         return False
-    behind = flow.walk_back([op], lambda op: flow.types[op] not in SHAPE_ONLY)
+    behind = flow.reachable([op], until=lambda op: flow.types[op] in SHAPE_ONLY)
     return any(
         analysis.examples[source] and (flow.types[source] in EXAMPLE_SOURCES) for source in behind
     )
@@ -203,7 +207,7 @@ def _masks(analysis: TowerAnalysis, op: int) -> Iterator[int]:
     if flow.types[op] not in SCALES:
         return
     for factor in flow.inputs[op]:
-        behind = flow.walk_back([factor], lambda _: True)
+        behind = flow.reachable([factor])
         if not analysis.examples[factor] and all(flow.state_holder(op) is None for op in behind):
             yield factor
 
@@ -238,7 +242,7 @@ def scalings(placement: Placement, ratio: float) -> Sequence[int]:
     flow = analysis.flow
     names = placement.step.objectives or placement.step.losses
     losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
-    behind = flow.walk_back(losses, lambda op: flow.types[op] in PASSES_LOSS)
+    behind = flow.reachable(losses, until=lambda op: flow.types[op] not in PASSES_LOSS)
     return sorted(
         op
         for op in behind
@@ -291,7 +295,7 @@ def _divided(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place
 def _weighted(placement: Placement, variable: str, _: Diagnosis) -> Place:
     """The call that brings gradients together with these weights."""
     for op in _joined(placement, variable):
-        for gradient in gradient_flow(placement).taken(op):
+        for gradient in gradient_flow(placement).gradient_inputs(op):
             place = _beside_gradient(placement, op, gradient)
             return place._replace(path=tuple(_weights(placement, op)))
     return Place()
@@ -301,8 +305,8 @@ def _weights(placement: Placement, op: int) -> Iterator[str]:
     """The constants by which gradients are multiplied before an op brings them together."""
     analysis = analyse(placement)
     backward, types = analysis.backward.ops, analysis.flow.types
-    for gradient in gradient_flow(placement).taken(op):
-        for scale in analysis.flow.walk_back([gradient], lambda op: not backward[op]):
+    for gradient in gradient_flow(placement).gradient_inputs(op):
+        for scale in sorted(analysis.flow.reachable([gradient], until=backward.__getitem__)):
             if types[scale] in SCALES and not backward[scale]:
                 shown = path_lines(placement, [scale])[0]
                 yield from (f"{factor:g} x in {shown}" for factor in _factors(placement, scale))
@@ -312,7 +316,7 @@ def _changed(placement: Placement, variable: str, _: Diagnosis) -> Place:
     """The call that changes the gradients of a tower before they are brought together."""
     backward = analyse(placement).backward.ops
     for op in _joined(placement, variable):
-        for gradient in gradient_flow(placement).taken(op):
+        for gradient in gradient_flow(placement).gradient_inputs(op):
             if not backward[gradient]:
                 return _beside_gradient(placement, gradient, gradient)
     return Place()
@@ -322,7 +326,7 @@ def _beside_gradient(placement: Placement, op: int, gradient: int) -> Place:
     """The call that built an op, in the function that took the gradient it is computed with."""
     analysis = analyse(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
-    behind = analysis.flow.walk_back([gradient], lambda op: not backward[op])
+    behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
     taken = next((names[op] for op in behind if backward[op]), names[gradient])
     return Place([names[op]], frames_up_to(placement, names[op], taken))
 

@@ -49,7 +49,7 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int
     for op in sorted(between):
         taken = [
             gradients.gradient_towers[gradient] & analysis.all_towers
-            for gradient in gradients.taken(op)
+            for gradient in gradients.gradient_inputs(op)
         ]
         towers = 0
         for bits in taken:

@@ -32,7 +32,7 @@ def _copies(analysis: TowerAnalysis, variable: str) -> Iterator[str]:
     original = flow.number[variable]
     for name in sorted(analysis.variables_read - analysis.updates.by_variable.keys()):
         written = [op for _, values in flow.writers.get(flow.number[name], ()) for op in values]
-        if name != variable and original in flow.walk_back(written, lambda _: True):
+        if name != variable and original in flow.reachable(written):
             yield name
 
 

@@ -383,7 +383,7 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
     """
     analysis = analyse(program.placement)
     flow, backward = analysis.flow, analysis.backward.ops
-    of_gradients = flow.masks([int(is_backward) for is_backward in backward])
+    of_gradients = flow.propagate([int(is_backward) for is_backward in backward])
 
     def changes(op: int) -> bool:
         if not of_gradients[op] or backward[op] or flow.types[op] in _ADDS_UP:
@@ -393,5 +393,5 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
 
     for variable, gradient in program.gradient_tensors.gradients.items():
         start = flow.number[producer_of(gradient.values)]
-        if any(map(changes, flow.walk_back([start], lambda op: not backward[op]))):
+        if any(map(changes, flow.reachable([start], until=backward.__getitem__))):
             yield variable

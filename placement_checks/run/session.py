@@ -267,11 +267,11 @@ class ProgramSession:
     def _own_copies(self) -> Mapping[str, str]:
         """The copies that the program itself keeps of variables, each with the first copy."""
         return {
-            copy: group.of[min(group.of)]
+            copy: group.copies[min(group.copies)]
             for group in variable_layout(self.program.placement).mirrored
-            for copies in (group.of, group.apart)
+            for copies in (group.copies, group.diverging)
             for tower, copy in copies.items()
-            if tower != min(group.of)
+            if tower != min(group.copies)
         }
 
     def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""What each op does in a step, for which tower and in which layer."""
+"""The part, tower and layer of each op."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_parts_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("moved", ["tower_1/w/MatMul", gradient(1), "mean/w", "w", "tower_1/loss"])
-def test_where_an_op_is_asked_and_put_does_not_count(moved: str) -> None:
+def test_devices_do_not_count(moved: str) -> None:
     graph = program(variables=["w", "v"])
     elsewhere = replace(
         graph,
@@ -87,8 +87,8 @@ def test_where_an_op_is_asked_and_put_does_not_count(moved: str) -> None:
     assert by_op(elsewhere) == by_op(graph)
 
 
-def test_its_name_does_not_count() -> None:
-    """Backward ops and their forward ops are known from the program then, not by their scopes."""
+def test_names_do_not_count() -> None:
+    """The program then records backward ops and their forward ops, so scopes are not needed."""
     graph = program(variables=["w", "v"])
     backward = {name for name in graph.ops if name.startswith("gradients/")}
     forward = {name: [name.split("/", 1)[1].rpartition("_grad/")[0]] for name in backward}
@@ -144,7 +144,7 @@ def test_layers_come_in_the_order_of_data_flow_whatever_is_built_first() -> None
     assert address(graph, "mean/v") == ("average", -1, "v")
 
 
-def test_what_a_looked_up_table_gives_is_of_its_layer() -> None:
+def test_a_lookup_belongs_to_the_layer_of_its_table() -> None:
     graph = program(
         variable("table"),
         on(0, "row", "ResourceGather", "table", "tower_0/x"),
@@ -164,7 +164,7 @@ def test_a_tower_for_each_loss(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_one_loss_of_all_is_taken_apart(count: int) -> None:
+def test_a_joint_loss_is_split(count: int) -> None:
     graph = joint(gpus=range(count))
 
     assert addresses(graph).tower_count == count
@@ -193,7 +193,7 @@ def test_a_loss_summed_up_tower_by_tower() -> None:
 
 
 def outputs_joined(*changes: Op) -> Placement:
-    """Towers whose outputs are joined before one loss."""
+    """Towers with one loss of their concatenated outputs."""
     return program(
         host("joined", "ConcatV2", "tower_0/v/MatMul", "tower_1/v/MatMul"),
         host("error", "SquaredDifference", "joined", "labels"),
@@ -204,7 +204,7 @@ def outputs_joined(*changes: Op) -> Placement:
     )
 
 
-def test_towers_whose_outputs_are_joined() -> None:
+def test_towers_with_concatenated_outputs() -> None:
     graph = outputs_joined()
 
     assert addresses(graph).tower_count == 2
@@ -213,7 +213,7 @@ def test_towers_whose_outputs_are_joined() -> None:
 
 
 def test_steps_of_a_sequence_are_no_towers() -> None:
-    """They compute with few of the variables."""
+    """They use few of the variables."""
     graph = outputs_joined(
         host("error", "MatMul", "joined", "a"), variable("a"), variable("b"), variable("c"),
         host("deeper", "MatMul", "error", "b"), host("loss", "MatMul", "deeper", "c"),
@@ -222,8 +222,8 @@ def test_steps_of_a_sequence_are_no_towers() -> None:
     assert addresses(graph).tower_count == 1
 
 
-def test_losses_that_share_the_model_are_of_one_tower() -> None:
-    """As those of a discriminator and its generator; what reads only weights is shared by all."""
+def test_losses_that_share_the_model_belong_to_one_tower() -> None:
+    """Such as the losses of a discriminator and its generator. Penalties on weights are shared."""
     own = [on(i, f"tower_{i}/other", "Sum", f"tower_{i}/w/MatMul") for i in (0, 1)]
     penalty = on(0, "penalty", "L2Loss", "w")
     losses = [on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/w/MatMul", "penalty") for i in (0, 1)]
@@ -243,7 +243,7 @@ def test_a_split_model_is_one_tower() -> None:
     assert addresses(graph).slot_of == {"a/m": "a", "b/m": "b"}
 
 
-def test_a_constant_goes_with_who_takes_it_and_with_none_where_several_do() -> None:
+def test_a_constant_has_the_address_of_its_only_user() -> None:
     graph = program(
         host("axis", "Const"),
         *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/w/MatMul", "axis") for i in (0, 1)),
@@ -264,8 +264,8 @@ def test_no_loss_and_no_step() -> None:
     }  # fmt: skip
 
 
-def test_what_a_loop_leads_back_to() -> None:
-    """A body is built after what takes its value, and another tower may come before it."""
+def test_ops_of_a_loop() -> None:
+    """The body of a loop is built after its consumers, and another tower may come before it."""
     graph = program(
         on(1, "enter", "Enter", "tower_1/x"),
         on(1, "merge", "Merge", "enter", "next"),
@@ -282,7 +282,7 @@ def test_what_a_loop_leads_back_to() -> None:
     assert address(graph, "body") == address(graph, "shift") == ("input", 1, None)
 
 
-def test_the_body_of_a_function_is_where_its_call_is() -> None:
+def test_the_body_of_a_function_has_the_address_of_its_call() -> None:
     graph = program(
         on(1, "call/Tanh", "Tanh", caller="call"),
         on(1, "call", "PartitionedCall", "tower_1/x"),
@@ -296,13 +296,13 @@ def test_one_tower_averages_nothing() -> None:
     assert address(program(gpus=[0]), "mean/w") == ("update", -1, "w")
 
 
-def test_nothing_is_shared_where_no_loss_is_known() -> None:
+def test_no_op_is_shared_if_no_loss_is_known() -> None:
     graph = program(step={"objectives": (), "losses": ()})
 
     assert address(graph, gradient(1))[:2] == ("backward", -1)
 
 
-def test_what_passes_a_variable_on_only_reads_it() -> None:
+def test_an_op_that_passes_on_a_variable_only_reads_it() -> None:
     graph = program(
         variable("w", "VariableV2"),
         host("w/read", "Identity", "w"),
@@ -313,13 +313,13 @@ def test_what_passes_a_variable_on_only_reads_it() -> None:
     assert address(graph, "decayed") == ("other", -1, "w")
 
 
-def test_what_is_averaged_is_of_no_tower_also_if_it_is_made_of_one() -> None:
+def test_an_average_belongs_to_no_tower() -> None:
     graph = program(host("sum/w", "Mul", gradient(1), "share"))
 
     assert address(graph, "sum/w") == ("average", -1, "w")
 
 
-def test_a_backward_op_goes_with_its_forward_op_whatever_it_takes() -> None:
+def test_a_backward_op_has_the_tower_of_its_forward_op() -> None:
     mixed = on(0, gradient(0), "MatMul", "tower_0/x", "gradients/tower_1/loss_grad/Mul")
 
     assert address(program(mixed), gradient(0)) == ("backward", 0, "w")
@@ -337,7 +337,7 @@ def test_the_deepest_variable_counts_and_a_penalty_is_not_deep(inputs: tuple[str
 
 
 def branches(*layers: str, outputs: tuple[str, ...]) -> Placement:
-    """One loss of outputs that have nothing in common but examples, each of a layer."""
+    """One loss of several outputs, which share only examples, with a layer for each."""
     ops = [host(f"out{i}", kind, "x", layer) for i, (layer, kind) in enumerate(zip(
         layers, outputs, strict=True))]  # fmt: skip
     return placement(
@@ -359,5 +359,5 @@ def branches(*layers: str, outputs: tuple[str, ...]) -> Placement:
     ],
     ids=["own variables", "wide and deep", "uneven", "two outputs each"],
 )
-def test_what_is_taken_for_towers(graph: Placement, towers: int) -> None:
+def test_groups_that_are_taken_for_towers(graph: Placement, towers: int) -> None:
     assert addresses(graph).tower_count == towers

@@ -1,4 +1,4 @@
-"""Which GPU an op works for."""
+"""The GPU that each op works for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def home(graph: Placement, name: str) -> str | None:
 
 
 def lookup(*takers: Op, kind: str = "ResourceGather", **more: Any) -> Placement:
-    """A lookup for the second tower, that is bound to its table on the GPU of the first."""
+    """A lookup for the second tower, colocated with its table on the GPU of the first."""
     return program(
         variable("table", at="GPU:0"),
         on(0, "row", kind, "table", "tower_1/x", colocated=["table"]),
@@ -28,7 +28,7 @@ def lookup(*takers: Op, kind: str = "ResourceGather", **more: Any) -> Placement:
     )
 
 
-def test_a_lookup_works_for_the_tower_that_takes_it_and_not_where_its_table_is() -> None:
+def test_a_lookup_works_for_the_tower_that_uses_it_and_not_for_the_gpu_of_its_table() -> None:
     graph = lookup(on(1, "tower_1/w/MatMul", "MatMul", "row", "tower_1/w/read"))
 
     assert home(graph, "row") == "/device:GPU:1"
@@ -36,8 +36,8 @@ def test_a_lookup_works_for_the_tower_that_takes_it_and_not_where_its_table_is()
     assert "table" not in analyse(graph).towers[0].reads
 
 
-def test_an_op_between_two_works_for_the_one_that_takes_it_next() -> None:
-    """Whatever the host does with it in between."""
+def test_an_op_between_two_towers_works_for_the_next_user() -> None:
+    """Even if the host uses the value in between."""
     graph = lookup(
         host("scaled", "Mul", "row", "factor"),
         on(1, "tower_1/w/MatMul", "MatMul", "scaled", "tower_1/w/read"),
@@ -47,14 +47,14 @@ def test_an_op_between_two_works_for_the_one_that_takes_it_next() -> None:
     assert home(graph, "scaled") is None
 
 
-def test_what_nobody_takes_works_for_the_tower_whose_values_it_takes() -> None:
+def test_an_unused_op_works_for_the_tower_of_its_inputs() -> None:
     graph = program(on(0, "beside", "ScalarSummary", "tower_1/loss", colocated=["w"]))
 
     assert home(graph, "beside") == "/device:GPU:1"
 
 
-def test_a_variable_brings_nobody_home() -> None:
-    """Else every lookup would be for the GPU of the table."""
+def test_the_device_of_a_variable_does_not_decide() -> None:
+    """Otherwise every lookup would work for the GPU of the table."""
     graph = program(
         variable("table", at="GPU:0"),
         on(0, "norm", "L2Loss", "table", colocated=["table"]),
@@ -65,8 +65,8 @@ def test_a_variable_brings_nobody_home() -> None:
 
 
 @pytest.mark.parametrize("taken", ["", "^"])
-def test_what_both_towers_take_is_shared(taken: str) -> None:
-    """A penalty that the first tower makes; waiting for it is not taking it."""
+def test_an_op_that_both_towers_use_is_shared(taken: str) -> None:
+    """A penalty that the first tower computes; a control edge does not use it."""
     graph = program(
         on(0, "penalty", "L2Loss", "tower_0/w/read"),
         on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul", "penalty"),
@@ -77,15 +77,15 @@ def test_what_both_towers_take_is_shared(taken: str) -> None:
     assert analyse(graph).tower_of[analyse(graph).flow.number["penalty"]] == (0 if taken else -1)
 
 
-def test_what_depends_on_examples_works_for_the_gpu_it_asks_for() -> None:
-    """Though the other tower takes it: that is the mistake that losses-apart finds."""
+def test_an_op_that_depends_on_examples_works_for_the_requested_gpu() -> None:
+    """Even if the other tower uses it: losses-apart reports this mistake."""
     graph = program(on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul"))
 
     assert home(graph, "tower_0/loss") == "/device:GPU:0"
 
 
-def test_a_total_on_one_gpu_does_not_bring_the_towers_there() -> None:
-    """Each is sure of itself, and so is what they are made of."""
+def test_a_total_on_one_gpu_does_not_move_the_towers() -> None:
+    """Towers and their inputs stay on their own GPUs."""
     graph = lookup(
         on(1, "tower_1/w/MatMul", "MatMul", "row", "tower_1/w/read"),
         on(0, "total", "AddN", "tower_0/loss", "tower_1/loss"),
@@ -103,7 +103,7 @@ def test_a_total_on_one_gpu_does_not_bring_the_towers_there() -> None:
         ),
     ],
 )
-def test_neither_assignments_nor_the_backward_pass_bring_an_op_home(taker: Op) -> None:
+def test_assignments_and_the_backward_pass_do_not_decide(taker: Op) -> None:
     graph = program(
         variable("mean", at="GPU:0"),
         on(0, "moved", "Mul", "mean", "decay", colocated=["mean"]),
@@ -114,7 +114,7 @@ def test_neither_assignments_nor_the_backward_pass_bring_an_op_home(taker: Op) -
     assert home(graph, "moved") == "/device:GPU:0"
 
 
-def test_an_op_of_a_loop_is_taken_by_the_next_iteration() -> None:
+def test_an_op_of_a_loop_is_used_by_the_next_iteration() -> None:
     graph = placement(
         op("x", "Placeholder"),
         op("table", "VariableV2", "/gpu:0"),
@@ -128,13 +128,13 @@ def test_an_op_of_a_loop_is_taken_by_the_next_iteration() -> None:
     assert home(graph, "row") == home(graph, "rows") == "/device:GPU:1"
 
 
-def test_with_one_gpu_everything_is_where_it_asks_to_be() -> None:
+def test_with_one_gpu_every_op_works_for_the_requested_gpu() -> None:
     graph = lookup(on(0, "taker", "Mul", "row"), gpus=[0, 0])
 
     assert home(graph, "row") == "/device:GPU:0"
 
 
-def test_of_a_cluster_the_task_counts() -> None:
+def test_in_a_cluster_the_task_counts() -> None:
     tasks = [f"/job:worker/task:{task}/gpu:0" for task in (0, 1)]
     graph = placement(
         op("x", "Placeholder"),

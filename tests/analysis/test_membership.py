@@ -1,4 +1,4 @@
-"""Which tower the backward ops of what is shared, or bound to a variable, work for."""
+"""The tower of backward ops whose forward op is shared, or is a variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placement_checks.analysis.towers.analysis import analyse
 
 
 def penalised(*ops: Op) -> Placement:
-    """Towers that both add a penalty which the first one made."""
+    """Towers that both add a penalty of the first tower."""
     return program(
         on(0, "penalty", "L2Loss", "tower_0/w/read"),
         on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul", "penalty"),
@@ -43,8 +43,8 @@ def test_the_gradient_of_a_shared_penalty_that_comes_from_both_losses_is_shared(
 
 
 @pytest.mark.parametrize("i", [0, 1])
-def test_what_the_gradient_of_something_shared_is_made_of_works_for_the_same_tower(i: int) -> None:
-    """Twice the weights, by which the gradient of a square is multiplied."""
+def test_inputs_of_the_gradient_of_a_shared_op_work_for_the_same_tower(i: int) -> None:
+    """The gradient of a square is multiplied by twice the weights."""
     twice = on(0, "gradients/penalty_grad/Mul", "Mul", "w", "two", colocated=["penalty"])
     of_loss = f"gradients/tower_{i}/loss_grad/Mul"
     decay = on(0, "gradients/penalty_grad/Mul_1", "Mul", of_loss, twice.name)
@@ -57,10 +57,10 @@ def test_what_the_gradient_of_something_shared_is_made_of_works_for_the_same_tow
     [([1], 1), ([0], 0), ([0, 1], 0), ([], 0)],
     ids=["the second", "the first", "both", "none"],
 )
-def test_zeros_that_are_made_beside_a_variable_work_for_the_tower_that_takes_them(
+def test_zeros_for_a_variable_work_for_the_tower_that_uses_them(
     takers: Sequence[int], tower: int
 ) -> None:
-    """Those of both stay where they ask to be."""
+    """Zeros for both towers stay on the requested device."""
     zeros = on(0, "gradients/zeros", "Fill", "shape", colocated=["w"])
     graph = program(
         zeros,

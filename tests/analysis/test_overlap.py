@@ -1,4 +1,4 @@
-"""What traced steps tell: what towers could do at once, and what they did."""
+"""The overlap of towers: in a simulated schedule, and in measured steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOWERS = [[gpu] for gpu in GPUS]
 
 
 def step(*lanes: Sequence[tuple[float, float]]) -> Timeline:
-    """What each GPU did, in milliseconds."""
+    """A measured step: the busy times of each GPU, in milliseconds."""
     return Timeline(
         {
             gpu: [OpSpan("op", start / 1000, end / 1000) for start, end in lane]
@@ -36,7 +36,7 @@ def test_the_shortest_step_took_the_least_time() -> None:
 
 
 def test_a_host_does_not_keep_towers_apart() -> None:
-    """It holds up the simulated step, of which the time is told, and not what towers could do."""
+    """It delays the simulated step, but not the possible overlap."""
     tasks = [
         TimedOp("one", HOST, 5),
         TimedOp("other", HOST, 50),
@@ -51,20 +51,20 @@ def test_a_host_does_not_keep_towers_apart() -> None:
     assert timeline.seconds == 57
 
 
-def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once() -> None:
+def test_a_tower_that_waits_for_another_cannot_overlap_with_it() -> None:
     tasks = [TimedOp("tower_0", GPUS[0], 2), TimedOp("tower_1", GPUS[1], 2, [0])]
 
     assert possible_overlap(Trace(16, [], tasks), TOWERS[:2]) == [(0, 1, 0.0)]
 
 
-def test_of_ops_that_wait_for_each_other_there_is_no_schedule() -> None:
+def test_ops_that_wait_for_each_other_have_no_schedule() -> None:
     trace = Trace(16, [], [TimedOp("a", GPUS[0], 1, [1]), TimedOp("b", GPUS[1], 1, [0])])
 
     assert simulate(trace.ops) is None
     assert possible_overlap(trace, TOWERS[:2]) == []
 
 
-def test_what_towers_did_is_the_most_of_any_step() -> None:
+def test_the_observed_overlap_is_the_largest_of_any_step() -> None:
     half, all_of_it, nothing = (step([(0, 10)], [(start, start + 10)]) for start in (5, 0, 10))
 
     assert did(half, all_of_it, nothing) == 1
@@ -72,7 +72,7 @@ def test_what_towers_did_is_the_most_of_any_step() -> None:
     assert did(nothing) == 0
 
 
-def test_of_more_than_two_towers_those_two_count_that_were_at_it_together_least() -> None:
+def test_the_least_overlap_of_two_towers_counts() -> None:
     assert did(step([(0, 10)], [(0, 10)], [(8, 18)]), towers=3) == 0.2
 
 
@@ -88,9 +88,9 @@ def test_towers_that_compute_for_5_ms_show_something() -> None:
     assert did(step([(0, 5)], [(0, 5)])) == 1
 
 
-def test_one_tower_is_not_at_it_with_another() -> None:
+def test_one_tower_has_no_overlap() -> None:
     assert did(step([(0, 10)]), towers=1) is None
 
 
-def test_without_steps_nothing_was_done() -> None:
+def test_without_steps_there_is_no_overlap() -> None:
     assert did() is None

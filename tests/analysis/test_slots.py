@@ -1,4 +1,4 @@
-"""Which variables are kept for another one."""
+"""Slots: variables that are kept for other variables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from support.towers import host, on, program, variable
 from placement_checks import Op, Placement
 from placement_checks.analysis.addresses import addresses
 
-EMA = "train/w/Average"  # made in a scope, so that its name does not begin with that of w
+EMA = "train/w/Average"  # made in a scope: its name does not begin with "w/"
 
 
 def test_slots_by_name_and_their_averages() -> None:
-    """A variable whose name only begins alike is none."""
+    """A longer name without a slash is not a slot."""
     graph = program(
         *map(variable, ("w/Momentum", "w/Momentum/Average", "w2", "step/x/y")),
     )
@@ -22,7 +22,7 @@ def test_slots_by_name_and_their_averages() -> None:
     }  # fmt: skip
 
 
-def test_two_variables_that_each_update_takes_with_the_other_end() -> None:
+def test_two_variables_with_updates_that_take_each_other_have_owners() -> None:
     graph = program(
         variable("v"),
         host("update/w", "ResourceApplyMomentum", "w", "v", "rate", "mean/w"),
@@ -34,7 +34,7 @@ def test_two_variables_that_each_update_takes_with_the_other_end() -> None:
 
 
 def averaged(*ops: Op, read: str = "w", value: str = "more") -> Placement:
-    """A program whose step moves a variable towards another one."""
+    """A program that moves a variable towards another one."""
     return program(
         variable(EMA),
         host("new", "ReadVariableOp", read),
@@ -49,7 +49,7 @@ def averaged(*ops: Op, read: str = "w", value: str = "more") -> Placement:
     )
 
 
-def test_an_average_made_in_a_scope_is_of_what_its_update_takes() -> None:
+def test_an_average_in_a_scope_belongs_to_the_variable_in_its_update() -> None:
     assert addresses(averaged()).slot_of == {EMA: "w"}
 
 
@@ -79,16 +79,16 @@ def test_the_number_of_the_step_may_set_its_rate() -> None:
         ),
     ],
 )
-def test_what_takes_anything_else_is_none(ops: list[Op]) -> None:
+def test_a_variable_with_other_inputs_is_no_average(ops: list[Op]) -> None:
     assert addresses(averaged(*ops, value="less2")).slot_of == {}
 
 
-def test_nor_is_what_has_another_form() -> None:
+def test_a_variable_of_another_shape_is_no_average() -> None:
     assert addresses(averaged(read="step")).slot_of == {}
 
 
-def test_what_a_loss_takes_is_part_of_the_model() -> None:
-    """As the network that another one follows slowly."""
+def test_a_variable_that_a_loss_uses_is_part_of_the_model() -> None:
+    """For example a network that follows another one slowly."""
     target = [
         host("target", "ReadVariableOp", EMA),
         on(0, "tower_0/loss", "Sub", "tower_0/w/MatMul", "target"),

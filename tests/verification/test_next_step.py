@@ -18,7 +18,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, InitialState, Step
 from placement_checks.verification.next_step import next_step
 
-NO_STEP = "which op is one step is not known; return it from the function"
+NO_STEP = "the train op is unknown; return it from the function"
 
 
 def finding(object: str, *frames: str, **more: Any) -> Finding:

@@ -1,9 +1,10 @@
-"""The backward pass: which ops belong to it, and of which forward op each is the gradient."""
+"""The backward pass: the ops that compute gradients, and the forward op of each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.core.placement import Placement
@@ -16,7 +17,7 @@ class Backward:
     """The backward ops of a graph.
 
     Attributes:
-        ops: for each op of the flow whether it is one.
+        ops: for each op whether it is a backward op.
     """
 
     def __init__(self, placement: Placement, flow: DataFlow) -> None:
@@ -30,26 +31,21 @@ class Backward:
         )
         for number, caller in flow.callers.items():
             self.ops[number] |= self.ops[caller]
-        self._forward: dict[int, tuple[int, str]] | None = None
 
     def numbers(self) -> Iterator[int]:
-        return (number for number, is_one in enumerate(self.ops) if is_one)
+        """Yield the backward ops, in the order of building."""
+        return (number for number, is_backward in enumerate(self.ops) if is_backward)
 
-    @property
+    @cached_property
     def forward(self) -> dict[int, tuple[int, str]]:
-        """The forward op of each backward op, and how it is known: ``graph`` or ``name``.
+        """The forward op of each backward op, and its source: ``graph`` or ``name``.
 
-        TensorFlow itself notes it while it builds, and in ``_class`` where gradients are colocated
-        (python/ops/gradients_util.py); in a saved graph without either, the scope
-        ``<forward op>_grad/`` names it.
+        TensorFlow records the forward op while it builds the graph, and in ``_class`` if gradients
+        are colocated (python/ops/gradients_util.py). In a saved graph without either, the scope
+        ``<forward op>_grad/`` names the forward op.
         """
-        if self._forward is None:
-            self._forward = {}
-            for number in self.numbers():
-                found = self._forward_op(number)
-                if found is not None:
-                    self._forward[number] = found
-        return self._forward
+        ops = ((number, self._forward_op(number)) for number in self.numbers())
+        return {number: forward for number, forward in ops if forward is not None}
 
     def _forward_op(self, number: int) -> tuple[int, str] | None:
         name = self._flow.names[number]

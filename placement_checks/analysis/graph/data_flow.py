@@ -1,12 +1,12 @@
-"""Which op's value goes where, over numbers instead of names: fast enough for 100,000 ops.
+"""Data flow: the inputs and consumers of each op, and the order of execution in a step.
 
-Which ops of a training step wait for which others.
+Ops are numbers, and sets of towers are the bits of an int, so that graphs of 100,000 ops are fast.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from placement_checks.core.op_types import (
@@ -24,20 +24,22 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, producer_of
 
 Edges = Sequence[Sequence[int]]
+_WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 
 
 class DataFlow:
-    """The edges of a graph. An op is a number: its place in the order of building.
+    """The edges of a graph. An op is a number: its index in the order of building.
 
     Attributes:
-        names, types: of the ops, by their numbers.
-        number: the numbers, by name.
-        inputs: for each op the ops whose values it computes with, in the order of its inputs. A
-            call computes with the ops of the function's body; the shape of a value is not a value.
-        control_inputs: the ops that an op waits for without their values: by control edges, or
-            because it looks at their shape alone.
-        callers: for each op of a function's body the op that calls the function.
-        calls: the ops of which the function's body is known.
+        names, types: the name and the type of each op.
+        number: the number of each op, by name.
+        inputs: for each op the producers of the values that it computes with, in order. A call
+            also computes with the ops of the function body. An op that only looks at the shape of
+            a value does not compute with the value.
+        control_inputs: the ops that an op waits for without computing with their values: because
+            of a control edge, or because it looks at their shape.
+        callers: for each op of a function body the op that calls the function.
+        calls: the calls of functions with a known body.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -51,17 +53,17 @@ class DataFlow:
         for here, op in enumerate(ops.values()):
             data: list[int] = []
             for source in op.inputs:
-                found = number.get(source)
-                if found is None:
-                    found = number.get(producer_of(source))
-                    if found is None:
+                producer = number.get(source)
+                if producer is None:
+                    producer = number.get(producer_of(source))
+                    if producer is None:
                         continue
                     if source[0] == "^":
-                        self.control_inputs.setdefault(here, []).append(found)
+                        self.control_inputs.setdefault(here, []).append(producer)
                         continue
-                data.append(found)
+                data.append(producer)
             self.inputs.append(data)
-        self._take_one_of_several(placement)
+        self._resolve_identity_n(placement)
         self.callers = {n: number[op.caller] for n, op in enumerate(ops.values()) if op.caller}
         self.calls = frozenset(self.callers.values())
         for here in self.having(SHAPE_ONLY.__contains__):
@@ -70,55 +72,54 @@ class DataFlow:
                 self.inputs[here] = []
         for here, call in self.callers.items():
             self.inputs[call].append(here)
-        for members in _collectives(placement, self):
+        for members in self._collectives(placement):
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
-            for member in members:  # its other inputs are keys, which tell it from others
+            for member in members:  # the other inputs are keys
                 self.control_inputs.setdefault(member, []).extend(self.inputs[member][1:])
                 self.inputs[member] = reduced
 
-    def _take_one_of_several(self, placement: Placement) -> None:
-        """Let what takes one of the values that an op passes on compute with that one alone.
+    def _resolve_identity_n(self, placement: Placement) -> None:
+        """Replace an `IdentityN` input by the op whose value it passes on.
 
-        A custom gradient passes on the gradients of all variables together.
+        A custom gradient passes the gradients of all variables through one `IdentityN`.
         """
         passing = set(self.having(IDENTITY_N.__eq__))
         for here, op in enumerate(placement.ops.values() if passing else ()):
             if passing.isdisjoint(self.inputs[here]):
                 continue
             sources = [source for source in op.inputs if producer_of(source) in self.number]
-            data = [self._passed_on(source, placement) for source in sources if source[0] != "^"]
+            data = [self._origin(source, placement) for source in sources if source[0] != "^"]
             waits = passing.intersection(self.inputs[here])
             self.control_inputs.setdefault(here, []).extend(waits)
             self.inputs[here] = data
 
-    def _passed_on(self, source: str, placement: Placement) -> int:
-        """The op that a value comes from, before ops that pass on several."""
+    def _origin(self, source: str, placement: Placement) -> int:
+        """Find the op that computes a tensor, before all `IdentityN` ops that pass it on."""
         name, _, output = source.partition(":")
         passed = placement.ops[name].inputs if self.types[self.number[name]] == IDENTITY_N else ()
         index = int(output or 0)
         if index < len(passed) and producer_of(passed[index]) in self.number:
-            return self._passed_on(passed[index], placement)
+            return self._origin(passed[index], placement)
         return self.number[name]
+
+    def _collectives(self, placement: Placement) -> Iterable[list[int]]:
+        """Group the ops that reduce or gather together: each yields the inputs of all members."""
+        groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for member in self.having(COLLECTIVES.__contains__):
+            op = placement.ops[self.names[member]]
+            attributes = placement.details.attributes(op.name)
+            keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
+            values = tuple(placement.details.value(producer_of(name)) for name in op.inputs[1:])
+            groups[op.type, *keys, values].append(member)
+        return groups.values()
 
     @cached_property
     def all_inputs(self) -> Edges:
-        """For each op what it computes with or waits for."""
+        """For each op its inputs and control inputs."""
         waited_for = list(self.inputs)
         for op, sources in self.control_inputs.items():
             waited_for[op] = [*self.inputs[op], *sources]
         return waited_for
-
-    def having(self, is_wanted: Callable[[str], bool]) -> list[int]:
-        """The ops of the types that are wanted, in their order; types are few and ops many."""
-        wanted = filter(is_wanted, self._of_type)
-        return sorted(op for kind in wanted for op in self._of_type[kind])
-
-    @cached_property
-    def _of_type(self) -> Mapping[str, list[int]]:
-        of_type: dict[str, list[int]] = defaultdict(list)
-        for op, kind in enumerate(self.types):
-            of_type[kind].append(op)
-        return of_type
 
     @cached_property
     def consumers(self) -> Edges:
@@ -129,11 +130,126 @@ class DataFlow:
                 consumers[producer].append(here)
         return consumers
 
+    def having(self, is_wanted: Callable[[str], bool]) -> list[int]:
+        """Return the ops of all types for which ``is_wanted`` holds, in the order of building."""
+        wanted = filter(is_wanted, self._of_type)
+        return sorted(op for kind in wanted for op in self._of_type[kind])
+
+    @cached_property
+    def _of_type(self) -> Mapping[str, list[int]]:
+        of_type: dict[str, list[int]] = defaultdict(list)
+        for op, kind in enumerate(self.types):
+            of_type[kind].append(op)
+        return of_type
+
+    def reachable(
+        self,
+        start: Iterable[int],
+        along: Edges | Mapping[int, Sequence[int]] | Callable[[int], Iterable[int]] | None = None,
+        until: Callable[[int], object] | None = None,
+    ) -> set[int]:
+        """Return the ops that edges lead to from ``start``, including ``start``.
+
+        Args:
+            start: the ops to begin with.
+            along: the edges of each op: `inputs` by default, or `consumers`, `all_inputs`, a
+                mapping or a function.
+            until: the search does not continue from an op for which this holds; the op itself
+                belongs to the result. It is called once for each op.
+        """
+        edges = self.inputs if along is None else along
+        neighbors = edges if callable(edges) else edges.__getitem__
+        reached = set(start)
+        todo = list(reached)
+        while todo:
+            op = todo.pop()
+            if until is not None and until(op):
+                continue
+            for neighbor in neighbors(op):
+                if neighbor not in reached:
+                    reached.add(neighbor)
+                    todo.append(neighbor)
+        return reached
+
+    def marks(self, groups: Iterable[Iterable[int]]) -> list[int]:
+        """Return for each op a bit mask of the groups that contain it."""
+        masks = [0] * len(self.names)
+        for number, group in enumerate(groups):
+            for op in group:
+                masks[op] |= 1 << number
+        return masks
+
+    def propagate(
+        self,
+        masks: Sequence[int],
+        *,
+        to_inputs: bool = False,
+        along: Edges | None = None,
+        keep: Sequence[object] | None = None,
+    ) -> list[int]:
+        """Carry bit masks along the edges, from each op to all ops that use its value.
+
+        Args:
+            masks: the bits of each op itself.
+            to_inputs: carry the bits from each op to its inputs instead.
+            along: for each op its inputs, or some of them; `inputs` by default.
+            keep: if true for an op, the op takes no bits from others, and passes its own on.
+
+        Returns:
+            For each op its own bits and the bits of all ops that reach it.
+        """
+        edges = self.inputs if along is None else along
+        order = range(len(self.names))
+        return _propagate(masks, edges, order, self._looped, to_inputs=to_inputs, keep=keep)
+
+    @cached_property
+    def _looped(self) -> set[int]:
+        """The ops with a consumer that was built before them: ends of loops, function bodies."""
+        return {
+            producer
+            for here, producers in enumerate(self.inputs)
+            for producer in producers
+            if producer > here
+        }
+
+    def path(
+        self,
+        start: int,
+        is_end: Callable[[int], bool],
+        within: Callable[[int], bool] = lambda _: True,
+        *,
+        control_inputs: bool = False,
+    ) -> list[int]:
+        """Return the shortest path from ``start`` back along inputs to another op.
+
+        Args:
+            start: the first op of the path.
+            is_end: whether an op may be the last op of the path.
+            within: whether an op may be on the path.
+            control_inputs: also follow control edges.
+
+        Returns:
+            The ops on the path, with both ends; empty if there is none.
+        """
+        before = {start: start}
+        todo = [start]
+        for op in todo:
+            if op != start and is_end(op):
+                path = [op]
+                while path[-1] != start:
+                    path.append(before[path[-1]])
+                return path[::-1]
+            for source in self.all_inputs[op] if control_inputs else self.inputs[op]:
+                if source not in before and within(source):
+                    before[source] = op
+                    todo.append(source)
+        return []
+
     @cached_property
     def writers(self) -> dict[int, list[tuple[int, Sequence[int]]]]:
-        """The ops that change what a variable, queue or other holder of state holds.
+        """The ops that change a variable, queue or other holder of state, by the holder.
 
-        By the holder, each with the ops whose values it writes there.
+        Each writer comes with the ops whose values it writes.
         """
         writers: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
         for here, producers in enumerate(self.inputs):
@@ -149,12 +265,11 @@ class DataFlow:
         return writers
 
     def state_holder(self, op: int) -> int | None:
-        """The holder of state that ``op`` is, or passes on; None if it is none."""
+        """Return the holder of state that ``op`` is or passes on; None if there is none."""
         return self._state_holders.get(op)
 
     @cached_property
     def _state_holders(self) -> Mapping[int, int]:
-        """The holder of state, by the ops that are one or pass one on."""
         holders = {op: op for op in self.having(holds_state)}
         todo = list(holders)
         for op in todo:
@@ -165,124 +280,12 @@ class DataFlow:
                     todo.append(reader)
         return holders
 
-    def needed_to_run(self, ops: Iterable[int]) -> bytearray:
-        """For each op whether it runs when ``ops`` run: what they wait for runs as well."""
-        return _behind(ops, self.all_inputs)
-
-    def ancestors(self, ops: Iterable[int]) -> bytearray:
-        """For each op whether its value reaches one of ``ops``, themselves among them."""
-        return _behind(ops, self.inputs)
-
-    def masks(self, own: Sequence[int], ends: Sequence[int] | None = None) -> list[int]:
-        """For each op the bits of all ops whose values reach it, its own among them.
-
-        Where ``ends`` is set for an op, it has its own bits alone, and passes those on.
-        """
-        masks = list(own)
-        values = self.inputs
-        again = True
-        while again:  # a second time only where a loop leads backwards
-            again = False
-            for here, producers in enumerate(values):
-                if ends and ends[here]:
-                    continue
-                before = mask = masks[here]
-                for producer in producers:
-                    mask |= masks[producer]
-                if mask != before:
-                    masks[here] = mask
-                    again = again or here in self.looped
-        return masks
-
-    @cached_property
-    def looped(self) -> set[int]:
-        """The ops whose value goes to one built before them: ends of loops, and bodies."""
-        return {
-            producer
-            for here, producers in enumerate(self.inputs)
-            for producer in producers
-            if producer > here
-        }
-
-    def path(
-        self,
-        start: int,
-        found: Callable[[int], bool],
-        within: Callable[[int], bool] = lambda _: True,
-        *,
-        control_inputs: bool = False,
-    ) -> list[int]:
-        """The shortest path from ``start`` back along values to an op for which ``found`` is true.
-
-        Only ops ``within`` are entered; with ``control_inputs`` it may lead along control edges
-        too. Empty if there is none.
-        """
-        before = {start: start}
-        todo = [start]
-        for op in todo:
-            if op != start and found(op):
-                path = [op]
-                while path[-1] != start:
-                    path.append(before[path[-1]])
-                return path[::-1]
-            for source in (
-                *self.inputs[op],
-                *(self.control_inputs.get(op, ()) if control_inputs else ()),
-            ):
-                if source not in before and within(source):
-                    before[source] = op
-                    todo.append(source)
-        return []
-
-    def walk_back(self, ops: Iterable[int], enter: Callable[[int], bool]) -> Iterator[int]:
-        """The ops whose values reach ``ops``, themselves among them, by way of those to enter."""
-        todo = list(ops)
-        seen = set(todo)
-        while todo:
-            op = todo.pop()
-            yield op
-            if not enter(op):
-                continue
-            for source in self.inputs[op]:
-                if source not in seen:
-                    seen.add(source)
-                    todo.append(source)
-
-
-def _behind(ops: Iterable[int], edges: Edges) -> bytearray:
-    """For each op whether the edges lead back to it from one of ``ops``, themselves among them."""
-    seen = bytearray(len(edges))
-    todo = list(ops)
-    for op in todo:
-        seen[op] = 1
-    while todo:
-        for source in edges[todo.pop()]:
-            if not seen[source]:
-                seen[source] = 1
-                todo.append(source)
-    return seen
-
-
-def _collectives(placement: Placement, flow: DataFlow) -> Iterable[list[int]]:
-    """The ops that reduce or gather together, such as those of NCCL: each takes what all do."""
-    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for member in flow.having(COLLECTIVES.__contains__):
-        op = placement.ops[flow.names[member]]
-        attributes = placement.details.attributes(op.name)
-        keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
-        values = tuple(placement.details.value(producer_of(source)) for source in op.inputs[1:])
-        groups[op.type, *keys, values].append(member)
-    return groups.values()
-
-
-_WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
-
 
 class StepOrder:
-    """What runs in a step, and in which order it has to.
+    """The ops that run in a step, and their order of execution.
 
     Attributes:
-        ops: of the step, each after those that it waits for, but where a loop leads back.
+        ops: the ops of the step. Each comes after the ops that it waits for, except in loops.
     """
 
     def __init__(self, flow: DataFlow, roots: Iterable[int]) -> None:
@@ -291,50 +294,93 @@ class StepOrder:
         self.ops = [op for op in self._nodes if op < len(flow.names)]
 
     def awaited(self, own: Mapping[int, int]) -> Sequence[int]:
-        """For each op the bits of all that it waits for, its own among them."""
-        masks = self._own(own)
-        changed = True
-        while changed:  # once more, and again where a loop leads back
-            changed = False
-            for here in self._nodes:
-                mask = masks[here]
-                for source in self._waits_for[here]:
-                    mask |= masks[source]
-                if mask != masks[here]:
-                    masks[here] = mask
-                    changed = True
-        return masks
+        """Return for each op the bits of all ops that it waits for, and its own.
+
+        Args:
+            own: the bits of the ops themselves.
+        """
+        return self._propagate(own, to_inputs=False)
 
     def waiting(self, own: Mapping[int, int]) -> Sequence[int]:
-        """For each op the bits of all that wait for it, its own among them."""
-        masks = self._own(own)
-        changed = True
-        while changed:
-            changed = False
-            for here in reversed(self._nodes):
-                mask = masks[here]
-                for source in self._waits_for[here] if mask else ():
-                    if mask | masks[source] != masks[source]:
-                        masks[source] |= mask
-                        changed = True
-        return masks
+        """Return for each op the bits of all ops that wait for it, and its own.
 
-    def _own(self, own: Mapping[int, int]) -> list[int]:
-        masks = [0] * len(self._waits_for)
-        for op, bits in own.items():
-            masks[op] = bits
-        return masks
+        Args:
+            own: the bits of the ops themselves.
+        """
+        return self._propagate(own, to_inputs=True)
+
+    def _propagate(self, own: Mapping[int, int], *, to_inputs: bool) -> Sequence[int]:
+        masks = [own.get(node, 0) for node in range(len(self._waits_for))]
+        edges, order = self._waits_for, self._nodes
+        return _propagate(masks, edges, order, self._looped, to_inputs=to_inputs)
+
+    @cached_property
+    def _looped(self) -> set[int]:
+        """The nodes that come after a node that waits for them: the ends of loops."""
+        position = {node: at for at, node in enumerate(self._nodes)}
+        return {
+            source
+            for here in self._nodes
+            for source in self._waits_for[here]
+            if position[source] > position[here]
+        }
+
+
+def _propagate(
+    masks: Sequence[int],
+    edges: Edges,
+    order: Sequence[int],
+    looped: Collection[int],
+    *,
+    to_inputs: bool,
+    keep: Sequence[object] | None = None,
+) -> list[int]:
+    """Carry bit masks along edges, as `DataFlow.propagate` does.
+
+    Args:
+        masks: the bits of each node itself.
+        edges: for each node its inputs.
+        order: the nodes, each after its inputs, except in loops.
+        looped: the nodes that come after one of their consumers. If the bits of one of them
+            change, another pass is needed.
+        to_inputs: whether bits go from a node to its inputs.
+        keep: whether a node takes no bits from others.
+    """
+    result = list(masks)
+    again = True
+    while again:
+        again = False
+        for here in reversed(order) if to_inputs else order:
+            mask = result[here]
+            if not to_inputs:
+                if keep and keep[here]:
+                    continue
+                for source in edges[here]:
+                    mask |= result[source]
+                if mask != result[here]:
+                    result[here] = mask
+                    again = again or here in looped
+            elif mask:
+                for source in edges[here]:
+                    both = mask | result[source]
+                    if both != result[source] and not (keep and keep[source]):
+                        result[source] = both
+                        again = again or source in looped
+    return result
 
 
 def _with_starts(flow: DataFlow) -> Edges:
-    """What each op waits for. A call has a start besides, which the ops of its body wait for.
+    """Return the ops that each op waits for, with an extra node for the start of each call.
 
-    A body begins before all values that it computes with are there, since TensorFlow inlines
-    calls: it waits for what is ordered before the call, and for what decides on a branch.
+    TensorFlow inlines calls, so a function body may begin before all arguments are computed. Its
+    ops wait for the start node. The start waits for the control inputs of the call and, if the
+    call is a branch, for the input that chooses the branch.
     """
     edges = list(flow.all_inputs)
     start_of = {call: len(edges) + number for number, call in enumerate(sorted(flow.calls))}
-    edges += ([*_starts_after(flow, call)] for call in start_of)
+    for call in start_of:
+        decision = flow.inputs[call][:1] if flow.types[call] in BRANCHES else []
+        edges.append([*flow.control_inputs.get(call, ()), *decision])
     for op, call in flow.callers.items():
         edges[op] = [*edges[op], start_of[call]]
     for call, start in start_of.items():
@@ -343,21 +389,15 @@ def _with_starts(flow: DataFlow) -> Edges:
     return edges
 
 
-def _starts_after(flow: DataFlow, call: int) -> Iterator[int]:
-    yield from flow.control_inputs.get(call, ())
-    if flow.types[call] in BRANCHES:
-        yield from flow.inputs[call][:1]
-
-
 def _sources_first(roots: Iterable[int], edges: Edges) -> list[int]:
-    """All that is reached from ``roots``, each after what its edges lead to."""
+    """Return all nodes that ``roots`` lead to, each after the nodes that its edges lead to."""
     seen = bytearray(len(edges))
     ordered: list[int] = []
     for root in roots:
         if seen[root]:
             continue
         seen[root] = 1
-        todo = [(root, iter(edges[root]))]
+        todo: list[tuple[int, Iterator[int]]] = [(root, iter(edges[root]))]
         while todo:
             here, sources = todo[-1]
             for source in sources:

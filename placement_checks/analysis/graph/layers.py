@@ -1,4 +1,4 @@
-"""Layers: each op belongs to the variable that is read last on the way to it."""
+"""Layers: each op belongs to the variable that is read last on the way to the op."""
 
 from __future__ import annotations
 
@@ -25,31 +25,56 @@ _PASSES_READ = VARIABLE_READS | IDENTITIES | ENTERS | {CAST}
 
 
 class Layers(NamedTuple):
-    """The layer of each op, by numbers of ops.
+    """The layer of each op.
 
     Attributes:
-        of: for each op its layer, as the op of the variable that is read last on the way to it, or
-            -1 where none is. A backward op has the layer of its forward op.
-        passed_on: for each op the variable whose value it is, or passes on unchanged, or -1.
-        constant: for each op whether it is made of constants and random numbers alone.
-        depth: how far from the inputs a variable is read first, by the variable: that which is
-            deepest is read last. Those that are read beside no other value have none.
+        by_op: for each op the variable that is read last on the way to it, as an op, or -1 if
+            there is none. A backward op has the layer of its forward op.
+        passed_on: for each op the variable that it is, or passes on unchanged, or -1.
+        constant: for each op whether it depends on constants and random numbers alone.
+        depth: how many ops lead from the inputs to the first read of a variable, by the variable.
+            The deepest variable is read last. Variables that no op combines with another value
+            are left out.
     """
 
-    of: Sequence[int]
+    by_op: Sequence[int]
     passed_on: Sequence[int]
     constant: Sequence[int]
     depth: Mapping[int, int]
 
 
-def layers_of(flow: DataFlow, backward: Backward) -> Layers:
-    """The layers of a graph.
+class _Reads(NamedTuple):
+    """What ops of one type do with their inputs.
 
-    No name and no device decides, so that a refactor that moves or renames an op leaves its layer
+    Attributes:
+        is_variable: whether they are variables.
+        is_source: whether examples come from them.
+        passes_on: whether they pass on their only input.
+        value: whether they compute with the value of a variable, and do not only change it.
+    """
+
+    is_variable: bool
+    is_source: bool
+    passes_on: bool
+    value: bool
+
+
+def find_layers(flow: DataFlow, backward: Backward) -> Layers:
+    """Find the layer of each op.
+
+    Names and devices have no influence, so a refactor that moves or renames an op leaves its layer
     as it is.
     """
-    types = {kind: _Reads.of(kind) for kind in set(flow.types)}
-    passed_on, of = [NONE] * len(flow.names), [NONE] * len(flow.names)
+    types = {
+        kind: _Reads(
+            kind in VARIABLES,
+            kind in EXAMPLE_SOURCES or kind in PIPELINE_OPS or is_dataset(kind),
+            kind in _PASSES_READ,
+            not (is_update(kind) or kind in NOT_A_READ),
+        )
+        for kind in set(flow.types)
+    }
+    passed_on, by_op = [NONE] * len(flow.names), [NONE] * len(flow.names)
     constant, steps = bytearray(len(flow.names)), [0] * len(flow.names)
     depth: dict[int, int] = {}
     for op, (kind, sources) in enumerate(zip(flow.types, flow.inputs, strict=True)):
@@ -66,7 +91,7 @@ def layers_of(flow: DataFlow, backward: Backward) -> Layers:
                 continue
             deepest = max(deepest, steps[source])
             is_constant = is_constant and bool(constant[source])
-            layer = _deeper(layer, of[source], depth)
+            layer = _deeper(layer, by_op[source], depth)
         steps[op] = deepest + 1
         if variables and len(sources) == 1 and reads.passes_on:
             passed_on[op] = variables[0]
@@ -74,43 +99,18 @@ def layers_of(flow: DataFlow, backward: Backward) -> Layers:
         constant[op] = is_constant
         if reads.value:
             for variable in variables:
-                # A penalty and an initialiser read it beside no data: that is no depth.
+                # A penalty and an initializer read the variable without data: that is no depth.
                 if len(variables) < len(sources):
                     depth.setdefault(variable, steps[op])
                 layer = _deeper(variable, layer, depth)
-        of[op] = layer
+        by_op[op] = layer
     for op, (forward, _) in backward.forward.items():
-        of[op] = of[forward] if passed_on[forward] == NONE else passed_on[forward]
-    return Layers(of, passed_on, constant, depth)
+        by_op[op] = by_op[forward] if passed_on[forward] == NONE else passed_on[forward]
+    return Layers(by_op, passed_on, constant, depth)
 
 
 def _deeper(one: int, other: int, depth: Mapping[int, int]) -> int:
-    """The layer that is read later; the first if neither is."""
+    """Return the layer that is read later; the first if both have the same depth."""
     if one == NONE or other == NONE:
         return max(one, other)
     return other if depth.get(other, 0) > depth.get(one, 0) else one
-
-
-class _Reads(NamedTuple):
-    """What ops of one type do with what they read.
-
-    Attributes:
-        is_variable: whether they are variables.
-        is_source: whether examples come from them.
-        passes_on: whether they pass the one value on that they take.
-        value: whether they compute with a variable that they take, and do not only change it.
-    """
-
-    is_variable: bool
-    is_source: bool
-    passes_on: bool
-    value: bool
-
-    @classmethod
-    def of(cls, kind: str) -> _Reads:
-        return cls(
-            kind in VARIABLES,
-            kind in EXAMPLE_SOURCES or kind in PIPELINE_OPS or is_dataset(kind),
-            kind in _PASSES_READ,
-            not (is_update(kind) or kind in NOT_A_READ),
-        )

@@ -1,4 +1,4 @@
-"""Whether two ops compute the same: structure by structure, whatever their names."""
+"""Value numbering: whether two ops compute equal values, and where two computations differ."""
 
 from __future__ import annotations
 
@@ -24,22 +24,29 @@ from placement_checks.core.placement import Body, Placement, producer_of
 from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
 
-# How a tower cuts its part: the first and the last part need no begin, or no end.
+# The first slice of a batch needs no begin, and the last slice no end.
 _ENDS = frozenset({"begin_mask", "end_mask"})
-# Attributes that differ between ops without changing what they compute: their own random draws,
-# the names of what they hold.
+# Attributes that do not change the computation: seeds, names of variables and queues.
 _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
-# The whole of a loss is still within them.
+# These ops leave a loss whole: they scale it or pass it on.
 _OF_WHOLE = SCALES | IDENTITIES
 _SOURCES = EXAMPLE_SOURCES | ENTERS
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
-_DEEPEST = 300  # ops in a row; no slice or seed is computed by longer chains
+_DEEPEST = 300  # ops in a row; longer chains do not compute slices or seeds
 
 
 class Difference(NamedTuple):
-    """Two ops at which two computations that should be the same differ; ``path`` leads there."""
+    """A difference between two computations that should be the same.
+
+    Attributes:
+        op: the op of the first computation.
+        other: the op of the second computation.
+        expected: what the first op is, in words.
+        found: what the second op is, in words.
+        path: the ops of the second computation from its end back to ``other``.
+    """
 
     op: int
     other: int
@@ -56,22 +63,25 @@ def differences(
     other: Sequence[int],
     shared: Collection[str] = (),
 ) -> Iterator[Difference]:
-    """Where the computations of ``other`` differ from those of ``one``, op by op.
+    """Compare two computations op by op, from their ends back to variables and inputs.
 
-    Both are followed back until they meet, or reach variables or inputs. Not differences: integers
-    that no example decides, or that are scalars, such as the first row of a tower's slice; whether
-    a slice starts or ends where the sliced tensor does; a factor of the whole, by which unequal
-    towers are weighted; and variables of one tower's own, unless they have another shape or dtype.
+    These are not differences:
+
+    * Integers that do not depend on examples, and integer scalars, such as the first row of the
+      slice of a tower.
+    * Whether a slice starts or ends where the sliced tensor does.
+    * A constant factor of the whole result, which weights towers with unequal batches.
+    * Variables that only one tower reads, if they have the same shape and dtype.
 
     Args:
         placement: the program.
-        flow: its edges.
+        flow: the edges of the program.
         examples: for each op whether its value depends on examples.
-        one: the ops that the one computation ends with.
-        other: those that the other ends with.
-        shared: the variables that both read.
+        one: the last ops of the first computation.
+        other: the last ops of the second computation.
+        shared: the variables that both computations read.
     """
-    variables = {variable.name: _variable(variable) for variable in placement.variables}
+    variables = {variable.name: _describe(variable) for variable in placement.variables}
     compared: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[int, ...], bool]] = [
         (left, right, (right,), True) for left, right in zip(one, other, strict=False)
@@ -100,7 +110,7 @@ def differences(
 def _is_plain_integer(
     placement: Placement, flow: DataFlow, examples: Sequence[int], op: int
 ) -> bool:
-    """Whether an op yields integers that no example decides, or an integer scalar."""
+    """Whether an op yields integers that do not depend on examples, or an integer scalar."""
     outputs = placement.details.outputs(flow.names[op])
     return (
         len(outputs) == 1
@@ -117,7 +127,7 @@ def _different(
     variables: Mapping[str, str],
     shared: Collection[str],
 ) -> tuple[str, str] | None:
-    """What differs between two ops themselves, as text; None if nothing does."""
+    """Describe how two ops differ, apart from their inputs; None if they do not."""
     kind = flow.types[left]
     if kind != flow.types[right]:
         return kind, flow.types[right]
@@ -128,7 +138,7 @@ def _different(
     expected, found = details.attributes(left_name), details.attributes(right_name)
     for key in sorted(expected.keys() | found.keys()):
         pair = expected.get(key), found.get(key)
-        # Bodies of functions are compared op by op.
+        # The bodies of functions are compared op by op.
         if key in _OWN or (kind in CUTS and key in _ENDS):
             continue
         if pair[0] != pair[1] and not isinstance(pair[0], Body):
@@ -159,19 +169,21 @@ def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _variable(variable: Variable) -> str:
+def _describe(variable: Variable) -> str:
     shape = "any shape" if variable.shape is None else list(variable.shape)
     return f"a variable of {variable.dtype} {shape}"
 
 
 class EqualTensors:
-    """Tells tensors that are equal by construction: the same ops on the same sources.
+    """Finds tensors that are equal by construction: the same ops on the same sources.
 
-    The copies that a strategy keeps of a variable are equal, too.
+    The mirrored copies of a variable are equal, too.
 
     Args:
-        by_kind: whether two sources, such as readers of files, are the same if they were made
-            alike; else every source is only equal to itself.
+        placement: the program.
+        flow: the edges of the program.
+        by_kind: if true, two sources are equal if they have the same type, attributes and inputs,
+            such as two readers of the same files. Otherwise a source is equal to itself alone.
     """
 
     def __init__(self, placement: Placement, flow: DataFlow, *, by_kind: bool = False) -> None:
@@ -187,20 +199,21 @@ class EqualTensors:
         self._class_of: dict[int, int] = {}
         self._classes: dict[Any, int] = {}
 
-    def of(self, source: str) -> tuple[int, str]:
-        """A key that is the same for two inputs that are one tensor, or equal by construction."""
+    def key(self, source: str) -> tuple[int, str]:
+        """Return a key of a tensor, which tensors that are equal by construction share."""
         output = source.partition(":")[2]
-        return self._op(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
+        return self._number(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
 
-    def _op(self, op: int, depth: int) -> int:
+    def _number(self, op: int, depth: int) -> int:
         op = self._first_copy.get(op, op)
         if op not in self._class_of:
-            self._class_of[op] = -op - 1  # itself, should a loop lead back here
-            key = self._key(op, depth)
+            self._class_of[op] = -op - 1  # the op itself, if a loop leads back here
+            key = self._structure(op, depth)
             self._class_of[op] = self._classes.setdefault(key, op)
         return self._class_of[op]
 
-    def _key(self, op: int, depth: int) -> Any:
+    def _structure(self, op: int, depth: int) -> Any:
+        """Return the type, attributes and inputs of an op; its number if it is a source."""
         flow = self._flow
         name, kind = flow.names[op], flow.types[op]
         details = self._placement.details
@@ -211,18 +224,18 @@ class EqualTensors:
         if flow.state_holder(op) == op or kind in _SOURCES or self._is_stateful(op):
             if not self._by_kind or kind in VARIABLES:
                 return op
-            made_of = [
-                self._op(value, depth - 1)
-                for _, written in flow.writers.get(op, ())
-                for value in written
+            written = [
+                self._number(value, depth - 1)
+                for _, values in flow.writers.get(op, ())
+                for value in values
             ]
             if kind in PLACEHOLDERS:
                 return op
-            inputs = (self._op(source, depth - 1) for source in flow.inputs[op])
-            return (kind, self._attributes(name), *made_of, *inputs)
+            inputs = (self._number(source, depth - 1) for source in flow.inputs[op])
+            return (kind, self._attributes(name), *written, *inputs)
         sources = [
             (
-                self._op(flow.number[producer_of(source)], depth - 1),
+                self._number(flow.number[producer_of(source)], depth - 1),
                 source.partition(":")[2] or "0",
             )
             for source in self._placement.ops[name].inputs
@@ -237,7 +250,7 @@ class EqualTensors:
         return tuple(sorted((key, value) for key, value in attributes.items() if key not in _OWN))
 
     def _is_stateful(self, op: int) -> bool:
-        """Whether each run of the op, or each such op, yields something of its own."""
+        """Whether each run of an op yields another value."""
         kind, values = self._flow.types[op], self._flow.inputs[op]
         if kind in RANDOM_STATEFUL:
             return True

@@ -1,1 +1,1 @@
-"""One execution of a step: which op waits for which, and what is copied between devices."""
+"""One execution of a step: its schedule, and the copies between devices."""

@@ -1,13 +1,13 @@
-"""A simulated schedule: when each op would run if every device did one at a time, without delay.
+"""Schedules: a simulated schedule of measured ops, and the overlap of towers.
 
-Such a schedule of measured ops stays the same on a loaded machine. What it leaves out is all that
-happens between ops, so that a real step takes longer. Beside it, the overlap of a real step.
+In the simulated schedule each device runs one op at a time, without delay. It stays the same on a
+loaded machine. A real step takes longer, because the schedule leaves out the time between ops.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 from itertools import combinations
 from typing import NamedTuple
@@ -19,10 +19,12 @@ _MIN_BUSY = 0.005  # seconds that a group must compute for its overlap to count
 
 
 class Overlap(NamedTuple):
-    """Two groups of devices, by their numbers, and the share of time both compute at once.
+    """The overlap of two groups of devices.
 
-    The share is that of the time in which the one that computes less could overlap with the
-    other: 1 if it never computes without the other, 0 if they take turns.
+    Attributes:
+        one, other: the indices of the groups.
+        share: the time when both compute at once, divided by the computing time of the less busy
+            group: 1 if this group never computes alone, 0 if the groups take turns.
     """
 
     one: int
@@ -31,9 +33,10 @@ class Overlap(NamedTuple):
 
 
 def simulate(ops: Sequence[TimedOp]) -> Timeline | None:
-    """The schedule of some ops: each device takes them one by one, as they become ready.
+    """Simulate a schedule: each device runs its ops one by one, as they become ready.
 
-    None if some wait for each other, so that they could never run.
+    Returns:
+        The schedule; None if ops wait for each other and could never run.
     """
     followers: dict[int, list[int]] = defaultdict(list)
     waiting = [len(op.needs) for op in ops]
@@ -50,7 +53,7 @@ def simulate(ops: Sequence[TimedOp]) -> Timeline | None:
     while ready:
         since, number = heappop(ready)
         op = ops[number]
-        # What takes no time does not queue for its device: a copy is there when it was sent.
+        # An op that takes no time does not queue for its device: copies arrive when sent.
         start = max(since, free[op.device]) if op.seconds else since
         end = start + op.seconds
         if op.seconds:
@@ -62,18 +65,14 @@ def simulate(ops: Sequence[TimedOp]) -> Timeline | None:
             waiting[follower] -= 1
             if not waiting[follower]:
                 heappush(ready, (earliest[follower], follower))
-    return _timeline(lanes) if scheduled == len(ops) else None
-
-
-def _timeline(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
-    return Timeline(dict(sorted(lanes.items())))
+    return Timeline(dict(sorted(lanes.items()))) if scheduled == len(ops) else None
 
 
 def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list[Overlap]:
-    """For what share of time every two groups of devices can compute at once.
+    """Simulate for how long every two groups of devices can compute at once.
 
-    So says a schedule in which nothing but what ops wait for holds up a GPU; what the host does
-    takes no time in it, since hosts have many cores.
+    In this schedule a GPU waits only for the inputs of its ops. Ops on the host take no time,
+    since hosts have many cores.
     """
     ops = [op if op.device.is_gpu else op._replace(seconds=0.0) for op in trace.ops]
     timeline = simulate(ops)
@@ -81,10 +80,11 @@ def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list
 
 
 def observed_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> float | None:
-    """The share of time for which every two groups did, in the step where it was largest.
+    """Return the least overlap of two groups, in the measured step with the largest value.
 
-    None where they compute for less than 5 ms each: then it shows how soon the threads of this
-    machine woke up, and nothing about the program.
+    Returns:
+        The share of time; None if no step has two groups, or if a group computes for less than
+        5 ms: then the overlap shows how fast threads wake up, and nothing about the program.
     """
     shares = [
         min(overlap.share for overlap in overlaps(step, groups))
@@ -95,7 +95,7 @@ def observed_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> floa
 
 
 def overlaps(timeline: Timeline, groups: Sequence[Collection[Device]]) -> list[Overlap]:
-    """Every two groups of devices that compute in a step, and for how long they do at once."""
+    """Return the overlap of every two groups of devices that compute in a step."""
     busy = [timeline.busy(group) for group in groups]
     return [
         Overlap(one, other, _share(busy[one], busy[other]))

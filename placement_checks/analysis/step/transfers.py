@@ -1,7 +1,4 @@
-"""Transfers: what one step copies from device to device.
-
-Which layer sends what, and in which phase of a step.
-"""
+"""Transfers: the tensors that one step copies between devices, by layer and by phase."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ _CUTS = CUTS.keys() | PARTITIONS
 
 
 class CopiedTensor(NamedTuple):
-    """One tensor that a step copies to a device, once.
+    """A tensor that a step copies to a device once.
 
     Attributes:
-        tensor: ``op:0``.
-        source: the device it comes from.
-        to: the device it goes to.
-        bytes: its size; None where it is unknown.
-        taker: the first op there that takes it.
+        tensor: the name of the tensor, such as ``op:0``.
+        source: the device that it comes from.
+        to: the device that it goes to.
+        bytes: its size; None if it is unknown.
+        taker: the name of the first op on ``to`` that takes it.
     """
 
     tensor: str
@@ -41,13 +38,13 @@ class CopiedTensor(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """All that a step copies from one device to another, or from one task to another.
+    """All tensors that a step copies from one device to another, or from one task to another.
 
     Attributes:
-        source, to: the devices; their types and indices are left out where they are tasks.
-        copies: how many tensors.
-        bytes: their size, shape times dtype, as far as it is known.
-        unknown: how many of them have a size that is not known.
+        source, to: the devices; without type and index if they are tasks.
+        copies: the number of tensors.
+        bytes: the size of all tensors of known size.
+        unknown: the number of tensors of unknown size.
     """
 
     source: Device
@@ -65,19 +62,20 @@ class Transfer(NamedTuple):
 
 
 def copies_text(number: int) -> str:
+    """Return ``1 copy``, ``2 copies``, ``1,000 copies``."""
     return f"{number:,} {'copy' if number == 1 else 'copies'}"
 
 
 def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
-    """The copies of one step: every tensor that an op takes from another device.
+    """Find every tensor that an op of a step takes from another device.
 
-    The same tensor is copied to the same device once. Loops count as one iteration, and both
-    branches of a condition are counted. An unknown first dimension is that of the batch, or of
-    its part in a tower.
+    A tensor is copied to a device once. Loops count as one iteration, and both branches of a
+    conditional count. An unknown first dimension is taken for the rows of the batch, or for the
+    rows of one tower.
 
     Args:
-        placement: with the devices that a placer assigned.
-        rows: the rows of the global batch.
+        placement: a program with assigned devices.
+        rows: the number of rows of the global batch; None if it is unknown.
     """
     analysis = analyse(placement)
     size_of = cache(partial(_size, analysis, rows))
@@ -98,7 +96,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
 
 
 def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tuple[Op, Device]]:
-    """The ops of a step, and their devices, that wait for an op on another device."""
+    """Yield the ops of a step that wait for an op on another device, with their own device."""
     devices = [op.assigned for op in ops]
     for number, sources in enumerate(analysis.flow.all_inputs):
         here = devices[number]
@@ -111,12 +109,12 @@ def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tupl
 
 
 def transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
-    """The copies, added up for each pair of devices, the largest sum first."""
+    """Add up the copies of each pair of devices, the largest transfer first."""
     return _by_pair((copy.source, copy.to, copy) for copy in all_copies)
 
 
 def network_transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
-    """The copies that go over the network, added up for each pair of tasks."""
+    """Add up the copies of each pair of tasks, the largest transfer first."""
     return _by_pair(
         (source, to, copy)
         for copy in all_copies
@@ -143,7 +141,7 @@ def _by_pair(by_pair: Iterable[tuple[Device, Device, CopiedTensor]]) -> list[Tra
 
 
 def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
-    """Bytes of a tensor; 0 for a handle, which is not data, None where it is not known."""
+    """Return the bytes of a tensor; 0 for a handle, None if the size is unknown."""
     name, _, number = tensor.partition(":")
     outputs = analysis.placement.details.outputs(name)
     if int(number) >= len(outputs):
@@ -157,7 +155,7 @@ def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
 
 
 def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
-    """The rows of a tensor whose first dimension is that of the batch."""
+    """Return the rows of a tensor that has a row for each example of a batch."""
     towers = len(analysis.towers)
     if towers < 2:
         return rows
@@ -168,21 +166,20 @@ def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
 
 
 def _is_part(placement: Placement) -> Sequence[int]:
-    """For each op whether its value comes from a part of a batch: sliced, or fed as one."""
+    """Return for each op whether its value comes from a slice of a batch, or one tower's feed."""
     flow = analyse(placement).flow
     inputs = placement.step.inputs
     fed = {producer_of(name) for names in inputs for name in names} if len(inputs) > 1 else set()
     ops = zip(flow.names, flow.types, strict=True)
-    return flow.masks([int(kind in _CUTS or name in fed) for name, kind in ops])
+    return flow.propagate([int(kind in _CUTS or name in fed) for name, kind in ops])
 
 
 Phase = Literal["input", "forward", "backward", "average", "update", "other"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-# A variable that is read elsewhere is read for the forward pass first.
 _PHASES: Mapping[Part, Phase] = {
     "input": "input",
     "shared input": "input",
-    "reads": "forward",
+    "reads": "forward",  # the forward pass uses the value first
     "forward": "forward",
     "shared forward": "forward",
     "backward": "backward",
@@ -195,13 +192,14 @@ _OF_ONE_VARIABLE: frozenset[Part] = frozenset({"average", "update", "apply"})
 
 
 class SentTensor(NamedTuple):
-    """A copy, and what it is for.
+    """A copied tensor with its phase and layer.
 
     Attributes:
-        copied: what is copied to where.
-        phase: of the op that takes it first.
-        variable: whose layer sends it, or in whose update it ends; ``""`` where there is none.
-        tower: the number of the tower that takes or else sends it, or -1.
+        copied: the copied tensor.
+        phase: the phase of the first op that takes it.
+        variable: the variable of the layer that sends it, or of the update that takes it; ``""``
+            if there is none.
+        tower: the number of the tower that takes it, or else that sends it; -1 if there is none.
     """
 
     copied: CopiedTensor
@@ -211,44 +209,51 @@ class SentTensor(NamedTuple):
 
     @property
     def layer(self) -> str:
-        """The scope of the variable, or its name where it has none; ``""`` without one."""
+        """The scope of the variable, or its name if it has no scope; ``""`` without variable."""
         return self.variable.rpartition("/")[0] or self.variable
 
 
-class ReducedTensor(NamedTuple):
-    """What several copies are together; ``unknown`` of them have a size that is not known."""
+class TransferTotal(NamedTuple):
+    """The sum of several copies.
+
+    Attributes:
+        copies: the number of tensors.
+        bytes: the size of all tensors of known size.
+        unknown: the number of tensors of unknown size.
+    """
 
     copies: int = 0
     bytes: int = 0
     unknown: int = 0
 
     @staticmethod
-    def of(several: Iterable[CopiedTensor]) -> ReducedTensor:
-        sizes = [copied.bytes for copied in several]
-        return ReducedTensor(len(sizes), sum(filter(None, sizes)), sizes.count(None))
+    def from_copies(copies: Iterable[CopiedTensor]) -> TransferTotal:
+        """Add up copies."""
+        sizes = [copied.bytes for copied in copies]
+        return TransferTotal(len(sizes), sum(filter(None, sizes)), sizes.count(None))
 
 
 class LayerTraffic(NamedTuple):
-    """All that the copies of one layer come to.
+    """The sums of the copies of one layer.
 
     Attributes:
-        layer: its name; ``""`` for what is of no layer.
-        total: all of them.
-        phases: those of each phase that has some.
-        largest: the largest of them.
+        layer: the name of the layer; ``""`` for copies without a layer.
+        total: the sum of all copies.
+        phases: the sum of the copies of each phase that has any.
+        largest: the largest copy.
     """
 
     layer: str
-    total: ReducedTensor
-    phases: Mapping[Phase, ReducedTensor]
+    total: TransferTotal
+    phases: Mapping[Phase, TransferTotal]
     largest: CopiedTensor
 
 
 def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[SentTensor]:
-    """The copies of a step with their phases and layers."""
+    """Return the copies of a step with their phases and layers."""
     number, found = analyse(placement).flow.number, addresses(placement)
     names = analyse(placement).flow.names
-    told = []
+    sent = []
     for copy in copied:
         source, taker = number[producer_of(copy.tensor)], number[copy.taker]
         part = found.parts[taker]
@@ -256,19 +261,22 @@ def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[S
         layer = found.layers[second if found.layers[first] == NONE else first]
         tower = found.towers[source if found.towers[taker] == NONE else taker]
         variable = "" if layer == NONE else names[layer]
-        told.append(SentTensor(copy, _PHASES.get(part, "other"), variable, tower))
-    return told
+        sent.append(SentTensor(copy, _PHASES.get(part, "other"), variable, tower))
+    return sent
 
 
 def by_layer(all_sent: Iterable[SentTensor]) -> list[LayerTraffic]:
-    """The copies, added up for each layer and phase; the layers that send most come first."""
+    """Add up the copies of each layer and phase, the layer with the most bytes first."""
     groups: dict[str, dict[Phase, list[CopiedTensor]]] = defaultdict(lambda: defaultdict(list))
     for each in all_sent:
         groups[each.layer][each.phase].append(each.copied)
     layers = []
     for layer, phases in groups.items():
         copies = [copied for each in phases.values() for copied in each]
-        sums = {phase: ReducedTensor.of(phases[phase]) for phase in PHASES if phase in phases}
+        sums = {
+            phase: TransferTotal.from_copies(phases[phase]) for phase in PHASES if phase in phases
+        }
         largest = max(copies, key=lambda copied: copied.bytes or 0)
-        layers.append(LayerTraffic(layer, ReducedTensor.of(copies), sums, largest))
+        layers.append(LayerTraffic(layer, TransferTotal.from_copies(copies), sums, largest))
+
     return sorted(layers, key=lambda each: (-each.total.bytes, -each.total.copies, each.layer))

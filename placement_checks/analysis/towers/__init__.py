@@ -1,1 +1,1 @@
-"""The towers of a step: which ops, losses and inputs belong to which copy of the model."""
+"""The towers of a step: the ops, losses and inputs of each copy of the model."""

@@ -1,4 +1,4 @@
-"""The analysis of one placement: its towers, and what their ops depend on."""
+"""The analysis of one placement: its towers, and the ops that depend on them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cached_property
 
 from placement_checks.analysis.graph.backward import Backward
 from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.layers import Layers, layers_of
+from placement_checks.analysis.graph.layers import Layers, find_layers
 from placement_checks.analysis.graph.updates import Updates
-from placement_checks.analysis.towers.by_loss import Copies, CopiesByLoss, loss_ops
+from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, loss_ops
 from placement_checks.analysis.towers.discovery import (
     ReadsByGpu,
     Site,
@@ -29,44 +29,44 @@ from placement_checks.util.text import range_text
 
 
 class TowerAnalysis:
-    """The towers of one placement; `Placement.cached` keeps it, so that rules share it.
+    """The towers of one placement. Rules share it: `analyse` makes one for each placement.
 
     Attributes:
-        flow: the edges of the graph.
-        reads_by_gpu: the GPUs that compute with variables.
+        placement: the program.
+        flow: the edges of the program.
     """
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.flow = DataFlow(placement)
-        self._ops = placement.by_number
 
     def prepare(self) -> None:
-        """Find out ahead what most rules ask for."""
+        """Compute ahead the properties that most rules use."""
         for name in ("towers_behind", "losses", "examples"):
             getattr(self, name)
 
     @cached_property
     def reads_by_gpu(self) -> ReadsByGpu:
+        """The variables that each GPU computes with."""
         return ReadsByGpu(
             self.placement, self.flow, self.backward, self.updates, self.sites, self.by_loss
         )
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
-        """The copies of the model that are trained; all copies if none is.
+        """The copies of the model that are trained; all copies if none is trained.
 
-        A copy that only evaluates is part of no step, and no gradients are taken of it.
+        A copy that only evaluates is part of no step and has no gradients.
         """
         towers = self.reads_by_gpu.towers()
-        trained = self.flow.ancestors(self.backward.numbers())
-        if not any(trained):
+        trained = self.flow.reachable(self.backward.numbers())
+        if not trained:
             return towers
         training = {
             self.sites[op]
             for readers in self.reads_by_gpu.readers.values()
             for op in readers
-            if trained[op] or self.updates.steps[op]
+            if op in trained or self.updates.steps[op]
         }
         if self.by_loss is not None:
             training |= self.by_loss.by_site.keys()
@@ -75,7 +75,7 @@ class TowerAnalysis:
     @cached_property
     def layers(self) -> Layers:
         """The variable that is read last on the way to each op."""
-        return layers_of(self.flow, self.backward)
+        return find_layers(self.flow, self.backward)
 
     @cached_property
     def loss_ops(self) -> Sequence[int]:
@@ -88,18 +88,18 @@ class TowerAnalysis:
         return CopiesByLoss(self.flow, self.layers, self.backward, self.examples)
 
     @cached_property
-    def copies(self) -> Copies:
+    def copies(self) -> ModelCopies:
         """The copies of the model, by their losses."""
         return self.copies_by_loss.copies(self.loss_ops)
 
     @cached_property
     def by_loss(self) -> TowersByLoss | None:
-        """The towers, if the losses tell them apart; None if the requested devices do."""
+        """The towers, if the losses determine them; None if the requested devices do."""
         return towers_by_loss(self.placement, self.flow, self.copies, self.copies_by_loss.in_model)
 
     @cached_property
     def micro_batches(self) -> int:
-        """How many copies of the model run on the same devices in each tower."""
+        """The number of copies of the model that run on the same devices in each tower."""
         if self.by_loss is not None:
             return self.by_loss.micro_batches
         return micro_batches(self.placement, self.flow, self.copies, self.copies_by_loss.in_model)
@@ -128,42 +128,46 @@ class TowerAnalysis:
 
     @cached_property
     def backward(self) -> Backward:
+        """The backward pass."""
         return Backward(self.placement, self.flow)
 
     @cached_property
     def updates(self) -> Updates:
+        """The updates of variables."""
         return Updates(self.placement, self.flow)
 
     @cached_property
     def losses(self) -> Losses:
+        """The losses of each tower."""
         return tower_losses(
             self.loss_ops, self.flow, self.tower_of, self.towers_behind, len(self.towers)
         )
 
     @cached_property
     def all_towers(self) -> int:
-        """The bits of all towers."""
+        """The bit mask of all towers: tower 0 has the lowest bit."""
         return (1 << len(self.towers)) - 1
 
     @cached_property
     def gradient_bit(self) -> int:
-        """The bit of a value that depends on a backward op."""
+        """The bit that marks values that depend on a backward op."""
         return 1 << len(self.towers)
 
     @cached_property
     def tower_of(self) -> Sequence[int]:
-        """For each op the number of the tower that it works for, or -1."""
+        """For each op the number of the only tower that it works for, or -1."""
         towers = {site: number for number, tower in enumerate(self.towers) for site in tower.sites}
         return tower_of_ops(self.placement, self.flow, self.backward, self.sites, towers)
 
     @cached_property
     def own_towers(self) -> Sequence[int]:
-        """For each op the tower it computes for, as a bit; 0 for those that may join towers.
+        """For each op the bit of the tower that it computes for; 0 if it may combine towers.
 
-        Where an op is asked to be is not enough: towers may be averaged on the GPU of one. Ops
-        that read variables, backward ops and inputs on a tower's GPU are that tower's.
+        The requested device alone does not decide: the average of all towers may be on the GPU of
+        one tower. Ops that read variables, backward ops and inputs belong to the tower that they
+        work for. Backward ops also have `gradient_bit`.
         """
-        own = [0] * len(self._ops)
+        own = [0] * len(self.flow.names)
         for readers in self.reads_by_gpu.readers.values():
             for op in readers:
                 if self.tower_of[op] >= 0:
@@ -179,11 +183,11 @@ class TowerAnalysis:
 
     @cached_property
     def towers_behind(self) -> Sequence[int]:
-        """For each op the towers that its value depends on, a bit each, and `gradient_bit`."""
-        return self.flow.masks(self.own_towers)
+        """For each op a bit mask of the towers that its value depends on, and `gradient_bit`."""
+        return self.flow.propagate(self.own_towers)
 
-    def without_regularisation(self, loss: int) -> int:
-        """The part of a loss that depends on examples, where the rest is added to it."""
+    def without_regularization(self, loss: int) -> int:
+        """Return the summand of a loss that depends on examples, if only one summand does."""
         while self.flow.types[loss] in ADDS:
             terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
             if len(terms) != 1 or len(self.flow.inputs[loss]) == 1:
@@ -192,17 +196,17 @@ class TowerAnalysis:
         return loss
 
     def towers_in(self, mask: int) -> Iterator[int]:
-        """The numbers of the towers whose bits are set."""
+        """Yield the numbers of the towers in a bit mask."""
         return (number for number in range(len(self.towers)) if mask >> number & 1)
 
     def names_of(self, mask: int) -> str:
-        """``the tower on /device:GPU:0``, or ``the towers on …``, whose bits are set."""
+        """Name the towers in a bit mask, as in ``the tower on /device:GPU:0``."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
         return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
 
     @cached_property
     def variables_read(self) -> frozenset[str]:
-        """The variables that the model computes with, on towers or elsewhere."""
+        """The variables that the model computes with, on towers or on the host."""
         return frozenset(
             variable
             for variable, readers in self.reads_by_gpu.readers.items()
@@ -211,5 +215,5 @@ class TowerAnalysis:
 
 
 def analyse(placement: Placement) -> TowerAnalysis:
-    """The analysis of a placement, made once."""
+    """Return the analysis of a placement, computed once."""
     return placement.cached(TowerAnalysis)

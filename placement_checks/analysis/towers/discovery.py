@@ -26,7 +26,11 @@ An op works for a tower, for several, or for the host. The first of these that a
 5. A backward op works for the tower of its forward op. If towers share the forward op, it works
    for the tower that its gradients come from, or else for the tower that uses its value.
 
-Examples: what a tower computes with beside weights; they are fed, read, drawn or cached.
+Examples are the values that a tower computes with besides weights: fed, read from a pipeline,
+random, or cached in variables.
+
+Terms in this package: a *site* is a tower's share of one device (`Site`), `ModelCopies` are the
+copies of the model by their losses, and `TowersByLoss` the towers made of them.
 """
 
 from __future__ import annotations
@@ -40,8 +44,8 @@ from placement_checks.analysis.graph.backward import Backward
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.updates import Updates
 from placement_checks.analysis.towers.by_loss import (
-    Copies,
     Groups,
+    ModelCopies,
     reachability_masks,
     single_tower,
 )
@@ -59,10 +63,10 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, produc
 
 
 class Site(NamedTuple):
-    """Where one tower computes.
+    """A device on which a tower computes.
 
     Attributes:
-        device: the device that its ops request.
+        device: the device that the ops of the tower request.
         copy: the number of the tower, if several towers found by loss use the device; else -1.
     """
 
@@ -88,7 +92,7 @@ class Tower(NamedTuple):
     """One copy of the model.
 
     Attributes:
-        sites: where it runs; several if GPUs hold parts of it.
+        sites: the sites where it runs; several if GPUs hold parts of it.
         reads: the name of the first op that reads each variable, by the variable's name.
     """
 
@@ -97,7 +101,7 @@ class Tower(NamedTuple):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The GPU that it runs on, or several that hold its parts."""
+        """The GPUs that it runs on."""
         return tuple(site.device for site in self.sites)
 
     def __str__(self) -> str:
@@ -113,7 +117,7 @@ class TowersByLoss(NamedTuple):
         losses: the loss ops of each tower.
         devices: the devices of each tower.
         main: the device of each tower that the others use least.
-        micro_batches: how many copies of the model run on the same devices in each tower.
+        micro_batches: the number of copies of the model on the same devices in each tower.
     """
 
     losses: Groups
@@ -122,13 +126,13 @@ class TowersByLoss(NamedTuple):
     micro_batches: int = 1
 
     def site(self, tower: int, device: Device | None = None) -> Site:
-        """The site of a tower on one of its devices; its main device by default."""
+        """Return the site of a tower on one of its devices; on its main device by default."""
         device = self.main[tower] if device is None else device
         users = sum(device in devices for devices in self.devices)
         return Site(device, tower if users > 1 else -1)
 
     def sites(self, tower: int) -> tuple[Site, ...]:
-        """All sites of a tower."""
+        """Return all sites of a tower."""
         return tuple(self.site(tower, device) for device in self.devices[tower])
 
     @property
@@ -139,23 +143,23 @@ class TowersByLoss(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def requested_gpu(requested: Device) -> Device:
-    """The full name of a requested device; without a job it is on the local host."""
+    """Return the full name of a requested device; without a job it is on the local host."""
     return requested if requested.job else requested.over(LOCALHOST)
 
 
 def towers_by_loss(
-    placement: Placement, flow: DataFlow, copies: Copies, in_model: Sequence[bool]
+    placement: Placement, flow: DataFlow, copies: ModelCopies, in_model: Sequence[bool]
 ) -> TowersByLoss | None:
-    """The towers, if the losses tell them apart.
+    """Find the towers by loss.
 
     Args:
         placement: the program.
-        flow: its edges.
-        copies: the copies of the model by loss.
-        in_model: for each op whether it computes with variables and examples, in the forward pass.
+        flow: the edges of the program.
+        copies: the copies of the model.
+        in_model: for each op whether it is a forward op that depends on variables and examples.
 
     Returns:
-        None if the strategy, or the requested devices, decide.
+        The towers; None if the strategy or the requested devices decide.
     """
     if len(copies.losses) < 2 or (placement.strategy and len(placement.strategy.replicas) > 1):
         return None
@@ -172,7 +176,11 @@ def towers_by_loss(
         return None
     devices, main = _devices_of([places[group[0]] for group in groups])
     if len(set(main)) < len(main) and not _are_crowded(placement, places):
-        groups = _by_main_device(groups, main)
+        # Copies with the same main device are the tasks of one tower.
+        by_device: dict[Device, list[int]] = defaultdict(list)
+        for group, device in zip(groups, main, strict=True):
+            by_device[device] += group
+        groups = list(by_device.values())
         if len(groups) < 2 or len({len(group) for group in groups}) > 1:
             return None
         devices, main = _devices_of(
@@ -181,25 +189,17 @@ def towers_by_loss(
     order = sorted(range(len(groups)), key=main.__getitem__)
     losses = [[op for copy in groups[number] for op in copies.losses[copy]] for number in order]
     devices, main = [devices[number] for number in order], [main[number] for number in order]
-    if copies.alike != "same" and (not copies.alike or len(set(main)) < len(main)):
+    if copies.likeness != "same" and (not copies.likeness or len(set(main)) < len(main)):
         return None
     batches = len(groups[0]) if len(groups) == len(by_place) else 1
     return TowersByLoss(losses, devices, main, batches)
 
 
-def _by_main_device(groups: Sequence[Sequence[int]], main: Sequence[Device]) -> list[list[int]]:
-    """The copies grouped by the device that they mainly run on, as the tasks of one tower do."""
-    by_device: dict[Device, list[int]] = defaultdict(list)
-    for group, device in zip(groups, main, strict=True):
-        by_device[device] += group
-    return list(by_device.values())
-
-
 def micro_batches(
-    placement: Placement, flow: DataFlow, copies: Copies, in_model: Sequence[bool]
+    placement: Placement, flow: DataFlow, copies: ModelCopies, in_model: Sequence[bool]
 ) -> int:
-    """How many copies of the model run on the same devices; 1 if they run on different ones."""
-    if len(copies.losses) < 2 or copies.alike != "same":
+    """Count the copies of the model on the same devices; 1 if they run on different devices."""
+    if len(copies.losses) < 2 or copies.likeness != "same":
         return 1
     places = [frozenset(place) for place in _places(placement, flow, copies.losses, in_model)]
     return len(places) if len(set(places)) == 1 else 1
@@ -208,11 +208,11 @@ def micro_batches(
 def _places(
     placement: Placement, flow: DataFlow, losses: Groups, in_model: Sequence[bool]
 ) -> Sequence[Counter[tuple[str, Device]]]:
-    """For each copy of the model the op types and the GPUs that it uses for them, counted.
+    """Count for each copy of the model its ops by type and requested GPU.
 
-    If it uses no GPU, the CPUs that it requests. Ops that serve several copies are left out, and
-    so are ops that are colocated with another op, such as a lookup with its table: their device
-    does not tell where the copy runs.
+    If a copy uses no GPU, its ops on CPUs are counted. Ops that serve several copies are left out.
+    So are ops that are colocated with another op, such as a lookup with its table, because their
+    device does not show where the copy runs.
     """
     reached = reachability_masks(flow, losses)
     on_gpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
@@ -227,7 +227,7 @@ def _places(
 
 
 def _are_crowded(placement: Placement, places: Sequence[Counter[tuple[str, Device]]]) -> bool:
-    """Whether copies that were meant for a GPU each all run on one GPU."""
+    """Whether all copies run on one GPU of a machine that has a GPU for each."""
     devices = {device for place in places for _, device in place}
     machine = placement.machine
     gpus = placement.gpus or (len(machine.gpus) if machine is not None else 0)
@@ -237,7 +237,7 @@ def _are_crowded(placement: Placement, places: Sequence[Counter[tuple[str, Devic
 def _devices_of(
     places: Sequence[Counter[tuple[str, Device]]],
 ) -> tuple[Sequence[tuple[Device, ...]], Sequence[Device]]:
-    """The devices of each tower, and the main one of these.
+    """Return the devices of each tower, and its main device.
 
     A device belongs to a tower if the tower runs more ops of some type there than another tower.
     A GPU may hold an expert or a shard of a table for all towers; it belongs to the tower that
@@ -266,18 +266,21 @@ def serving_sites(
     by_loss: TowersByLoss | None,
     in_model: Sequence[bool],
 ) -> Sequence[Site | None]:
-    """For each op the site of the tower that it works for; None for the host's and shared ops.
+    """Find for each op the site of the tower that it works for.
 
-    Backward ops are at the site of their forward op if its tower was found by loss; otherwise they
-    are at the site that they request.
+    A backward op is at the site of its forward op if its tower was found by loss; otherwise it is
+    at the site that it requests.
 
     Args:
         placement: the program.
-        flow: its edges.
-        backward_pass: its backward pass.
+        flow: the edges of the program.
+        backward_pass: the backward pass of the program.
         examples: for each op whether its value depends on examples.
         by_loss: the towers that were found by loss.
-        in_model: for each op whether it computes with variables and examples, in the forward pass.
+        in_model: for each op whether it is a forward op that depends on variables and examples.
+
+    Returns:
+        For each op its site; None if it works for the host or for several towers.
     """
     backward = backward_pass.ops
     requests = {op.requested for op in placement.by_number}
@@ -295,9 +298,18 @@ def serving_sites(
     different = list(dict.fromkeys(site for site in sites if site is not None))
     if not unsure or len(different) < 2:
         return sites
+    sure = [0] * len(sites)
     bits = {site: 1 << bit for bit, site in enumerate(different)}
-    sure = _sure(flow, [0 if site is None else bits[site] for site in sites], backward, unsure)
-    before, after = flow.masks(sure, sure), _used_next(flow, sure, backward)
+    undecided = {*unsure, *flow.having(VARIABLES.__contains__)}
+    for op, site in enumerate(sites):
+        if site is not None and op not in undecided and not backward[op]:
+            sure[op] = bits[site]
+    # Backward ops and updates use the values of other ops, but do not decide where these belong.
+    uses = list(flow.inputs)
+    for op in (*backward_pass.numbers(), *flow.having(is_update)):
+        uses[op] = []
+    before = flow.propagate(sure, keep=sure)
+    after = flow.propagate(sure, along=uses, to_inputs=True, keep=sure)
     for op in unsure:
         if after[op] or before[op]:
             bit = next((bit for bit in (after[op], before[op]) if bit.bit_count() == 1), 0)
@@ -314,10 +326,10 @@ def _by_loss(
     sites: list[Site | None],
     unsure: Sequence[int],
 ) -> list[int]:
-    """Give each forward op that serves one tower the site of that tower.
+    """Set the site of each forward op that serves one tower to the site of this tower.
 
     Returns:
-        The ops that the losses do not decide.
+        The ops for which the losses do not decide.
     """
     reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
@@ -346,47 +358,14 @@ def _by_loss(
     return sorted(left)
 
 
-def _sure(
-    flow: DataFlow, asked: list[int], backward: Sequence[int], unsure: Iterable[int]
-) -> list[int]:
-    """For each op the bit of the site that it surely works for, 0 if that is to be found out.
-
-    The device of a variable does not tell who reads it.
-    """
-    for op in (*unsure, *flow.having(VARIABLES.__contains__)):
-        asked[op] = 0
-    return [0 if is_backward else bit for bit, is_backward in zip(asked, backward, strict=True)]
-
-
-def _used_next(flow: DataFlow, sure: Sequence[int], backward: Sequence[int]) -> list[int]:
-    """For each op the bits of the sites that use its value next, directly or after other ops.
-
-    Neither the backward pass nor an assignment counts.
-    """
-    uses = [not is_backward for is_backward in backward]
-    for op in flow.having(is_update):
-        uses[op] = False
-    used = list(sure)
-    while True:  # a second time only where a loop leads backwards
-        before = list(used) if flow.looped else used
-        for op in range(len(used) - 1, -1, -1):
-            mask = used[op]
-            if mask and uses[op]:
-                for source in flow.inputs[op]:
-                    if not sure[source]:
-                        used[source] |= mask
-        if used == before:
-            return used
-
-
 class ReadsByGpu:
-    """Which variables are read at which site, and which sites hold parts of one tower.
+    """The variables that are read at each site, and the sites that hold parts of one tower.
 
-    By device, two sites hold parts of one tower if one computes a value from a variable, and the
-    other combines the value with a variable, in the forward pass or in its gradients. Towers use
-    each other's results only after their gradients are computed. Variables that all sites read
-    prove nothing. The replicas of a strategy are never parts of one tower: they may exchange
-    values, to normalize over all rows or to contrast rows with each other.
+    If towers are found by device, two sites hold parts of one tower if one computes a value from a
+    variable, and the other combines the value with a variable, in the forward pass or in its
+    gradients. Separate towers use each other's results only after their gradients are computed.
+    Variables that all sites read prove nothing. The replicas of a strategy are never parts of one
+    tower: they may exchange values, for example to normalize over all rows.
 
     A variable that the host reads, as in a lookup, or that is read once for several sites, as to
     normalize a kernel, counts for the sites that compute with the result. A variable that only
@@ -394,9 +373,9 @@ class ReadsByGpu:
 
     Attributes:
         flow: the edges of the graph.
-        readers: the ops that compute with the value of a variable, by its name.
+        readers: the ops that compute with the value of each variable, by its name.
         gpus: the variables that are read at each site, in the order of their devices.
-        joined_gpus: the pairs of indices into `gpus` that hold parts of one tower.
+        joined_gpus: pairs of indices into `gpus` whose sites hold parts of one tower.
     """
 
     def __init__(
@@ -415,8 +394,10 @@ class ReadsByGpu:
         self._backward = backward.ops
         self._updates = updates
         self._by_loss = by_loss
-        ends = [*backward.numbers(), *_named_losses(placement, flow)]
-        self._model = flow.ancestors(ends) if ends else None
+        named = map(producer_of, (*placement.step.objectives, *placement.step.losses))
+        losses = [flow.number[name] for name in named if name in flow.number]
+        ends = [*backward.numbers(), *losses]
+        self._model = flow.reachable(ends) if ends else None
         self.readers = {
             variable.name: self._readers(flow.number[variable.name])
             for variable in placement.variables
@@ -429,54 +410,49 @@ class ReadsByGpu:
                 if site is not None:
                     reads[site].setdefault(variable, self._ops[reader].name)
         self.gpus = [GpuReads(site.device, reads[site], site) for site in sorted(reads)]
-        self.joined_gpus = self._joined_gpus() if by_loss is None else self._parts_by_loss()
+        self.joined_gpus = (
+            self._joined_gpus() if by_loss is None else self._parts_by_loss(by_loss.by_site)
+        )
 
     def _readers(self, variable: int) -> list[int]:
-        """The ops that compute with a variable's value, directly or after an identity op.
+        """Return the ops that compute with a variable's value, directly or after an identity op.
 
-        Assignments, optimizer updates, savers and the like do not compute with it.
+        Assignments, optimizer updates, savers and the like do not compute with it. Of a call, the
+        ops of its body compute with it.
         """
         flow = self.flow
-        seen = {variable}
-        todo = [variable]
-        found = []
-        while todo:
-            for op in flow.consumers[todo.pop()]:
-                if op in seen:
-                    continue
-                seen.add(op)
-                if flow.types[op] in PASSES_READ:
-                    todo.append(op)
-                elif (
-                    _computes(flow.types[op])
-                    and op not in flow.calls  # the ops of its body are readers
-                    and not self._only_updates(op)
-                ):
-                    found.append(op)
-        return sorted(found)
+
+        def passes_on(op: int) -> bool:
+            return op == variable or flow.types[op] in PASSES_READ
+
+        reached = flow.reachable([variable], flow.consumers, until=lambda op: not passes_on(op))
+        return sorted(
+            op
+            for op in reached
+            if not passes_on(op)
+            and flow.types[op] not in NOT_A_READ
+            and not is_update(flow.types[op])
+            and op not in flow.calls
+            and (self.in_loss(op) or op not in self.behind_updates)
+        )
 
     def in_model(self, op: int) -> bool:
         """Whether a reader is part of the model: at a site, or on the way to a loss."""
-        return self._model is None or bool(self._model[op]) or self._sites[op] is not None
+        return self.in_loss(op) or self._sites[op] is not None
 
     def in_loss(self, op: int) -> bool:
         """Whether the value of an op reaches a loss or a gradient; true if none is known."""
-        return self._model is None or bool(self._model[op])
-
-    def _only_updates(self, op: int) -> bool:
-        """Whether the value of an op goes into updates of variables, and not into the model."""
-        return self._model is not None and not self._model[op] and bool(self.to_updates[op])
+        return self._model is None or op in self._model
 
     @cached_property
-    def to_updates(self) -> bytearray:
-        """For each op whether an update of the step depends on its value."""
-        values = (
+    def behind_updates(self) -> Collection[int]:
+        """The ops that updates of the step depend on."""
+        return self.flow.reachable(
             value
             for updates in self._updates.by_variable.values()
             for update in updates
             for value in update.values
         )
-        return self.flow.ancestors(values)
 
     def _add_readers_of_shared_results(self) -> None:
         """Add the first ops of each site that use a result of the host or of a shared op."""
@@ -484,7 +460,7 @@ class ReadsByGpu:
         reached: dict[int, int] = {}
         for number, readers in enumerate(self.readers.values()):
             for op in readers:
-                if self._is_shared(op):
+                if self.in_loss(op) and not self._backward[op] and self._sites[op] is None:
                     reached[op] = reached.get(op, 0) | 1 << number
         if not reached:
             return
@@ -502,10 +478,6 @@ class ReadsByGpu:
                 if op not in readers:
                     readers.append(op)
 
-    def _is_shared(self, op: int) -> bool:
-        in_model = self._model is None or self._model[op]
-        return bool(in_model and not self._backward[op] and self._sites[op] is None)
-
     @cached_property
     def joined_forward(self) -> Collection[frozenset[int]]:
         """The pairs of sites, by index, that use each other's results in the forward pass.
@@ -514,10 +486,8 @@ class ReadsByGpu:
         """
         return self._joined_gpus(forward=True)
 
-    def _parts_by_loss(self) -> Collection[frozenset[int]]:
-        """The pairs of sites of one tower, if the towers were found by loss."""
-        assert self._by_loss is not None
-        towers = self._by_loss.by_site
+    def _parts_by_loss(self, towers: Mapping[Site, int]) -> Collection[frozenset[int]]:
+        """Return the pairs of sites of one tower, if the towers were found by loss."""
         sites: dict[int, list[int]] = defaultdict(list)
         for number, gpu in enumerate(self.gpus):
             if gpu.site in towers:
@@ -525,13 +495,13 @@ class ReadsByGpu:
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
     def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
-        """The pairs of sites that use results computed from each other's own variables."""
+        """Return the pairs of sites that use results computed from each other's own variables."""
         if len(self.gpus) < 2:
             return set()
         shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
         numbers = {gpu.site: number for number, gpu in enumerate(self.gpus)}
         own = [0] * len(self._ops)
-        readers_apart: list[tuple[int, int]] = []
+        own_readers: list[tuple[int, int]] = []
         for variable, readers in self.readers.items():
             if variable in shared:
                 continue
@@ -540,24 +510,24 @@ class ReadsByGpu:
                 if site is not None and not (forward and self._backward[reader]):
                     number = numbers[site]
                     own[reader] |= 1 << number
-                    readers_apart.append((reader, number))
-        if not readers_apart:
+                    own_readers.append((reader, number))
+        if not own_readers:
             return set()
-        masks = self.flow.masks(own)
+        masks = self.flow.propagate(own)
         pairs = {
             frozenset((number, other))
-            for reader, number in readers_apart
+            for reader, number in own_readers
             for other in _bits(masks[reader] & ~(1 << number))
         }
         return {pair for pair in pairs if not all(map(self._is_replica, pair))}
 
     def _is_replica(self, number: int) -> bool:
-        """Whether a GPU has a replica of the program's strategy."""
+        """Whether a replica of the strategy runs on a GPU."""
         replicas = () if self._strategy is None else self._strategy.replicas
         return any(self.gpus[number].device.matches(replica) for replica in replicas)
 
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The sites of these numbers, grouped by the tower that they hold parts of."""
+        """Group sites, given by their indices, by the tower that they hold parts of."""
         found: dict[int, list[int]] = {number: [number] for number in numbers}
         for number, other in map(tuple, self.joined_gpus):
             if number in found and other in found and found[number] is not found[other]:
@@ -566,7 +536,7 @@ class ReadsByGpu:
         return sorted({id(model): sorted(model) for model in found.values()}.values())
 
     def towers(self) -> list[Tower]:
-        """The copies of the model: first the ones found by loss, then copies on other GPUs."""
+        """Return the towers: first the towers found by loss, then copies on other GPUs."""
         by_loss = self._by_loss
         if by_loss is None:
             found, rest = [], list(range(len(self.gpus)))
@@ -588,22 +558,11 @@ class ReadsByGpu:
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
+    """Yield the numbers of the bits that are set."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
         mask ^= lowest
-
-
-def _named_losses(placement: Placement, flow: DataFlow) -> Iterator[int]:
-    """What the program takes gradients of, and the losses that it reports."""
-    for name in (*placement.step.objectives, *placement.step.losses):
-        if producer_of(name) in flow.number:
-            yield flow.number[producer_of(name)]
-
-
-def _computes(kind: str) -> bool:
-    return kind not in NOT_A_READ and not is_update(kind)
 
 
 def tower_of_ops(
@@ -613,13 +572,13 @@ def tower_of_ops(
     sites: Sequence[Site | None],
     towers: Mapping[Site, int],
 ) -> Sequence[int]:
-    """For each op the number of the tower that it works for, or -1.
+    """Find for each op the number of the only tower that it works for, or -1.
 
     Args:
         placement: the program.
-        flow: its edges.
-        backward: its backward pass.
-        sites: for each op the site of the tower that it works for, by `serving_sites`.
+        flow: the edges of the program.
+        backward: the backward pass of the program.
+        sites: the result of `serving_sites`.
         towers: the number of the tower at each site.
     """
     found = [-1 if site is None else towers.get(site, -1) for site in sites]
@@ -632,7 +591,7 @@ def tower_of_ops(
 def _follow_colocation(
     placement: Placement, flow: DataFlow, backward: Backward, found: list[int]
 ) -> None:
-    """Let forward ops that request no device follow the op that they are colocated with."""
+    """Assign forward ops that request no device to the tower of an op they are colocated with."""
     for here, op in enumerate(placement.by_number):
         if op.colocated and op.requested.type is None and not backward.ops[here]:
             numbers = map(flow.number.get, op.colocated)
@@ -648,7 +607,10 @@ def _follow_forward(
     sites: Sequence[Site | None],
     found: list[int],
 ) -> None:
-    """Let backward ops follow their forward op, or else the tower that their inputs come from."""
+    """Assign backward ops to the tower of their forward op.
+
+    If towers share the forward op, assign them to the tower that their inputs come from.
+    """
     for op, (forward, _) in backward.forward.items():
         if found[forward] >= 0:
             found[op] = found[forward]
@@ -665,9 +627,9 @@ def _follow_users(
     sites: Sequence[Site | None],
     found: list[int],
 ) -> None:
-    """Let backward ops without a forward op of a tower follow the ops that use their value.
+    """Assign backward ops without a forward op of a tower to the tower that uses their value.
 
-    They are zeros and shapes next to a variable, and the inputs of the gradient of a shared op.
+    These ops are zeros and shapes next to a variable, and inputs of the gradient of a shared op.
     """
     for op in reversed(list(backward.numbers())):
         forward, _ = backward.forward.get(op, (None, ""))
@@ -686,41 +648,38 @@ def _is_shared_on_gpu(placement: Placement, sites: Sequence[Site | None], op: in
 
 
 def _single(towers: Iterable[int]) -> int:
-    """The only tower among some; -1 if there is none, or more than one."""
+    """Return the only tower in ``towers``; -1 if there is none, or more than one."""
     different = {tower for tower in towers if tower >= 0}
     return different.pop() if len(different) == 1 else -1
 
 
 def depends_on_inputs(placement: Placement, flow: DataFlow) -> Sequence[int]:
-    """For each op whether its value depends on examples, and so not on weights alone."""
-    own = [0] * len(flow.names)
-    for op in _sources(placement, flow):
-        own[op] = 1
-    return flow.masks(own)
+    """Return for each op whether its value depends on examples.
 
+    A placeholder for a scalar, such as a learning rate, holds no example.
+    """
 
-def _sources(placement: Placement, flow: DataFlow) -> Iterator[int]:
-    for op in flow.having((EXAMPLE_SOURCES | RANDOM).__contains__):
-        if flow.types[op] not in PLACEHOLDERS or not _is_scalar(placement, flow.names[op]):
-            yield op
-    for name in cached_inputs(placement):
-        yield flow.number[name]
+    def is_scalar(op: int) -> bool:
+        outputs = placement.details.outputs(flow.names[op])
+        return bool(outputs) and outputs[0].shape == ()
 
-
-def _is_scalar(placement: Placement, op: str) -> bool:
-    """Whether one number is fed, such as a learning rate: that is no example."""
-    outputs = placement.details.outputs(op)
-    return bool(outputs) and outputs[0].shape == ()
+    sources = [
+        op
+        for op in flow.having((EXAMPLE_SOURCES | RANDOM).__contains__)
+        if flow.types[op] not in PLACEHOLDERS or not is_scalar(op)
+    ]
+    cached = [flow.number[name] for name in cached_inputs(placement)]
+    return flow.propagate(flow.marks([[*sources, *cached]]))
 
 
 def cached_inputs(placement: Placement) -> frozenset[str]:
-    """The variables that are neither saved nor trained and no scalars: they hold examples.
+    """Return the variables that hold examples: neither saved nor trained, and no scalars.
 
-    The dataset in memory, or the batches that were read ahead. Of what a strategy keeps for each
-    replica the first copy is collected.
+    They hold a dataset in memory, or batches that were read ahead.
     """
     collected = placement.collected
     saved = collected.get(TRAINABLE, frozenset()) | collected.get(GLOBAL, frozenset())
+    # Of the copies that a strategy keeps, only the first is in a collection.
     if saved and placement.strategy is not None:
         saved |= placement.strategy.copies.keys()
     return frozenset(

@@ -1,7 +1,4 @@
-"""Inputs: the slices of placeholders, iterators and queues that towers compute with.
-
-Whether a loss is a mean over the rows of a batch, seen in the graph.
-"""
+"""Inputs: the examples that each tower computes with, and how its loss averages over them."""
 
 from __future__ import annotations
 
@@ -37,9 +34,10 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 
-# These take a part of a tensor, or change its form: their output is still the tower's input.
+# These ops take a part of a tensor, or change its form: their output is still an input.
 _SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
-_MADE_ONCE = ITERATORS | QUEUES
+_PIPELINES = ITERATORS | QUEUES
+_TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
 
 
 class Use(NamedTuple):
@@ -49,7 +47,7 @@ class Use(NamedTuple):
         source: the placeholder, pipeline output or random op that the tensor is computed from.
         tower: the number of the tower.
         tensor: its name, such as ``split:1``.
-        op: the op of the tower that takes it.
+        op: the op of the tower that takes the tensor.
     """
 
     source: int
@@ -59,13 +57,16 @@ class Use(NamedTuple):
 
 
 def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
-    """Every tensor of examples that a tower computes with in a step."""
-    own = _given_to_one_tower(analysis.placement)
+    """Yield every tensor of examples that a tower computes with in a step."""
+    listed = analysis.placement.step.inputs
+    times = Counter(producer_of(name) for names in listed for name in set(names))
+    # A placeholder that the program lists for one of several towers is fed the tower's rows.
+    of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
     rows = _rows_fed(analysis)
 
     def holds_examples(source: int, tensor: str) -> bool:
         is_fed = analysis.flow.types[source] in PLACEHOLDERS
-        is_fed = is_fed and analysis.flow.names[source] not in own
+        is_fed = is_fed and analysis.flow.names[source] not in of_one_tower
         return _holds_examples(analysis.placement, tensor, fed=is_fed, rows=rows)
 
     sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
@@ -73,22 +74,20 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
 
 
 def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
-    """Every tensor of random numbers that a tower computes with in a step; no scalars.
+    """Yield every tensor of random numbers that a tower computes with in a step; no scalars.
 
-    Numbers that are not drawn for rows are left out, as one draw is meant for all rows: the noise
-    of a variational layer, which has the shape of the weights, and a mask of features, which is
-    broadcast over the rows.
+    Left out are numbers that one draw gives to all rows: the noise of a variational layer, which
+    has the shape of the weights, and a mask of features, which is broadcast over the rows.
     """
     flow = analysis.flow
     draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
     if not draws:
         return
-    own = [int(kind in EXAMPLE_SOURCES) for kind in flow.types]
-    from_examples = flow.masks(own)
+    from_examples = flow.propagate([int(kind in EXAMPLE_SOURCES) for kind in flow.types])
 
     def has_rows(_source: int, tensor: str) -> bool:
         op = flow.number[producer_of(tensor)]
-        of_weights = analysis.layers.of[op] != NONE or from_examples[op]
+        of_weights = analysis.layers.by_op[op] != NONE or from_examples[op]
         return not of_weights and _holds_examples(analysis.placement, tensor, fed=False, rows=None)
 
     for use in _uses(analysis, draws, has_rows):
@@ -117,7 +116,13 @@ def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
 def _uses(
     analysis: TowerAnalysis, sources: Iterable[int], is_wanted: Callable[[int, str], bool]
 ) -> Iterator[Use]:
-    """The wanted tensors that towers compute with, by the source that they are computed from."""
+    """Yield the tensors that towers compute with, for each source that they are computed from.
+
+    Args:
+        analysis: the program.
+        sources: the ops that examples or random numbers come from.
+        is_wanted: whether a tensor computed from a source counts.
+    """
     consumers: dict[str, list[int]] = defaultdict(list)
     for number, op in enumerate(analysis.placement.by_number):
         if analysis.updates.steps[number] and not analysis.backward.ops[number]:
@@ -145,41 +150,28 @@ def _uses(
 
 
 def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
-    """The towers that compute with what is fed, or with what the host makes of it, in a step."""
-    flow = analysis.flow
+    """Return the towers that compute with a tensor in a step, directly or through the host."""
+    flow, ops, tower_of = analysis.flow, analysis.placement.by_number, analysis.tower_of
     name = tensor.removesuffix(":0")
-    source = flow.number[producer_of(tensor)]
-    todo = [op for op in flow.consumers[source] if name in _values_read(analysis, op)]
-    seen = set(todo)
-    towers = set()
-    for op in todo:
-        if analysis.backward.ops[op] or not analysis.updates.steps[op]:
-            continue
-        if analysis.tower_of[op] >= 0:
-            towers.add(analysis.tower_of[op])
-            continue
-        further = set(flow.consumers[op]) - seen
-        seen |= further
-        todo += sorted(further)
-    return frozenset(towers)
+    readers = [
+        op
+        for op in flow.consumers[flow.number[producer_of(tensor)]]
+        if any(source.removesuffix(":0") == name for source in ops[op].inputs)
+    ]
 
+    def is_skipped(op: int) -> bool:
+        return bool(analysis.backward.ops[op] or not analysis.updates.steps[op])
 
-def _values_read(analysis: TowerAnalysis, op: int) -> Iterator[str]:
-    """The tensors that an op computes with, as `Op.inputs` has them but without ``:0``."""
-    return (tensor.removesuffix(":0") for tensor in analysis.placement.by_number[op].inputs)
-
-
-def _given_to_one_tower(placement: Placement) -> frozenset[str]:
-    """The placeholders that the program lists as inputs of one of several towers: its rows."""
-    listed = placement.step.inputs
-    times = Counter(producer_of(name) for names in listed for name in set(names))
-    return frozenset(name for name, count in times.items() if count == 1 and len(listed) > 1)
+    reached = flow.reachable(
+        readers, flow.consumers, until=lambda op: is_skipped(op) or tower_of[op] >= 0
+    )
+    return frozenset(tower_of[op] for op in reached if tower_of[op] >= 0 and not is_skipped(op))
 
 
 def _rows_fed(analysis: TowerAnalysis) -> int | None:
-    """How many rows a program is fed, all of its batches being of one size; else None.
+    """Return the number of rows in a batch, if all placeholders have the same; else None.
 
-    Where only vectors are fed, several of one length are ids and labels of as many examples.
+    If a program is fed only vectors, two or more of one length are ids and labels of examples.
     """
     flow, details = analysis.flow, analysis.placement.details
     if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
@@ -194,9 +186,8 @@ def _rows_fed(analysis: TowerAnalysis) -> int | None:
 def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int | None) -> bool:
     """Whether a tensor can have a row for each example.
 
-    What is fed with one dimension of fixed size is taken for weights of classes and the like,
-    unless it is as long as there are rows, and what is fed without a shape for a scalar, such as
-    a rate of dropout.
+    A fed vector of fixed size is taken for class weights and the like, unless it has ``rows``
+    elements. A fed tensor of unknown shape is taken for a scalar, such as a dropout rate.
     """
     name, _, number = tensor.partition(":")
     outputs = placement.details.outputs(name)
@@ -208,36 +199,41 @@ def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int |
     return len(shape) > 1 or (len(shape) == 1 and (shape[0] in (None, rows) or not fed))
 
 
-def pipelines_of_one(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
-    """The iterators and queues that feed one tower alone, each with that tower."""
+def single_tower_pipelines(
+    analysis: TowerAnalysis, uses: Sequence[Use]
+) -> Iterator[tuple[int, int]]:
+    """Return the iterators and queues that feed one tower alone, each with the tower."""
     feeds: dict[int, set[int]] = defaultdict(set)
     for use in uses:
         values = analysis.flow.inputs[use.source]
         holder = analysis.flow.state_holder(values[0]) if values else None
-        if holder is not None and analysis.flow.types[holder] in _MADE_ONCE:
+        if holder is not None and analysis.flow.types[holder] in _PIPELINES:
             feeds[holder].add(use.tower)
     return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)
 
 
-_TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
+class LossScales(NamedTuple):
+    """How a loss scales its sums over examples.
 
+    If each divisor is a number of rows, and no factor is, the loss is a mean over rows.
 
-class Scales(NamedTuple):
-    """The tensors by which sums over examples are divided in a loss, and what it is multiplied by.
-
-    Where each divisor is a number of rows, and no factor is, the loss is a mean over them.
+    Attributes:
+        divisors: the tensors that divide sums over examples.
+        factors: the tensors that multiply the loss.
     """
 
     divisors: list[str]
     factors: list[str]
 
 
-def scales_of(analysis: TowerAnalysis, loss: int) -> Scales | None:
-    """How a loss is made of means and sums over examples.
+def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
+    """Return how a loss scales its sums over examples.
 
-    None if some part is a sum that nothing divides, or is computed in another way.
+    Returns:
+        The scales; None if a part of the loss is a sum without a divisor, or neither a mean nor a
+        sum.
     """
-    found = Scales([], [])
+    found = LossScales([], [])
     todo = [(loss, "")]
     for op, divisor in todo:
         kind, inputs = analysis.flow.types[op], analysis.flow.inputs[op]
@@ -263,6 +259,6 @@ def scales_of(analysis: TowerAnalysis, loss: int) -> Scales | None:
 
 
 def _is_of_terms(analysis: TowerAnalysis, op: int) -> bool:
-    """Whether it is one number, or a list of several that are added up."""
+    """Whether an op yields a scalar, or stacks terms of a sum."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return analysis.flow.types[op] == STACK or [output.shape for output in outputs] == [()]

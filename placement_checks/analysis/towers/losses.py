@@ -1,4 +1,4 @@
-"""Losses: to which tower each belongs."""
+"""Losses: the tower of each loss."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
 
+_FIX = (
+    "verify the function that builds the graph, which can return them: {'loss': [one per tower]}"
+)
+
 
 class Losses(NamedTuple):
     """The losses of the towers.
 
     Attributes:
-        of: for each tower its losses, as ops, in the order in which gradients were taken of them.
-        joint: whether gradients are taken of one loss of all towers; ``of`` are then its parts,
-            the last ops that are one tower's.
-        unknown: why they are not known; ``""`` where they are.
+        by_tower: for each tower its losses, as ops.
+        joint: whether one loss trains all towers. ``by_tower`` then has its parts: the last ops
+            before the loss that belong to one tower.
+        unknown: why the losses are unknown; ``""`` if they are known.
     """
 
-    of: Sequence[Sequence[int]]
+    by_tower: Sequence[Sequence[int]]
     joint: bool = False
     unknown: str = ""
 
@@ -30,19 +34,33 @@ def tower_losses(
     towers_behind: Sequence[int],
     towers: int,
 ) -> Losses:
-    """The losses of each tower.
+    """Find the losses of each tower.
 
     Args:
         losses: the loss ops of the program.
-        flow: its edges.
-        tower_of: for each op the number of the tower on whose GPU it is asked to be, or -1.
-        towers_behind: for each op the towers that its value depends on, a bit each.
-        towers: how many there are.
+        flow: the edges of the program.
+        tower_of: for each op the number of the tower that it works for, or -1.
+        towers_behind: for each op a bit mask of the towers that its value depends on.
+        towers: the number of towers.
     """
     if not losses:
-        return Losses((), unknown="which ops are the losses is not known; " + _FIX)
+        return Losses((), unknown=f"the losses are unknown; {_FIX}")
     all_towers = (1 << towers) - 1
-    by_tower = _by_tower(losses, tower_of, towers_behind, towers)
+    by_tower: list[list[int]] = [[] for _ in range(towers)]
+    joint = []
+    for loss in losses:
+        mask = towers_behind[loss] & all_towers
+        if tower_of[loss] >= 0:
+            by_tower[tower_of[loss]].append(loss)
+        elif mask.bit_count() == 1:
+            by_tower[mask.bit_length() - 1].append(loss)
+        else:
+            joint.append(loss)
+    missing = [of_tower for of_tower in by_tower if not of_tower]
+    if len(missing) == len(joint) < towers:
+        # Each remaining loss belongs to one remaining tower, in this order.
+        for of_tower, loss in zip(missing, joint, strict=True):
+            of_tower.append(loss)
     if all(by_tower):
         return Losses(by_tower)
     parts: list[list[int]] = [[] for _ in range(towers)]
@@ -51,29 +69,7 @@ def tower_losses(
             parts[number].append(part)
     if all(parts):
         return Losses(parts, joint=True)
-    return Losses((), unknown="no loss is known for some of the towers; " + _FIX)
-
-
-def _by_tower(
-    losses: Sequence[int], tower_of: Sequence[int], towers_behind: Sequence[int], towers: int
-) -> list[list[int]]:
-    """The losses of each tower; those of none in turn, if as many towers have no other."""
-    all_towers = (1 << towers) - 1
-    by_tower: list[list[int]] = [[] for _ in range(towers)]
-    of_no_tower = []
-    for loss in losses:
-        mask = towers_behind[loss] & all_towers
-        if tower_of[loss] >= 0:
-            by_tower[tower_of[loss]].append(loss)
-        elif mask.bit_count() == 1:
-            by_tower[mask.bit_length() - 1].append(loss)
-        else:
-            of_no_tower.append(loss)
-    missing = [of_tower for of_tower in by_tower if not of_tower]
-    if len(missing) == len(of_no_tower) < towers:
-        for of_tower, loss in zip(missing, of_no_tower, strict=True):
-            of_tower.append(loss)
-    return by_tower
+    return Losses((), unknown=f"the losses of some towers are unknown; {_FIX}")
 
 
 def _parts(
@@ -83,28 +79,20 @@ def _parts(
     towers_behind: Sequence[int],
     all_towers: int,
 ) -> list[tuple[int, int]]:
-    """The last ops before ``loss`` that are one tower's, in the order of the inputs.
+    """Return the last ops before ``loss`` that belong to one tower, each with the tower.
 
-    Those on a tower's GPU; of a loss that is itself on one, those that depend on one tower only.
+    These are ops that work for a tower. If the loss itself works for a tower, they are ops that
+    depend on one tower only.
     """
-    found: list[tuple[int, int]] = []
-    seen = {loss}
-    todo = [loss]
-    for op in todo:
-        for source in flow.inputs[op]:
-            if source in seen:
-                continue
-            seen.add(source)
-            mask = towers_behind[source] & all_towers
-            if mask and tower_of[loss] < 0 <= tower_of[source]:
-                found.append((source, tower_of[source]))
-            elif mask.bit_count() > 1:
-                todo.append(source)
-            elif mask:
-                found.append((source, mask.bit_length() - 1))
-    return found
 
+    def number(op: int) -> int:
+        mask = towers_behind[op] & all_towers
+        if mask and tower_of[loss] < 0 <= tower_of[op]:
+            return tower_of[op]
+        return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
 
-_FIX = (
-    "verify the function that builds the graph, which can return them: {'loss': [one per tower]}"
-)
+    def until(op: int) -> bool:
+        return op != loss and (number(op) >= 0 or not towers_behind[op] & all_towers)
+
+    ops = sorted(flow.reachable([loss], until=until) - {loss})
+    return [(op, number(op)) for op in ops if number(op) >= 0]

@@ -1,4 +1,4 @@
-"""Clipping: of gradients of single towers, and by a norm of sparse ones."""
+"""Clipping: gradients that each tower clips alone, and norms of sparse gradients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from placement_checks.core.op_types import BOUNDS, SCALES, SUM_OF_SQUARES
 from placement_checks.core.placement import Placement
 
 
-class Clipped(NamedTuple):
-    """A variable of which towers clip their own gradients.
+class ClippedGradient(NamedTuple):
+    """The gradient of a variable that each tower clips before gradients are added up.
 
     Attributes:
-        variable: its name.
-        op: the last op of the first of them that clips one.
-        by_norm: whether the gradient is scaled by its own norm, and not bounded value by value.
+        variable: the name of the variable.
+        op: the last op that clips, on the first tower that does.
+        by_norm: whether the gradient is scaled by its own norm, instead of bounded elementwise.
     """
 
     variable: str
@@ -26,12 +26,12 @@ class Clipped(NamedTuple):
     by_norm: bool
 
 
-def clipped_alone(placement: Placement) -> Iterator[Clipped]:
-    """The variables of which each tower clips its gradient by itself.
+def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
+    """Yield the gradients that each tower clips before gradients are added up.
 
-    It is bounded, or multiplied or divided by what is computed of gradients, such as their norm.
-    Gradients of single rows, of which those of a tower are made, are others: they have a
-    dimension more than the variable.
+    An op clips if it bounds a gradient, or scales it by a value computed from gradients, such as
+    their norm. Clipping the gradients of single rows does not count: these have one dimension more
+    than the variable.
     """
     gradients = gradient_flow(placement)
     shapes = {variable.name: variable.shape for variable in placement.variables}
@@ -42,14 +42,15 @@ def clipped_alone(placement: Placement) -> Iterator[Clipped]:
                 if clips:
                     first = min(tower for tower, _ in clips)
                     op = max(op for tower, op in clips if tower == first)
-                    yield Clipped(variable, op, analyse(placement).flow.types[op] not in BOUNDS)
+                    by_norm = analyse(placement).flow.types[op] not in BOUNDS
+                    yield ClippedGradient(variable, op, by_norm)
                     break
 
 
 def norms_of_slices(placement: Placement) -> list[str]:
-    """The ops that take the norm of a sparse gradient, whose rows of one index are still apart.
+    """Return the ops that take the norm of a sparse gradient with duplicate indices.
 
-    Its slices have another shape than every variable.
+    The slices of such a gradient do not have the shape of any variable.
     """
     analysis = analyse(placement)
     flow = analysis.flow
@@ -70,26 +71,26 @@ def norms_of_slices(placement: Placement) -> list[str]:
 def _clips(
     placement: Placement, gradients: GradientFlow, update: Update, shape: object
 ) -> Iterator[tuple[int, int]]:
-    """The ops on the way to an update that clip the gradient of one tower, after its bit.
+    """Yield the ops before an update that clip the gradient of one tower, after the tower's bit.
 
-    Where towers meet in the model, the gradients of each depend on all of them.
+    `GradientFlow.gradient_towers` decides, because in a model in which towers share values each
+    gradient depends on all towers.
     """
     analysis = analyse(placement)
     for op in gradients.ancestors(update):
-        of = gradients.gradient_towers[op]
-        tower = of & analysis.all_towers
-        alone = tower.bit_count() == 1 and of & analysis.gradient_bit
+        mask = gradients.gradient_towers[op]
+        tower = mask & analysis.all_towers
+        is_of_one = tower.bit_count() == 1 and mask & analysis.gradient_bit
         kind = analysis.flow.types[op]
-        if not alone or analysis.backward.ops[op] or op in analysis.flow.callers:
+        if not is_of_one or analysis.backward.ops[op] or op in analysis.flow.callers:
             continue
-        if (kind in BOUNDS or (kind in SCALES and _by_own_size(analysis, op))) and any(
+        if (kind in BOUNDS or (kind in SCALES and _is_scaled_by_gradients(analysis, op))) and any(
             output.shape == shape for output in placement.details.outputs(analysis.flow.names[op])
         ):
             yield tower, op
 
 
-def _by_own_size(analysis: TowerAnalysis, op: int) -> bool:
-    """Whether both factors are computed of gradients."""
+def _is_scaled_by_gradients(analysis: TowerAnalysis, op: int) -> bool:
     factors = analysis.flow.inputs[op]
     return len(factors) == 2 and all(
         analysis.towers_behind[factor] & analysis.gradient_bit for factor in factors

@@ -1,8 +1,8 @@
-"""The flow of gradients: which towers' gradients an update takes."""
+"""Gradient flow: the gradients that each update takes, and the towers that they come from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.graph.updates import Update
@@ -15,24 +15,27 @@ _SUMS = ADDS | JOINS
 
 
 class GradientFlow:
-    """The flow of gradients from the towers to the updates; `Placement.cached` keeps it."""
+    """The flow of gradients from the towers to the updates.
+
+    `gradient_flow` computes it once for each placement.
+    """
 
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyse(placement)
-        self._ancestors: dict[int, Sequence[int]] = {}
+        self._ancestors: dict[int, Collection[int]] = {}
 
     @cached_property
     def gradient_towers(self) -> Sequence[int]:
-        """For each op the towers whose ops it is next to, a bit each, and `gradient_bit`.
+        """For each op a bit mask of the towers that it takes values from, and `gradient_bit`.
 
-        Unlike `towers_behind` it does not look through the ops of a tower: gradients of one loss
-        of all towers depend on every tower, and yet each is computed by one.
+        Unlike `TowerAnalysis.towers_behind` it stops at the ops of a tower. The gradients of a
+        joint loss depend on all towers, but one tower computes each of them.
         """
         own = [
             bits & self._analysis.gradient_bit if adds else bits
             for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
         ]
-        return self._analysis.flow.masks(own, self._of_tower)
+        return self._analysis.flow.propagate(own, keep=self._of_tower)
 
     @cached_property
     def _adds_up(self) -> Sequence[bool]:
@@ -42,6 +45,7 @@ class GradientFlow:
 
     @cached_property
     def _of_tower(self) -> Sequence[bool]:
+        """For each op whether one tower computes it and it does not add up gradients."""
         return [
             bool(bits & self._analysis.all_towers) and not adds
             for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
@@ -49,7 +53,7 @@ class GradientFlow:
 
     @cached_property
     def trained(self) -> dict[str, list[Update]]:
-        """The updates by gradients, of every variable that the model reads."""
+        """The updates by gradients of each variable that the model reads."""
         found = {}
         for variable, updates in self._analysis.updates.by_variable.items():
             if variable in self._analysis.variables_read:
@@ -64,13 +68,13 @@ class GradientFlow:
             for op in self.ancestors(update)
         )
 
-    def taken(self, op: int) -> list[int]:
-        """The gradients that an op takes."""
+    def gradient_inputs(self, op: int) -> list[int]:
+        """Return the inputs of an op that are gradients."""
         towers, bit = self.gradient_towers, self._analysis.gradient_bit
         return [source for source in self._analysis.flow.inputs[op] if towers[source] & bit]
 
     def towers(self, update: Update) -> int:
-        """The towers whose gradients an update takes, a bit each."""
+        """Return a bit mask of the towers whose gradients an update takes."""
         found = 0
         for op in self.ancestors(update):
             if self._of_tower[op]:
@@ -78,9 +82,9 @@ class GradientFlow:
         return found & self._analysis.all_towers
 
     def sources(self, update: Update) -> Iterator[int]:
-        """The gradients of towers that an update takes, as the last ops that compute them.
+        """Yield the gradients that an update takes, as the last ops of towers that compute them.
 
-        A decay of the weights that is read beside the variable is none.
+        Weight decay that the update adds is not a gradient.
         """
         for op in self.ancestors(update):
             if (
@@ -89,44 +93,35 @@ class GradientFlow:
             ):
                 yield op
 
-    def ancestors(self, update: Update) -> Sequence[int]:
-        """The ops between an update and the towers, the first ops of the towers among them.
+    def ancestors(self, update: Update) -> Collection[int]:
+        """Return the ops between an update and the towers, with the last ops of the towers.
 
-        Followed back through ops that belong to no tower or add up gradients, through variables
-        and accumulators that hold gradients from one step to the next. A scalar that scales a
-        tensor, such as a norm, is left out.
+        The search follows ops that belong to no tower or add up gradients, and variables and
+        accumulators that hold gradients from one step to the next. It leaves out scalars that
+        scale a tensor, such as a norm.
         """
         if update.op not in self._ancestors:
-            self._ancestors[update.op] = self._walk_back(update)
+            flow = self._analysis.flow
+
+            def sources(op: int) -> Sequence[int]:
+                if flow.state_holder(op) == op:
+                    is_read = flow.names[op] in self._analysis.variables_read
+                    return () if is_read else self._written(op, update)
+                return self._without_scale(op) if flow.types[op] in SCALES else flow.inputs[op]
+
+            self._ancestors[update.op] = flow.reachable(
+                update.values,
+                along=sources,
+                until=lambda op: self._of_tower[op] or op == update.op,
+            ) - {update.op}
         return self._ancestors[update.op]
 
-    def _walk_back(self, update: Update) -> list[int]:
-        flow = self._analysis.flow
-        seen = {update.op}
-        todo = list(update.values)
-        found = []
-        while todo:
-            op = todo.pop()
-            if op in seen:
-                continue
-            seen.add(op)
-            found.append(op)
-            if self._of_tower[op]:
-                continue
-            if flow.state_holder(op) == op:
-                if flow.names[op] not in self._analysis.variables_read:
-                    todo += self._written(op, update)
-            elif flow.types[op] in SCALES:
-                todo += self._scaled(op)
-            else:
-                todo += flow.inputs[op]
-        return found
-
     def _written(self, holder: int, update: Update) -> list[int]:
-        """What other ops write to a holder of state.
+        """Return the values that other ops than ``update`` write to a holder of state.
 
-        By those of the step, where they write gradients; else the gradients are summed up by ops
-        that are run by themselves.
+        If ops of the step write gradients there, only they count. Otherwise the program runs the
+        ops that add up gradients separately, and all writers count.
+
         """
         analysis = self._analysis
         writers = [
@@ -142,8 +137,8 @@ class GradientFlow:
         ]
         return [value for _, written in running or writers for value in written]
 
-    def _scaled(self, op: int) -> Sequence[int]:
-        """What a product is made of, scalars left out unless it is one itself."""
+    def _without_scale(self, op: int) -> Sequence[int]:
+        """Return the factors of a product, without a scalar that scales a tensor."""
         inputs = self._analysis.flow.inputs[op]
         sources = self._analysis.placement.by_number[op].inputs[:2]
         scalars = [self._is_scalar(source) for source in sources]
@@ -152,7 +147,6 @@ class GradientFlow:
         return inputs
 
     def _is_scalar(self, source: str) -> bool:
-        """Whether a tensor is known to be a scalar."""
         name, _, output = source.partition(":")
         outputs = self._analysis.placement.details.outputs(name)
         number = int(output or 0)
@@ -160,5 +154,5 @@ class GradientFlow:
 
 
 def gradient_flow(placement: Placement) -> GradientFlow:
-    """The flow of gradients of a placement, analysed once."""
+    """Return the flow of gradients of a placement, computed once."""
     return placement.cached(GradientFlow)

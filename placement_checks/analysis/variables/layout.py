@@ -1,15 +1,15 @@
-"""Layouts: how the variables of a program lie to its towers, found by data flow.
+"""Layouts: how the towers share each variable, found by data flow.
 
-Unshared variables: towers have one each, as of a mirror that is broken.
-
-Accumulators: variables in which each tower adds up what it computes, until that is used.
+`Layout` has the layout of each variable of the model. `Unshared` has the variables that one tower
+reads although another tower has one like it. `Accumulators` has the variables that collect the
+results of a tower.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar
@@ -33,36 +33,39 @@ from placement_checks.util.text import plural
 _T = TypeVar("_T")
 Kind = Literal["central", "mirrored", "sharded", "split", "own"]
 
-_IN_WORDS: Mapping[Kind, str] = {
+_SUFFIXES: Mapping[Kind, str] = {
     "central": "",
     "mirrored": ", a copy on each of {} GPUs, each applies the same sum",
     "sharded": "",
     "split": ", each used only on the GPU that has it",
     "own": ", each read by one tower alone",
 }
-_PART = re.compile(r"(.+)/part_\d+")  # how tf.compat.v1.get_variable names what it cuts up
+_PART = re.compile(r"(.+)/part_\d+")  # the name of a partition, by tf.compat.v1.get_variable
 
 
-class Copies(NamedTuple):
-    """A mirrored variable: every tower has a copy, and all of them are updated by the same sum.
+class MirroredVariable(NamedTuple):
+    """A mirrored variable: towers have copies, which are updated by the same sum of gradients.
 
     Attributes:
-        of: the copies, by the numbers of their towers.
-        apart: what other towers have in its place, by their numbers: variables of the same form
-            that take other gradients, or none.
+        copies: the names of the copies, by tower.
+        diverging: the names of the variables that other towers have instead of a copy, by tower.
+            They have the same shape and dtype, but take other gradients, or none.
     """
 
-    of: Mapping[int, str]
-    apart: Mapping[int, str]
+    copies: Mapping[int, str]
+    diverging: Mapping[int, str]
 
 
 class Layout:
-    """The layout of each variable that the model reads; `Placement.cached` keeps it.
+    """The layout of each variable that the model reads; `variable_layout` computes it once.
 
-    A program may mix them, so rules ask of each variable. It is *central* if several towers read
-    it, or the host; *mirrored* if it is a copy that takes the same sum of gradients as those of
-    the other towers; *sharded* if it is a part of a variable that was cut up; *split* if it is of
-    that part of the model that one of its tower's GPUs holds; else it is the *own* of one tower.
+    A program may mix layouts, so each variable has one:
+
+    * *central*: several towers read it, or the host does.
+    * *mirrored*: it is a copy that takes the same sum of gradients as the copies of other towers.
+    * *sharded*: it is a partition of a variable.
+    * *split*: it belongs to a part of the model that one GPU of its tower holds.
+    * *own*: one tower alone reads it.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -72,7 +75,7 @@ class Layout:
 
     @cached_property
     def readers(self) -> Mapping[str, int]:
-        """The towers that read each variable, a bit each."""
+        """A bit mask of the towers that read each variable, by its name."""
         readers: dict[str, int] = defaultdict(int)
         for number, tower in enumerate(self._analysis.towers):
             for variable in tower.reads:
@@ -80,29 +83,29 @@ class Layout:
         return readers
 
     @cached_property
-    def mirrored(self) -> Sequence[Copies]:
+    def mirrored(self) -> Sequence[MirroredVariable]:
         """The mirrored variables.
 
-        Towers are built alike, so their variables of one form are paired in the order of creation.
-        A copy takes the same sum if its updates take the very gradients that those of the others
-        take. That more than half of the copies do tells them from those that do not.
+        Towers are built alike, so their variables of the same shape and dtype are matched in the
+        order of creation. Matched variables are copies if their updates take the same gradients.
+        If more than half of the variables do, the others diverge.
         """
-        groups = map(self._copies, self._candidates())
+        groups = map(self._find_copies, self._candidates())
         return [group for group in groups if group]
 
     @cached_property
-    def copies(self) -> Mapping[str, Copies]:
-        """The mirrored variable that each copy is one of."""
-        return {name: group for group in self.mirrored for name in group.of.values()}
+    def copies(self) -> Mapping[str, MirroredVariable]:
+        """The mirrored variable of each copy, by the name of the copy."""
+        return {name: group for group in self.mirrored for name in group.copies.values()}
 
     @cached_property
-    def apart(self) -> Mapping[str, Copies]:
-        """The mirrored variable, by the variables that other towers have in its place."""
-        return {name: group for group in self.mirrored for name in group.apart.values()}
+    def diverging(self) -> Mapping[str, MirroredVariable]:
+        """The mirrored variable of each diverging variable, by the name of the latter."""
+        return {name: group for group in self.mirrored for name in group.diverging.values()}
 
     @cached_property
     def strays(self) -> Mapping[str, int]:
-        """What one tower of a mirrored program trains by itself, by the tower's number."""
+        """The variables that one tower of a mirrored program trains alone, with the tower."""
         return {
             name: tower
             for group in (self._candidates() if self.mirrored else ())
@@ -112,38 +115,40 @@ class Layout:
 
     @cached_property
     def tower_of(self) -> Mapping[str, int]:
-        """The tower of each copy, and of what a tower has of its own beside its copies.
+        """The tower of each copy, and of the variables that a tower has besides its copies.
 
-        Strays, slots and averages, and what it alone reads and nobody trains: its statistics and
-        frozen weights. Empty where nothing is mirrored.
+        The latter are strays, slots, averages, and variables that the tower alone reads and no
+        update trains, such as running statistics and frozen weights. Empty if no variable is
+        mirrored.
         """
-        towers = {name: tower for group in self.mirrored for tower, name in group.of.items()}
+        towers = {name: tower for group in self.mirrored for tower, name in group.copies.items()}
         towers |= self.strays
         if towers:
-            beside = (*self._beside(towers), *self._slots(towers), *self._composed_slots())
-            for name, tower in beside:
+            more = (*self._untrained(towers), *self._slots(towers), *self._composed_slots())
+            for name, tower in more:
                 towers.setdefault(name, tower)
         return towers
 
     @cached_property
     def gpu_of(self) -> Mapping[str, Device]:
-        """The GPU of each part of a model that is split among GPUs, and of the slots of the part.
+        """The GPU of each variable, and of its slots, in a model that is split among GPUs.
 
         With one tower, these are the variables that one GPU alone reads, if the GPU uses results
-        of another in the forward pass, or the other way round. If the GPUs read more variables
-        together than alone, they are towers, of which one uses what the other computes.
+        of another GPU in the forward pass, or the other way round. If most variables are read by
+        several GPUs, the GPUs are towers that use each other's results, and the model is not
+        split.
 
-        With several towers, these are variables that all towers use on the GPU that has the
+        With several towers, these are variables that several towers use on the GPU that has the
         variable, such as experts, or the shards of a table. At least two GPUs have some, or a GPU
         that no tower runs on.
         """
         parts = self._parts_of_one_tower() if len(self._analysis.towers) == 1 else self._experts()
-        for name, gpu in (*self._bound(parts), *self._slots(parts)):
+        for name, gpu in (*self._colocated(parts), *self._slots(parts)):
             parts.setdefault(name, gpu)
         return parts
 
     def _experts(self) -> dict[str, Device]:
-        """The variables that several towers use, each only on the GPU that has it, by name."""
+        """Return the variables that several towers use, each only on the GPU that has it."""
         reads, ops = self._analysis.reads_by_gpu, self._placement.by_number
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
@@ -165,7 +170,7 @@ class Layout:
         return found if len(holding) > 1 or not holding <= used else {}
 
     def _parts_of_one_tower(self) -> dict[str, Device]:
-        """The parts of a model that is one tower."""
+        """Return the variables that one GPU alone reads, in a model with one tower."""
         reads = self._analysis.reads_by_gpu
         gpus = reads.gpus
         linked = {gpus[number].device for pair in reads.joined_forward for number in pair}
@@ -178,17 +183,17 @@ class Layout:
         return parts if 2 * len(parts) > len(readers) else {}
 
     def read_as(self, variable: str) -> Mapping[int, str]:
-        """What each tower reads of a variable, by the towers' numbers: itself, or its copy."""
+        """Return what each tower reads: the variable itself or its own copy, by tower."""
         if variable in self.copies:
-            return self.copies[variable].of
+            return self.copies[variable].copies
         towers = self._analysis.towers_in(self.readers.get(variable, 0))
         return dict.fromkeys(towers, variable)
 
     def kind(self, variable: str) -> Kind:
-        """The layout of a variable."""
+        """Return the layout of a variable."""
         if variable in self.copies or variable in self._copies_of_strategy:
             return "mirrored"
-        if variable in self._parts:
+        if variable in self.partitions:
             return "sharded"
         if variable in self.gpu_of:
             return "split"
@@ -196,13 +201,13 @@ class Layout:
 
     @cached_property
     def _copies_of_strategy(self) -> Mapping[str, str]:
-        """The copies that a strategy keeps equal, with the variable that stands for all."""
+        """The copies that a strategy keeps equal, each with the first copy."""
         strategy = self._placement.strategy
         copies = {} if strategy is None else strategy.copies
         return {name: copy.of for name, copy in copies.items() if copy.in_sync}
 
     def _kind_by_readers(self, variable: str) -> Kind:
-        """The layout of a variable that has no copies, by the towers that read it."""
+        """Return the layout of a variable without copies, by the towers that read it."""
         readers = self.readers.get(variable, 0)
         if readers.bit_count() != 1:
             return "central"
@@ -212,40 +217,33 @@ class Layout:
         return "own" if all(variable in gpu.reads for gpu in parts) else "split"
 
     def __str__(self) -> str:
-        """The layouts of a program in words, as for a report."""
-        count = Counter(map(self.kind, self._of_model()))
-        most = max((len(group.of) for group in self.mirrored), default=0)
-        others = {
-            of for name, of in self._copies_of_strategy.items() if name not in self.copies
-        } & set(self._of_model())
+        """Count the variables of each layout, in words for a report."""
+        beside = self.tower_of.keys() - self.copies.keys() - self.strays.keys()
+        in_model = self._analysis.variables_read - beside - self._analysis.cached_inputs
+        count = Counter(map(self.kind, in_model))
+        most = max((len(group.copies) for group in self.mirrored), default=0)
+        others = in_model.intersection(
+            first for name, first in self._copies_of_strategy.items() if name not in self.copies
+        )
         count["mirrored"] = len(self.mirrored) + len(others)
         if others and self._placement.strategy is not None:
             most = max(most, len(self._placement.strategy.replicas))
         return "; ".join(
             f"{kind}: {plural(count[kind], 'variable')}{text.format(most)}"
-            for kind, text in _IN_WORDS.items()
+            for kind, text in _SUFFIXES.items()
             if count[kind]
         )
 
-    def _of_model(self) -> Collection[str]:
-        """The variables of the model, but for examples and what goes with copies."""
-        beside = self.tower_of.keys() - self.copies.keys() - self.strays.keys()
-        return self._analysis.variables_read - beside - self._analysis.cached_inputs
-
-    def is_partition(self, variable: str) -> bool:
-        """Whether it is a part of a variable that was cut up."""
-        return variable in self._parts
-
     @cached_property
-    def _parts(self) -> frozenset[str]:
-        """The variables that are parts of one that was cut up."""
+    def partitions(self) -> frozenset[str]:
+        """The partitions of variables that `tf.compat.v1.get_variable` made."""
         names = [variable.name for variable in self._placement.variables]
         parts = [(match[1], name) for name in names if (match := _PART.fullmatch(name))]
         several = Counter(whole for whole, _ in parts)
         return frozenset(name for whole, name in parts if several[whole] > 1)
 
     def _candidates(self) -> Iterator[Mapping[int, str]]:
-        """Variables that one tower each reads and that may be copies, by their towers."""
+        """Yield groups of variables that may be copies of each other, by tower."""
         forms: dict[object, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         for variable in self._placement.variables:
             readers = self.readers.get(variable.name, 0)
@@ -260,7 +258,7 @@ class Layout:
         return trainable is None or variable.name in trainable or self._is_trained(variable.name)
 
     def _is_frozen_copy(self, variable: str) -> bool:
-        """Whether a strategy keeps it equal, and no step trains it, as in a frozen layer."""
+        """Whether a strategy made a copy that no step trains, as in a frozen layer."""
         strategy = self._placement.strategy
         return (
             strategy is not None and variable in strategy.copies and not self._is_trained(variable)
@@ -269,54 +267,60 @@ class Layout:
     def _is_trained(self, variable: str) -> bool:
         return variable in self._gradients.trained
 
-    def _copies(self, candidates: Mapping[int, str]) -> Copies | None:
-        """The copies among variables that stand for one another, those of more than half."""
+    def _find_copies(self, candidates: Mapping[int, str]) -> MirroredVariable | None:
+        """Return the copies, if more than half of the candidates take the same gradients."""
         by_sources: dict[frozenset[int], dict[int, str]] = defaultdict(dict)
         for tower, name in sorted(candidates.items()):
             by_sources[self._sources(name)][tower] = name
         sources, copies = max(by_sources.items(), key=lambda item: len(item[1]))
         if not sources or len(copies) < 2 or 2 * len(copies) <= len(candidates):
             return None
-        apart = {tower: name for tower, name in candidates.items() if tower not in copies}
-        return Copies(copies, apart)
+        diverging = {tower: name for tower, name in candidates.items() if tower not in copies}
+        return MirroredVariable(copies, diverging)
 
     def _sources(self, variable: str) -> frozenset[int]:
-        """The gradients that the updates of a variable take."""
+        """Return the gradients that the updates of a variable take."""
         updates = self._analysis.updates.by_variable.get(variable, ())
         return frozenset(op for update in updates for op in self._gradients.sources(update))
 
-    def _beside(self, copies: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-        """What is bound to copies, or read by one tower and trained by none, with the tower."""
-        bound = dict(self._bound(copies))
+    def _untrained(self, copies: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """Yield variables that one tower reads and no update trains, with the tower.
+
+        Also yield variables that are colocated with copies.
+        """
+        colocated = dict(self._colocated(copies))
         for variable in self._placement.variables:
             name, readers = variable.name, self.readers.get(variable.name, 0)
-            if name in bound:
-                yield name, bound[name]
+            if name in colocated:
+                yield name, colocated[name]
             elif readers.bit_count() == 1 and (
                 not self._is_trainable(variable) or self._is_frozen_copy(name)
             ):
                 yield name, readers.bit_length() - 1
 
-    def _bound(self, places: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """The variables that are bound to some, with the place of what they are bound to."""
+    def _colocated(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
+        """Yield the variables that are colocated with a given variable, with its owner."""
         for name, *_ in self._placement.variables:
-            bound = [other for other in self._placement.ops[name].colocated if other in places]
-            if bound:
-                yield name, places[bound[0]]
+            others = [other for other in self._placement.ops[name].colocated if other in owners]
+            if others:
+                yield name, owners[others[0]]
 
-    def _slots(self, places: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """What the updates of some variables keep between steps, with the place of each."""
+    def _slots(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
+        """Yield the slots that updates of the given variables take, with their owner."""
         flow = self._analysis.flow
-        for name, place in places.items():
+        for name, owner in owners.items():
             for update in self._analysis.updates.by_variable.get(name, ()):
                 for value in update.values:
                     read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
                     holder = flow.state_holder(read[0])
                     if holder is not None and flow.names[holder] not in self.readers:
-                        yield flow.names[holder], place
+                        yield flow.names[holder], owner
 
     def _composed_slots(self) -> Iterator[tuple[str, int]]:
-        """The slots of optimisers that are composed of simple ops, by the sums that they take."""
+        """Yield the slots of optimizers that are composed of simple ops, with the tower.
+
+        Updates of such a slot take the same gradients as a copy.
+        """
         sums = {self._sources(name) for name in self.copies}
         numbers = {
             device: number
@@ -331,20 +335,20 @@ class Layout:
 
 
 def variable_layout(placement: Placement) -> Layout:
-    """The layout of a placement, found once."""
+    """Return the layout of the variables of a placement, computed once."""
     return placement.cached(Layout)
 
 
 class Accumulators:
-    """The accumulators of a placement; `Placement.cached` keeps it.
+    """The variables that collect the results of a tower; `accumulators` finds them once.
 
-    They are variables to which one tower adds what it computes, that nobody trains, and whose
-    value reaches neither a loss nor an update: the host, or a summary, adds up those of all
-    towers. A moving average is none, as its updates take its value: evaluation reads that.
+    There are two kinds:
 
-    So are those in which one tower adds up its gradients over several runs. Updates of other
-    variables take these, and another op than the initialiser empties them: that tells them from
-    the slots of an optimiser, which remember.
+    * One tower adds its results to the variable, no update trains it, and its value reaches
+      neither a loss nor an update. The host or a summary adds up the accumulators of all towers. A
+      moving average is not an accumulator, because its own updates take its value.
+    * One tower adds up its gradients over several runs, and updates of other variables take the
+      sum. An op besides the initializer empties the variable, unlike a slot of an optimizer.
 
     Attributes:
         tower_of: the number of the tower that adds to each accumulator, by its name.
@@ -356,12 +360,12 @@ class Accumulators:
         trained = gradient_flow(placement).trained
         for name, *_ in placement.variables:
             if name not in trained:
-                towers = self._added(self._analysis.flow.number[name])
+                towers = self._adding_towers(self._analysis.flow.number[name])
                 if towers.bit_count() == 1:
                     self.tower_of[name] = towers.bit_length() - 1
 
-    def _added(self, variable: int) -> int:
-        """The towers, a bit each, that set a variable of which one adds to it; else 0."""
+    def _adding_towers(self, variable: int) -> int:
+        """Return a bit mask of the towers that change an accumulator; 0 if it is none."""
         analysis = self._analysis
         writers = [
             (op, values)
@@ -379,15 +383,15 @@ class Accumulators:
         return behind & analysis.all_towers
 
     def _is_used_up(self, variable: int, of_gradients: bool) -> bool:
-        """Whether a variable is only shown, or its gradients are emptied after updates."""
+        """Whether a variable is only shown, or is emptied after updates take its gradients."""
         analysis = self._analysis
-        read = analysis.flow.names[variable] in analysis.variables_read
-        if not read and self._reaches_no(variable, updates=True):
+        is_read = analysis.flow.names[variable] in analysis.variables_read
+        if not is_read and not self._reaches_loss(variable, or_update=True):
             return True
-        return of_gradients and self.is_emptied(variable) and self._reaches_no(variable)
+        return of_gradients and self.is_emptied(variable) and not self._reaches_loss(variable)
 
     def is_emptied(self, variable: int) -> bool:
-        """Whether ops other than one initialiser set it to what is neither computed nor saved."""
+        """Whether an op besides the initializer sets a variable to a constant."""
         analysis = self._analysis
         flow = analysis.flow
         constant = [
@@ -399,44 +403,50 @@ class Accumulators:
         ]
         return len(constant) > 1
 
-    def _reaches_no(self, variable: int, *, updates: bool = False) -> bool:
-        """Whether the value of a variable reaches no loss, and no update of another with it."""
-        flow = self._analysis.flow
-        reached = [variable]
-        seen = {variable}
-        for op in reached:
-            takers = [taker for taker in flow.consumers[op] if flow.types[taker] not in NOT_A_READ]
-            for taker in takers:
-                takes = is_update(flow.types[taker]) and op in flow.inputs[taker][1:]
-                if (updates and takes) or self._analysis.reads_by_gpu.in_loss(taker):
-                    return False
-            reached += [taker for taker in takers if taker not in seen]
-            seen.update(takers)
-        return True
+    def _reaches_loss(self, variable: int, *, or_update: bool = False) -> bool:
+        """Whether the value of a variable reaches a loss, or is taken by an update."""
+        flow, in_loss = self._analysis.flow, self._analysis.reads_by_gpu.in_loss
+
+        def readers(op: int) -> Sequence[int]:
+            return [user for user in flow.consumers[op] if flow.types[user] not in NOT_A_READ]
+
+        reached = flow.reachable(
+            [variable], along=readers, until=lambda op: op != variable and in_loss(op)
+        )
+        return any(
+            in_loss(op)
+            or (
+                or_update
+                and is_update(flow.types[op])
+                and not reached.isdisjoint(flow.inputs[op][1:])
+            )
+            for op in reached - {variable}
+        )
 
 
 def accumulators(placement: Placement) -> Accumulators:
-    """The accumulators of a placement, found once."""
+    """Return the accumulators of a placement, found once."""
     return placement.cached(Accumulators)
 
 
 class Unshared:
-    """The unshared variables of a placement; `Placement.cached` keeps it.
+    """The unshared variables of a placement; `unshared` finds them once.
 
-    Each is read by one tower alone, another tower has one of the same form, and no sum makes them
-    copies of one another. Those that get_variable makes were given names of their own: it is meant
-    that each tower has them, on its GPU. Others have them because tf.Variable shares nothing.
+    One tower alone reads an unshared variable, another tower has one of the same shape and dtype,
+    and the two are not mirrored. `tf.compat.v1.get_variable` made it, so the program chose its
+    name: each tower is meant to have one on its GPU. Variables of `tf.Variable`, which never
+    shares, are not included.
 
     Attributes:
-        tower_of: the number of the tower that reads each of them, by its name.
+        tower_of: the number of the tower that reads each unshared variable, by its name.
     """
 
     def __init__(self, placement: Placement) -> None:
         self._towers = analyse(placement).towers
         variables = variable_layout(placement)
-        apart = {*variables.copies, *analyse(placement).cached_inputs}
-        apart |= accumulators(placement).tower_of.keys()
-        named = made_by_get_variable(placement) - apart
+        others = {*variables.copies, *analyse(placement).cached_inputs}
+        others |= accumulators(placement).tower_of.keys()
+        named = made_by_get_variable(placement) - others
         forms: dict[object, dict[str, int]] = defaultdict(dict)
         for variable in placement.variables:
             readers = variables.readers.get(variable.name, 0)
@@ -449,8 +459,8 @@ class Unshared:
             if len(set(by_name.values())) > 1
         }
 
-    def is_of(self, variable: str, device: Device | None) -> bool:
-        """Whether a variable is unshared, and a device that of its tower."""
+    def is_on_own_tower(self, variable: str, device: Device | None) -> bool:
+        """Whether a variable is unshared, and a device belongs to its tower."""
         tower = self.tower_of.get(variable)
         return (
             tower is not None
@@ -460,11 +470,11 @@ class Unshared:
 
 
 def made_by_get_variable(placement: Placement) -> frozenset[str]:
-    """The variables that were given an initializer, as get_variable does, and no value."""
+    """Return the variables with an initializer scope, which `get_variable` makes."""
     parts = (name.partition("/Initializer/") for name in placement.ops)
     return frozenset(variable for variable, inside, _ in parts if inside)
 
 
 def unshared(placement: Placement) -> Unshared:
-    """The unshared variables of a placement, found once."""
+    """Return the unshared variables of a placement, found once."""
     return placement.cached(Unshared)

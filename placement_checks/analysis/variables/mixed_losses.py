@@ -1,6 +1,6 @@
-"""Mixed losses: those of towers that contain what another tower computes.
+"""Mixed losses: losses of a tower that contain values of another tower, and doubled penalties.
 
-Penalties: the parts of losses that depend on weights alone, such as a decay.
+A penalty is a part of a loss that depends on weights alone, such as weight decay.
 """
 
 from __future__ import annotations
@@ -22,54 +22,64 @@ from placement_checks.core.placement import Placement
 
 
 class DoubledPenalty(NamedTuple):
-    """A penalty of one tower that the loss of another contains beside its own, which is equal."""
+    """A penalty of one tower in the loss of another tower, which has an equal penalty.
+
+    Attributes:
+        loss: the loss.
+        other: the number of the tower that the penalty belongs to.
+        op: the penalty.
+    """
 
     loss: int
-    of: int
+    other: int
     op: int
 
 
 def doubled_penalties(placement: Placement, analysis: TowerAnalysis) -> Iterator[DoubledPenalty]:
-    """The penalties that count once more in a tower's loss than in that of another.
+    """Yield the penalties that count more often in the loss of one tower than of another.
 
-    Each tower makes a penalty on the weights that they share, and one gathers all of them. A
-    penalty that is made once, and that every tower adds, counts once in each.
+    Each tower computes a penalty on the shared weights, and one tower adds up all of them. A
+    penalty that is computed once, and that every tower adds, counts once in each loss.
     """
-    losses = [(number, loss) for number, of in enumerate(analysis.losses.of) for loss in of]
+    losses = [
+        (number, loss)
+        for number, of_tower in enumerate(analysis.losses.by_tower)
+        for loss in of_tower
+    ]
     if not any(analysis.examples[loss] for _, loss in losses):
         return
     equal = EqualTensors(placement, analysis.flow)
-    terms = {loss: _terms(analysis, loss, equal) for _, loss in losses}
+    penalties = {loss: _penalties(analysis, loss, equal) for _, loss in losses}
     for number, loss in losses:
-        for other, its_loss in losses:
+        for other, other_loss in losses:
             if other == number:
                 continue
-            for key, ops in terms[loss].items():
-                theirs = terms[its_loss].get(key, frozenset())
-                if ops & theirs and ops - theirs:
-                    yield DoubledPenalty(loss, other, min(ops & theirs))
+            for key, ops in penalties[loss].items():
+                others = penalties[other_loss].get(key, set())
+                if ops & others and ops - others:
+                    yield DoubledPenalty(loss, other, min(ops & others))
 
 
-def _terms(
+def _penalties(
     analysis: TowerAnalysis, loss: int, equal: EqualTensors
-) -> Mapping[object, frozenset[int]]:
-    """The penalties that a loss adds up, those that are equal by construction together."""
+) -> Mapping[object, set[int]]:
+    """Return the penalties that a loss adds up; penalties that are equal together."""
     flow, examples = analysis.flow, analysis.examples
     found: dict[object, set[int]] = defaultdict(set)
-    seen = {loss}
-    todo = [loss]
-    for op in todo:
-        if flow.types[op] in SUMS_UP:
-            new = [source for source in flow.inputs[op] if source not in seen]
-            seen.update(new)
-            todo += new
-        elif not examples[op] and flow.types[op] != CONST:
-            found[equal.of(flow.names[op])].add(op)
-    return {key: frozenset(ops) for key, ops in found.items()}
+    for op in sorted(flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP)):
+        if flow.types[op] not in SUMS_UP and not examples[op] and flow.types[op] != CONST:
+            found[equal.key(flow.names[op])].add(op)
+    return found
 
 
 class MixedLoss(NamedTuple):
-    """A tower's loss and the way back from it to an op of another tower, the last of the path."""
+    """A loss that contains values of another tower.
+
+    Attributes:
+        tower: the number of the tower that the loss belongs to.
+        other: the number of the other tower.
+        path: the ops from the loss back to an op of the other tower.
+    """
 
     tower: int
     other: int
@@ -77,16 +87,16 @@ class MixedLoss(NamedTuple):
 
 
 class MixedLosses:
-    """The losses of towers that contain another tower's; `Placement.cached` keeps them.
+    """The losses that contain values of another tower; `mixed_losses` finds them once.
 
-    Towers that depend on each other alike are meant to: by moments that all of them share, or a
-    loss that holds the examples of each against those of the others. So a loss contains another
-    tower's if some part that is added to it is of the other and not of its own; or if it depends
-    on the other tower, and the other does not depend on its tower.
+    Towers that depend on each other in the same way are meant to: they share moments, or a loss
+    contrasts the examples of all towers. So a loss is mixed if one of its summands depends on
+    another tower and not on its own; or if it depends on another tower that does not depend on
+    its tower.
 
-    What counts is what the other computes of examples with a variable that its own tower reads as
-    well, or has a copy of: a layer that one GPU computes for all towers does not count. So does a
-    penalty on the weights that is made by each tower, and is added to the loss of another too.
+    Only some values count: the other tower computes them from examples, with a variable that both
+    towers read, or have copies of. A layer that one GPU computes for all towers does not count. A
+    penalty on the weights counts if both towers compute it, and the loss contains it twice.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -95,14 +105,18 @@ class MixedLosses:
 
     @cached_property
     def all(self) -> Sequence[MixedLoss]:
-        return list(self._all())
+        """The mixed losses, in the order of towers."""
+        return list(self._find())
 
-    def _all(self) -> Iterator[MixedLoss]:
+    def _find(self) -> Iterator[MixedLoss]:
         analysis = self._analysis
-        for number, losses in enumerate(analysis.losses.of):
+        doubled = {
+            penalty.loss: penalty for penalty in doubled_penalties(analysis.placement, analysis)
+        }
+        for number, losses in enumerate(analysis.losses.by_tower):
             for loss in losses:
                 contained = self._contained(number, loss)
-                ops = self._ops_of(contained, number) if contained else frozenset()
+                ops = self._ops_with_shared_variables(contained, number) if contained else ()
                 path = analysis.flow.path(loss, ops.__contains__) if ops else []
                 if path:
                     yield MixedLoss(number, analysis.tower_of[path[-1]], path)
@@ -110,17 +124,17 @@ class MixedLosses:
                     path = analysis.flow.path(loss, misplaced.__contains__)
                     if path:
                         yield MixedLoss(number, misplaced[path[-1]], path)
-                elif loss in self._doubled:
-                    other, op = self._doubled[loss]
-                    yield MixedLoss(number, other, analysis.flow.path(loss, op.__eq__))
+                elif penalty := doubled.get(loss):
+                    path = analysis.flow.path(loss, penalty.op.__eq__)
+                    yield MixedLoss(number, penalty.other, path)
 
     @cached_property
     def _misplaced(self) -> Mapping[int, Mapping[int, int]]:
-        """For each tower its ops that request the GPU of another tower, with that tower.
+        """For each tower its ops that request the GPU of another tower, with the other tower.
 
-        Ops belong together if they request one GPU and one takes the value of the other. If one of
-        them reads a variable that is on that GPU, they are where they belong: with a shard of a
-        table, or an expert, that all towers use.
+        Ops form a group if they request the same GPU and one takes the value of the other. If an
+        op of a group reads a variable on this GPU, the group is not misplaced: it uses a shard of
+        a table, or an expert, as all towers do.
         """
         analysis = self._analysis
         flow, by_loss, placement = analysis.flow, analysis.by_loss, analysis.placement
@@ -151,81 +165,64 @@ class MixedLosses:
         return found
 
     @cached_property
-    def meetings(self) -> Mapping[int, int]:
-        """The ops at which towers meet that depend on each other alike, and those towers' bits.
+    def shared_ops(self) -> Mapping[int, int]:
+        """For each tower the first op that combines it with others, with a bit mask of them all.
 
-        The first such op on the way to each loss. Nothing tells whether they are meant to.
+        Only towers that depend on each other in the same way count.
         """
         analysis = self._analysis
         found = {}
-        for number, losses in enumerate(analysis.losses.of):
-            alike = self._alike(number)
-            if alike:
-                op = self._first_of(alike, number, losses)
+        for number, losses in enumerate(analysis.losses.by_tower):
+            mutual = self._others[number]
+            for loss in losses:
+                mutual &= ~self._contained(number, loss)
+            if mutual:
+                op = min(
+                    op
+                    for op in analysis.flow.reachable(losses)
+                    if analysis.towers_behind[op] & mutual
+                    and analysis.towers_behind[op] >> number & 1
+                )
                 found[op] = analysis.towers_behind[op] & analysis.all_towers
         return found
 
-    def _alike(self, number: int) -> int:
-        """The towers that a tower's losses depend on, and do not contain, a bit each."""
-        contained = 0
-        for loss in self._analysis.losses.of[number]:
-            contained |= self._contained(number, loss)
-        return self._others[number] & ~contained
-
-    def _first_of(self, others: int, number: int, losses: Sequence[int]) -> int:
-        """The op built first, of those before some losses, that depends on a tower and others."""
-        before = self._analysis.flow.ancestors(losses)
-        return next(
-            op
-            for op, towers in enumerate(self._analysis.towers_behind)
-            if before[op] and towers & others and towers >> number & 1
-        )
-
-    @cached_property
-    def _doubled(self) -> Mapping[int, tuple[int, int]]:
-        """For each loss that contains a penalty of another tower beside its own, both of these."""
-        doubled = doubled_penalties(self._analysis.placement, self._analysis)
-        return {loss: (other, op) for loss, other, op in doubled}
-
     def _contained(self, number: int, loss: int) -> int:
-        """The towers that a loss of the tower of this number wrongly contains, a bit each."""
+        """Return a bit mask of the towers that a loss of a tower wrongly contains."""
         contained = 0
         for other in self._analysis.towers_in(self._others[number]):
             one_sided = not self._others[other] >> number & 1
-            if one_sided or self._adds_part_of(other, loss, without=number):
+            if one_sided or self._has_summand_of(other, loss, without=number):
                 contained |= self._analysis.towers_behind[loss] & 1 << other
         return contained
 
     @cached_property
     def _others(self) -> Sequence[int]:
-        """For each tower the others that its losses depend on, a bit each."""
+        """For each tower a bit mask of the other towers that its losses depend on."""
         found = []
-        for number, losses in enumerate(self._analysis.losses.of):
+        for number, losses in enumerate(self._analysis.losses.by_tower):
             towers = 0
             for loss in losses:
                 towers |= self._analysis.towers_behind[loss]
             found.append(towers & self._analysis.all_towers & ~(1 << number))
         return found
 
-    def _adds_part_of(self, other: int, loss: int, *, without: int) -> bool:
-        """Whether a part that is added to a loss depends on one tower and not on its own."""
-        analysis = self._analysis
-        seen = {loss}
-        todo = [loss]
-        for op in todo:
-            for part in self._added(op):
-                towers = analysis.towers_behind[part]
-                if not towers >> other & 1 or part in seen:
-                    continue
-                if towers >> without & 1:
-                    seen.add(part)
-                    todo.append(part)
-                elif self._counts(part):
-                    return True
-        return False
+    def _has_summand_of(self, other: int, loss: int, *, without: int) -> bool:
+        """Whether a summand of a loss depends on one tower and not on another."""
+        towers = self._analysis.towers_behind
 
-    def _added(self, op: int) -> Sequence[int]:
-        """The parts that an op adds up; none if it does something else with them."""
+        def is_mixed(op: int) -> bool:
+            return bool(towers[op] >> other & 1 and towers[op] >> without & 1)
+
+        parts = self._analysis.flow.reachable(
+            [loss], along=self._summands, until=lambda op: op != loss and not is_mixed(op)
+        )
+        return any(
+            towers[part] >> other & 1 and not towers[part] >> without & 1 and self._counts(part)
+            for part in parts - {loss}
+        )
+
+    def _summands(self, op: int) -> Sequence[int]:
+        """Return the values of towers that an op adds up; empty if it computes something else."""
         flow, towers = self._analysis.flow, self._analysis.towers_behind
         if flow.types[op] not in SUMS_UP:
             return ()
@@ -234,13 +231,18 @@ class MixedLosses:
         ]
         return () if flow.types[op] in SCALES and len(inputs) > 1 else inputs
 
-    def _ops_of(self, towers: int, number: int) -> frozenset[int]:
-        """What some towers compute with the variables that they share with the one of a number."""
+    def _ops_with_shared_variables(self, towers: int, number: int) -> Collection[int]:
+        """Return the ops of some towers that read variables which a tower reads, or has copies of.
+
+        Args:
+            towers: a bit mask of the towers of the ops.
+            number: the number of the tower that shares the variables.
+        """
         analysis = self._analysis
         shared = set(analysis.towers[number].reads)
         for variable in analysis.towers[number].reads:
             if variable in self._layout.copies:
-                shared.update(self._layout.copies[variable].of.values())
+                shared.update(self._layout.copies[variable].copies.values())
         return frozenset(
             op
             for variable in shared
@@ -257,27 +259,31 @@ class MixedLosses:
 
     @cached_property
     def _by_examples(self) -> bool:
-        losses = self._analysis.losses.of
+        losses = self._analysis.losses.by_tower
         return any(self._analysis.examples[loss] for of_tower in losses for loss in of_tower)
 
 
-def _connected(away: Mapping[int, object], flow: DataFlow) -> Iterable[Collection[int]]:
-    """The ops in groups: those with equal values of which one takes the other's result."""
+def _connected(labels: Mapping[int, object], flow: DataFlow) -> Iterable[Collection[int]]:
+    """Group ops with equal labels that take each other's values."""
     groups: dict[int, set[int]] = {}
-    for op, value in away.items():
+    for op, label in labels.items():
         group = {op}
         for source in flow.inputs[op]:
-            if away.get(source) == value and source in groups and groups[source] is not group:
+            if labels.get(source) == label and source in groups and groups[source] is not group:
                 group |= groups[source]
         groups.update(dict.fromkeys(group, group))
     return {id(group): group for group in groups.values()}.values()
 
 
 def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
-    """The losses of towers that contain what another tower computes, found once."""
+    """Return the losses that contain values of another tower, found once."""
     return placement.cached(MixedLosses).all
 
 
 def shared_ops(placement: Placement) -> Mapping[int, int]:
-    """Where towers meet that depend on each other alike: ops, each with the towers' bits."""
-    return placement.cached(MixedLosses).meetings
+    """Return the first ops that combine towers which depend on each other in the same way.
+
+    Returns:
+        For each op a bit mask of the towers that it combines.
+    """
+    return placement.cached(MixedLosses).shared_ops

@@ -1,4 +1,4 @@
-"""Races: a step reads a variable and updates it, and nothing says which comes first."""
+"""Races: a step reads a variable and updates it, in no defined order."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from placement_checks.core.placement import Placement
 
 
 def races(placement: Placement) -> Mapping[str, str]:
-    """The variables whose value after a step hangs on a race, each with the variable raced for.
+    """Find the variables whose value after a step depends on a race.
 
-    A step takes the value of that for an update of the other, and may read it before or after its
-    own update. A read that waits for an update is after it; one that an update waits for is
-    before it, as that of a gradient is, also where other towers update the same variable. What is
-    computed from a variable that hangs on a race does so too.
+    The step reads another variable for an update, and may read it before or after its own update
+    of that variable. A read that waits for an update comes after it. A read that an update waits
+    for comes before it, such as the read for a gradient, even if other towers update the same
+    variable. If a variable depends on a race, so does every value computed from it.
 
-    Empty where it is not known what a step is.
+    Returns:
+        For each such variable a variable that is read in the race; empty if the train op is
+        unknown.
     """
     analysis = analyse(placement)
     if analysis.updates.unknown:
@@ -29,7 +31,7 @@ def races(placement: Placement) -> Mapping[str, str]:
 
 
 class _Step:
-    """What a step reads and updates. Each variable that it updates has a bit."""
+    """The reads and updates of a step. Each updated variable has a bit."""
 
     def __init__(self, flow: DataFlow, updates: Updates) -> None:
         self._flow = flow
@@ -37,28 +39,31 @@ class _Step:
         self._updates = {op.op: op for of_one in updates.by_variable.values() for op in of_one}
         self._variables = list(updates.by_variable)
         self._bits = {name: 1 << bit for bit, name in enumerate(self._variables)}
-        self._reads = dict(self._all_reads())
+        self._reads = dict(self._find_reads())
 
     def races(self) -> dict[str, str]:
-        """The variables whose value hangs on a race, each with the variable raced for."""
+        """Return the variables that depend on a race, each with a variable read in it."""
         found: dict[str, str] = {}
-        about = dict(self._racing())
-        readers = self._readers()
-        todo = list(about)
+        raced_for = dict(self._racing_reads())
+        readers: dict[str, list[int]] = defaultdict(list)
+        for op, read in self._reads.items():
+            for name in self._names(read):
+                readers[name].append(op)
+        todo = list(raced_for)
         for op in todo:
-            takers = self._flow.consumers[op]
+            users: Sequence[int] = self._flow.consumers[op]
             if op in self._updates:
                 name = self._updates[op].variable
-                found.setdefault(name, about[op])
-                takers = [*takers, *readers[name]]
-            for taker in takers:
-                if taker not in about:
-                    about[taker] = about[op]
-                    todo.append(taker)
+                found.setdefault(name, raced_for[op])
+                users = [*users, *readers[name]]
+            for user in users:
+                if user not in raced_for:
+                    raced_for[user] = raced_for[op]
+                    todo.append(user)
         return found
 
-    def _racing(self) -> Iterator[tuple[int, str]]:
-        """The reads that are ordered with no update of what they read, and one such variable."""
+    def _racing_reads(self) -> Iterator[tuple[int, str]]:
+        """Yield the reads that no update of the variable is ordered with, and one variable."""
         own = {op: self._bits[update.variable] for op, update in self._updates.items()}
         before, after = self._order.waiting(own), self._order.awaited(own)
         for op, read in self._reads.items():
@@ -66,13 +71,11 @@ class _Step:
             if racing:
                 yield op, next(self._names(racing))
 
-    def _all_reads(self) -> Iterator[tuple[int, int]]:
-        """The ops that compute with the values of updated variables, and the bits of those.
+    def _find_reads(self) -> Iterator[tuple[int, int]]:
+        """Yield the ops that compute with updated variables, with the bits of the variables.
 
-        An update is among them, which computes with what it changes.
-
-        What passes a reference on, such as the read of a reference variable, does not read it: its
-        value is there, in the variable, when the ops run that compute with it.
+        An update reads the variable that it changes. An op that passes on a reference, such as the
+        read of a reference variable, does not read: the ops that take the reference do.
         """
         flow = self._flow
         passed_on = {flow.number[name]: bit for name, bit in self._bits.items()}
@@ -87,16 +90,8 @@ class _Step:
             elif flow.types[op] not in NOT_A_READ and op not in flow.calls:
                 yield op, read
 
-    def _readers(self) -> Mapping[str, Sequence[int]]:
-        """The ops that read each variable."""
-        readers: dict[str, list[int]] = defaultdict(list)
-        for op, read in self._reads.items():
-            for name in self._names(read):
-                readers[name].append(op)
-        return readers
-
     def _names(self, bits: int) -> Iterator[str]:
-        """The variables whose bits are set."""
+        """Yield the variables whose bits are set."""
         while bits:
             last = bits.bit_length() - 1
             yield self._variables[last]

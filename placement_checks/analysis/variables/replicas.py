@@ -1,4 +1,4 @@
-"""Replicas: the copies that a strategy keeps of a variable, and which of them drift apart."""
+"""Replicas: the copies of variables that a strategy keeps equal, and the copies that drift."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NOT_UPDATED = -1
 
 
 class Replicas:
-    """The copies of the variables of a strategy; `Placement.cached` keeps it.
+    """The copies of the variables of a strategy; `replicas` finds them once.
 
-    Copies that are meant to be equal stay so as long as all of them take the same. They drift if
-    their updates are made of different examples or random numbers, or of what drifts itself. What
-    is made of neither is taken to be the same for all, and so is each reading of copies that are
-    equal.
+    Copies drift if their updates depend on different examples, different random numbers, or other
+    variables that drift. All other values are taken to be equal on all replicas, and so are reads
+    of copies that do not drift.
 
-    Where replicas meet in the model, as by moments that all of them share, the examples of each
-    reach the gradients of all. There a sum of all replicas is the same for all, and copies drift
-    that take gradients of their own replica alone, which depend on its examples beside such sums.
+    If replicas share values in the model, such as moments for synchronized normalization, the
+    gradients of each replica depend on the examples of all. A sum over all replicas is then equal
+    everywhere, and copies drift if they take only gradients of their own replica, which depend on
+    its examples apart from such sums.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -42,24 +42,24 @@ class Replicas:
 
     @cached_property
     def copies(self) -> Mapping[str, Sequence[str]]:
-        """The copies of each variable that are meant to be equal, in the order of replicas."""
+        """The copies of each variable that the strategy keeps equal, in the order of replicas."""
         groups: dict[str, dict[int, str]] = defaultdict(dict)
         strategy = self._placement.strategy
         for name, copy in strategy.copies.items() if strategy is not None else ():
             if copy.in_sync:
                 groups[copy.of][copy.replica] = name
         return {
-            of: [name for _, name in sorted(copies.items())]
-            for of, copies in groups.items()
+            variable: [name for _, name in sorted(copies.items())]
+            for variable, copies in groups.items()
             if len(copies) > 1
         }
 
     @cached_property
     def sums_without_key(self) -> Sequence[str]:
-        """The collectives whose key nothing gives them, so that they cannot run.
+        """The collectives that cannot run because nothing feeds their instance key.
 
-        A function that the step calls in a branch, which is in a loop, gets a placeholder for it
-        there that TensorFlow does not feed (cross_device_utils.py, ``_next_instance_key``).
+        In a function that the step calls in a branch inside a loop, the key is a placeholder that
+        TensorFlow does not feed (cross_device_utils.py, ``_next_instance_key``).
         """
         flow = self._analysis.flow
         placeholders = {
@@ -75,34 +75,37 @@ class Replicas:
 
     @cached_property
     def drifting(self) -> Mapping[str, Groups]:
-        """The variables whose copies drift, each with its copies: those that stay equal together.
+        """The variables whose copies drift, each with groups of copies that stay equal.
 
-        Not what only collects the gradients of each replica until they are added up.
+        Variables that only collect gradients of each replica until they are added up are not
+        included.
         """
         found: Mapping[str, Groups] = {}
-        new = self._taking_different(found)
+        new = self._find_drifting(found)
         while len(new) > len(found):
-            found, new = new, self._taking_different(new)
+            found, new = new, self._find_drifting(new)
         return {name: groups for name, groups in found.items() if not self._collects(name, found)}
 
-    def _taking_different(self, drifting: Collection[str]) -> Mapping[str, Groups]:
-        """The variables whose copies take different examples, or what is known to drift."""
+    def _find_drifting(self, drifting: Collection[str]) -> Mapping[str, Groups]:
+        """Return the variables whose copies depend on different examples, or on ``drifting``."""
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
         sources = [*self._sources(), *of_drifting]
-        taken = self._taken(sources)
-        beside_sums = self._taken(sources, self._brings_together) if self._own_gradients else {}
+        inputs = self._update_sources(sources)
+        without_sums = (
+            self._update_sources(sources, self._combines_replicas) if self._own_gradients else {}
+        )
         found = {}
         for name, copies in self.copies.items():
-            groups = _groups(copies, taken)
+            groups = _equal_copies(copies, inputs)
             if len(groups) == 1 and name in self._own_gradients:
-                groups = _groups(copies, beside_sums)
+                groups = _equal_copies(copies, without_sums)
             if len(groups) > 1:
                 found[name] = groups
         return found
 
     @cached_property
     def _own_gradients(self) -> Collection[str]:
-        """The variables of which each copy takes gradients of other replicas than all others."""
+        """The variables whose copies each take gradients of different replicas."""
         gradients = gradient_flow(self._placement)
         found = set()
         for name, copies in self.copies.items():
@@ -115,8 +118,8 @@ class Replicas:
         return found
 
     @cached_property
-    def _brings_together(self) -> Sequence[bool]:
-        """For each op whether it gives all replicas what they have computed together."""
+    def _combines_replicas(self) -> Sequence[bool]:
+        """For each op whether it combines values of several replicas."""
         flow, tower_of = self._analysis.flow, self._analysis.tower_of
         found = [kind in COLLECTIVES for kind in flow.types]
         for op in flow.having(ADDS.__contains__):
@@ -124,7 +127,7 @@ class Replicas:
         return found
 
     def _sources(self) -> Iterator[Sequence[str]]:
-        """The ops whose values may differ from one replica to another; equal ones together."""
+        """Yield the ops with values that may differ between replicas; equal ops together."""
         flow, strategy = self._analysis.flow, self._placement.strategy
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
             if not self._is_handle(flow.names[op]):
@@ -134,9 +137,9 @@ class Replicas:
             yield from ([name] for name, copy in strategy.copies.items() if not copy.in_sync)
 
     def _draws(self) -> Iterator[Sequence[str]]:
-        """The ops that draw random numbers, those of equal seeds together: they draw the same.
+        """Yield the ops that draw random numbers; ops with equal seeds together.
 
-        Not those whose numbers follow from a seed that they are given, such as Keras's.
+        Stateless ops, whose numbers depend on an input alone, are not included.
         """
         flow = self._analysis.flow
         alike: dict[Hashable, list[str]] = defaultdict(list)
@@ -148,48 +151,47 @@ class Replicas:
         yield from alike.values()
 
     def _is_handle(self, placeholder: str) -> bool:
-        """Whether it stands for an iterator, or for what orders sums, and for no examples."""
+        """Whether a placeholder holds a resource, such as an iterator, instead of examples."""
         outputs = self._placement.details.outputs(placeholder)
         return bool(outputs) and all(output.dtype == HANDLE for output in outputs)
 
-    def _taken(
-        self, sources: Sequence[Sequence[str]], ends: Sequence[bool] | None = None
+    def _update_sources(
+        self, sources: Sequence[Sequence[str]], keep: Sequence[bool] | None = None
     ) -> Mapping[str, int]:
-        """Of which sources the updates of each variable are made, a bit each; not by ``ends``."""
+        """Return for each updated variable a bit mask of the sources that its updates depend on.
+
+        Args:
+            sources: groups of ops, with a bit each.
+            keep: for each op whether it hides the sources that it depends on.
+        """
         flow = self._analysis.flow
-        own = [0] * len(flow.names)
-        for bit, names in enumerate(sources):
-            for name in names:
-                own[flow.number[name]] = 1 << bit
-        masks = flow.masks(own, ends)
-        taken: dict[str, int] = {}
-        for variable, updates in self._analysis.updates.by_variable.items():
-            taken[variable] = 0
-            for update in updates:
-                for value in update.values:
-                    taken[variable] |= masks[value]
-        return taken
+        marks = flow.marks([flow.number[name] for name in names] for names in sources)
+        masks = flow.propagate(marks, keep=keep)
+        return {
+            variable: reduce(or_, (masks[op] for update in updates for op in update.values), 0)
+            for variable, updates in self._analysis.updates.by_variable.items()
+        }
 
     def _collects(self, variable: str, drifting: Collection[str]) -> bool:
-        """Whether what its copies hold is only taken, from all of them, by what does not drift."""
+        """Whether only updates of variables that do not drift take the values of the copies."""
         copies = self.copies[variable]
         reads = self._analysis.reads_by_gpu
         if any(reads.in_loss(op) for copy in copies for op in reads.readers[copy]):
             return False
-        taken = self._taken([copies])
-        takers = {name for name, mask in taken.items() if mask} - set(copies)
+        updated = {name for name, mask in self._update_sources([copies]).items() if mask}
+        others = updated.difference(copies)
         drifting_copies = {copy for name in drifting for copy in self.copies[name]}
-        return bool(takers) and takers.isdisjoint(drifting_copies)
+        return bool(others) and others.isdisjoint(drifting_copies)
 
 
-def _groups(copies: Sequence[str], taken: Mapping[str, int]) -> Groups:
-    """The copies, those that take the same together."""
+def _equal_copies(copies: Sequence[str], sources: Mapping[str, int]) -> Groups:
+    """Group the copies whose updates depend on the same sources."""
     groups: dict[int, list[str]] = defaultdict(list)
     for copy in copies:
-        groups[taken.get(copy, _NOT_UPDATED)].append(copy)
+        groups[sources.get(copy, _NOT_UPDATED)].append(copy)
     return list(groups.values())
 
 
 def replicas(placement: Placement) -> Replicas:
-    """The replicas of a placement, found once."""
+    """Return the replicas of a placement, found once."""
     return placement.cached(Replicas)

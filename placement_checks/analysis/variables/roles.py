@@ -1,4 +1,4 @@
-"""Roles: what each variable of a program is for.
+"""Roles: the purpose of each variable of a program.
 
 Each variable has one role. The first of these that applies decides:
 
@@ -15,7 +15,7 @@ slot            is kept by an optimizer for another variable: updates of the oth
                 it, or its name starts with the other name
 average         is a moving average of another variable
 statistic       is moved by the values of a tower in the forward pass, for evaluation
-partition       is a part of a variable that `tf.compat.v1.get_variable` cut up
+partition       is a partition of a variable, made by `tf.compat.v1.get_variable`
 split           is a part of a model that is split among GPUs: it is used only on its own GPU
 own             is read by one tower alone
 shared          is read by several towers, or by the host
@@ -53,24 +53,24 @@ class Role(NamedTuple):
 
     Attributes:
         kind: the role itself.
-        reason: why, as a sentence without its subject, such as "the towers on … read it".
-        of: the variable that it is a copy, slot, average or part of; "" for none.
+        reason: why the variable has this role, such as "the towers on … read it".
+        owner: the variable that it is a copy, slot or average of; "" for none.
         tower: the number of the only tower that uses it; None for several towers, or none.
-        devices: the GPUs where it may be, besides the host, because they use it.
+        devices: the GPUs that use it, so that it may be there instead of on the host.
     """
 
     kind: RoleKind
     reason: str
-    of: str = ""
+    owner: str = ""
     tower: int | None = None
     devices: tuple[Device, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.of}" if self.of else self.kind
+        return f"{self.kind} of {self.owner}" if self.owner else self.kind
 
 
 class Roles(Mapping[str, Role]):
-    """The role of each variable of a placement, by name; `Placement.cached` keeps them."""
+    """The role of each variable of a placement, by name; `roles` finds them once."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -106,13 +106,13 @@ class Roles(Mapping[str, Role]):
         tower = readers.bit_length() - 1 if readers.bit_count() == 1 else None
         if name in analysis.cached_inputs:
             return self._of_tower("cached input", "it is neither trained nor saved", tower)
-        if name in self._accumulated:
+        if name in (accumulating := accumulators(self._placement).tower_of):
             return self._of_tower(
-                "accumulator", "a tower adds to it until it is used", self._accumulated[name]
+                "accumulator", "a tower adds to it until it is used", accumulating[name]
             )
         if (copy := self._copy(name)) is not None:
             return copy
-        if self._is_added_to(name):
+        if self._accumulates(name):
             return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
@@ -120,8 +120,8 @@ class Roles(Mapping[str, Role]):
             return self._slot(name)
         if name in self._statistics:
             return self._with_copies(name, "statistic", "the forward pass moves it")
-        if layouts.is_partition(name):
-            return Role("partition", "it is a part of a variable that get_variable cut up")
+        if name in layouts.partitions:
+            return Role("partition", "it is a partition of a variable, made by get_variable")
         if name in layouts.gpu_of:
             device = layouts.gpu_of[name]
             return Role("split", f"only {device.short} computes with it", devices=(device,))
@@ -146,48 +146,48 @@ class Roles(Mapping[str, Role]):
         return Role(kind, reason, tower=tower, devices=devices)
 
     def _copy(self, name: str) -> Role | None:
-        """The role of a copy of a mirrored variable, or of a copy that drifted from the others."""
+        """Return the role of a copy of a mirrored variable, even if the copy diverges."""
         strategy = self._placement.strategy
         if strategy is not None and (copy := strategy.copies.get(name)) is not None:
             kind: RoleKind = "mirrored" if copy.in_sync else "accumulator"
             reason = f"{strategy.name} keeps it for replica {copy.replica}"
             device = strategy.replicas[copy.replica]
             return Role(kind, reason, "" if copy.of == name else copy.of, copy.replica, (device,))
-        for groups in (self._layout.copies, self._layout.apart):
-            if name in groups:
-                group = groups[name]
-                tower = next(t for t, n in (*group.of.items(), *group.apart.items()) if n == name)
-                first = group.of[min(group.of)]
-                reason = "each tower has a copy"
-                devices = self._analysis.towers[tower].devices
-                return Role("mirrored", reason, "" if first == name else first, tower, devices)
-        return None
+        group = self._layout.copies.get(name) or self._layout.diverging.get(name)
+        if group is None:
+            return None
+        every = (*group.copies.items(), *group.diverging.items())
+        tower = next(tower for tower, other in every if other == name)
+        first = group.copies[min(group.copies)]
+        return Role(
+            "mirrored",
+            "each tower has a copy",
+            "" if first == name else first,
+            tower,
+            self._analysis.towers[tower].devices,
+        )
 
     def _slot(self, name: str) -> Role:
-        of = self._slot_of[name]
-        is_taken = of in self._taken_by_update.get(name, ())
-        kind: RoleKind = "average" if not is_taken and self._takes(name, of) else "slot"
-        return self._with_copies(name, kind, f"updates of {of} take it", of)
+        owner = self._slot_of[name]
+        is_input = owner in self._updates_with.get(name, ())
+        kind: RoleKind = "average" if not is_input and self._takes(name, owner) else "slot"
+        return self._with_copies(name, kind, f"updates of {owner} take it", owner)
 
-    def _with_copies(self, name: str, kind: RoleKind, reason: str, of: str = "") -> Role:
-        """A role of a variable that may go with the copy, or the part, of one tower."""
+    def _with_copies(self, name: str, kind: RoleKind, reason: str, owner: str = "") -> Role:
+        """Make the role of a variable that one tower or GPU may use alone, with its copies."""
         tower = self._layout.tower_of.get(name)
         if tower is not None:
-            return Role(kind, reason, of, tower, self._analysis.towers[tower].devices)
+            return Role(kind, reason, owner, tower, self._analysis.towers[tower].devices)
         device = self._layout.gpu_of.get(name)
-        return Role(kind, reason, of, devices=() if device is None else (device,))
-
-    @cached_property
-    def _accumulated(self) -> Mapping[str, int]:
-        return accumulators(self._placement).tower_of
+        return Role(kind, reason, owner, devices=() if device is None else (device,))
 
     @cached_property
     def _slot_of(self) -> Mapping[str, str]:
         return addresses(self._placement).slot_of
 
     @cached_property
-    def _taken_by_update(self) -> Mapping[str, Collection[str]]:
-        """For each variable the variables that it is an unchanged input of updates of."""
+    def _updates_with(self) -> Mapping[str, Collection[str]]:
+        """For each variable the other variables whose updates take its value unchanged."""
         flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
         found: dict[str, set[str]] = defaultdict(set)
         for name, updates in self._analysis.updates.by_variable.items():
@@ -202,14 +202,14 @@ class Roles(Mapping[str, Role]):
         flow = self._analysis.flow
         updates = self._analysis.updates.by_variable.get(name, ())
         values = [value for update in updates for value in update.values]
-        # Gradients depend on the other variable, too.
-        behind = flow.walk_back(values, lambda op: not self._analysis.examples[op])
+        # Gradients depend on the other variable, too, and on examples.
+        behind = flow.reachable(values, until=self._analysis.examples.__getitem__)
         return flow.number[other] in behind
 
-    def _is_added_to(self, name: str) -> bool:
-        """Whether values are added to a variable that no loss depends on; no constants.
+    def _accumulates(self, name: str) -> bool:
+        """Whether other values than constants are added to a variable that no loss depends on.
 
-        A variable that collects gradients is set back, too, unlike the slots of an optimizer.
+        A variable that collects gradients is also emptied, unlike a slot of an optimizer.
         """
         analysis = self._analysis
         flow, number = analysis.flow, analysis.flow.number[name]
@@ -226,20 +226,22 @@ class Roles(Mapping[str, Role]):
         of_gradients = any(analysis.towers_behind[op] & analysis.gradient_bit for op in added)
         if of_gradients and not accumulators(self._placement).is_emptied(number):
             return False
-        behind = flow.walk_back(added, lambda op: flow.types[op] not in VARIABLES)
+        behind = flow.reachable(added, until=lambda op: flow.types[op] in VARIABLES)
         constant = analysis.layers.constant
         return number not in behind and not all(constant[value] for value in added)
 
     @cached_property
     def _statistics(self) -> Collection[str]:
         flow, of_program = self._analysis.flow, statistics(self._placement)
-        updates = of_program.updates
-        holders = (flow.state_holder(flow.inputs[op][0]) for op in updates if flow.inputs[op])
-        found = {flow.names[holder] for holder in holders if holder is not None}
-        for name, of_variable in self._analysis.updates.by_variable.items():
-            if any(map(of_program.is_of_normalization, of_variable)):
-                found.add(name)
-        return found
+        updated = [flow.inputs[op][0] for op in of_program.updates if flow.inputs[op]]
+        holders = map(flow.state_holder, updated)
+
+        normalizing = {
+            name
+            for name, each in self._analysis.updates.by_variable.items()
+            if any(map(of_program.is_of_normalization, each))
+        }
+        return normalizing.union(flow.names[holder] for holder in holders if holder is not None)
 
     def _is_counter(self, variable: Variable) -> bool:
         if variable.name in self._placement.step.counters:
@@ -255,5 +257,5 @@ class Roles(Mapping[str, Role]):
 
 
 def roles(placement: Placement) -> Roles:
-    """The roles of the variables of a placement, found once."""
+    """Return the roles of the variables of a placement, found once."""
     return placement.cached(Roles)

@@ -1,10 +1,11 @@
-"""Statistics: ops that update what evaluation uses, such as batch normalisation's moments."""
+"""Running statistics: updates that only evaluation uses, such as in batch normalization."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyse
@@ -26,11 +27,11 @@ _OVER_ROWS = BATCH_NORMS | {SUM, MEAN}
 
 
 class Statistics:
-    """The updates of statistics, and what runs them; `Placement.cached` keeps it.
+    """The updates of running statistics, and the groups that run them.
 
-    They are the ops of the collection UPDATE_OPS, and those that assign to a variable that is not
-    trained what a tower computes on the way to its loss. What only sets a variable to a value
-    that is fed is none, nor what adds to an accumulator.
+    These are the ops of the collection UPDATE_OPS, and assignments of a value on the way to a
+    tower's loss to a variable that no update trains. Assignments of fed values, and updates of
+    accumulators, are not included. `statistics` finds them once for each placement.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -39,118 +40,106 @@ class Statistics:
 
     @cached_property
     def updates(self) -> Sequence[int]:
-        """The updates by towers that train, except those that another step of the program runs."""
-        evaluation = set(self.of_evaluation)
-        return [op for op in self._updates_of_all_steps if op not in evaluation]
+        """The updates by towers that train, without the updates of another step."""
+        evaluation = set(self.evaluation_updates)
+        return [op for op in self._training_and_evaluation if op not in evaluation]
 
     @cached_property
-    def _updates_of_all_steps(self) -> Sequence[int]:
-        elsewhere = self._of_other_steps
-        return [op for op in sorted(set(self._all())) if not elsewhere[op]]
+    def evaluation_updates(self) -> Sequence[int]:
+        """The updates by a copy of the model that only evaluates.
 
-    def is_of_normalization(self, update: Update) -> bool:
-        """Whether an update is one of batch normalization.
-
-        It moves a vector by a sum or mean over rows that a loss depends on, too. The mean of a
-        loss is other state. The loss may depend on the vector: if a placeholder switches between
-        training and evaluation, or in batch renormalization.
-        """
-        analysis = self._analysis
-        flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
-        shapes = {variable.name: variable.shape for variable in self._placement.variables}
-        if shapes[update.variable] == ():
-            return False
-        if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
-            return False
-        losses = set(analysis.loss_ops)
-        behind = flow.walk_back(
-            [value for value in update.values if analysis.examples[value]],
-            lambda op: bool(analysis.examples[op]) and op not in losses,
-        )
-        return any(
-            flow.types[op] in _OVER_ROWS and in_loss(op) and op not in losses for op in behind
-        )
-
-    @cached_property
-    def of_evaluation(self) -> Sequence[int]:
-        """The updates of statistics by a copy of the model that only evaluates.
-
-        No loss depends on what they are computed from, and towers that train update the same
+        No loss depends on the values that they take, and towers that train update the same
         variable.
         """
         analysis = self._analysis
         if not analysis.loss_ops:
             return ()
-        trains = analysis.flow.ancestors(analysis.loss_ops)
-        of_training: dict[int, set[bool]] = defaultdict(set)
+        trains = analysis.flow.reachable(analysis.loss_ops)
+        is_trained: dict[int, set[bool]] = defaultdict(set)
         holders: dict[int, tuple[int, bool]] = {}
-        for op in self._updates_of_all_steps:
+        for op in self._training_and_evaluation:
             values = analysis.flow.inputs[op]
             holder = analysis.flow.state_holder(values[0]) if values else None
             if holder is not None and any(analysis.examples[value] for value in values[1:]):
                 holders[op] = holder, self._is_of_training(op, trains)
-                of_training[holder].add(holders[op][1])
+                is_trained[holder].add(holders[op][1])
         return [
             op
             for op, (holder, trained) in holders.items()
-            if not trained and True in of_training[holder]
+            if not trained and True in is_trained[holder]
         ]
 
-    def _is_of_training(self, update: int, trains: Sequence[int]) -> bool:
-        """Whether a value computed from examples that an update takes is on the way to a loss."""
+    def is_of_normalization(self, update: Update) -> bool:
+        """Whether an update belongs to batch normalization.
+
+        Such an update moves a vector by a sum or mean over rows that a loss also depends on. A
+        moving mean of the loss does not count. The loss may depend on the vector: if a placeholder
+        switches between training and evaluation, or in batch renormalization.
+        """
         analysis = self._analysis
+        flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
+        if self._shapes[update.variable] == ():
+            return False
+        if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
+            return False
+        losses = set(analysis.loss_ops)
+        behind = flow.reachable(
+            [value for value in update.values if analysis.examples[value]],
+            until=lambda op: not analysis.examples[op] or op in losses,
+        )
         return any(
-            analysis.examples[op] and trains[op]
-            for op in analysis.flow.walk_back(
-                analysis.flow.inputs[update][1:],
-                lambda op: bool(analysis.examples[op]) and not trains[op],
-            )
-            if analysis.flow.types[op] not in EXAMPLE_SOURCES
+            flow.types[op] in _OVER_ROWS and in_loss(op) and op not in losses for op in behind
         )
 
-    def only_tower(self, ran: Sequence[int], updates: Sequence[int]) -> int | None:
-        """The number of the tower of which all updates ran, if none of another tower did.
+    def only_tower(self, updates: Sequence[int], ran: Collection[int] | None = None) -> int | None:
+        """Return the number of the only tower whose updates run, if all of its updates run.
 
-        None also if an update is not one tower's, or the other towers have fewer of them: what ran
-        is then no whole set.
+        Args:
+            updates: updates of running statistics.
+            ran: the ops that run; the ops of the step by default.
+
+        Returns:
+            The tower; None also if an update does not belong to one tower, or if other towers have
+            another number of updates.
         """
+        runs = self._analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
         sets: list[list[bool]] = [[] for _ in self._analysis.towers]
         for op in updates:
             towers = list(self._analysis.towers_in(self._analysis.towers_behind[op]))
             if len(towers) != 1:
                 return None
-            sets[towers[0]].append(bool(ran[op]))
+            sets[towers[0]].append(bool(runs(op)))
         running = [number for number, of_tower in enumerate(sets) if any(of_tower)]
         if len(running) != 1 or not all(sets[running[0]]):
             return None
         others = {len(of_tower) for number, of_tower in enumerate(sets) if number != running[0]}
         return running[0] if others <= {0, len(sets[running[0]])} and any(others) else None
 
-    def group_apart(self, updates: Sequence[int]) -> int | None:
-        """The group outside of the step that waits for all of some updates.
-
-        Or else for all of the first tower's alone.
-        """
+    def group_outside_step(self, updates: Sequence[int]) -> int | None:
+        """Return a group outside the step that runs all updates, or all updates of tower 0."""
         for group in self._groups:
             if group in updates:
                 continue
-            runs = self._analysis.flow.needed_to_run([group])
-            if all(runs[op] for op in updates) or self.only_tower(runs, updates) == 0:
+            ran = self._runs([group])
+            if ran.issuperset(updates) or self.only_tower(updates, ran) == 0:
                 return group
         return None
 
-    def each_in_a_group(self, updates: Sequence[int]) -> bool:
-        """Whether groups of the program's own, in the step or outside, wait for each update.
+    def are_grouped(self, updates: Sequence[int]) -> bool:
+        """Whether each update is in the step, or in a group of the program.
 
-        Who groups every tower's and runs one group has chosen that tower.
+        A program that groups the updates of every tower and runs one group has chosen the tower.
         """
-        control_inputs = self._analysis.flow.control_inputs
-        grouped = {op for group in self._no_ops for op in control_inputs.get(group, ())}
-        return all(op in grouped or self._analysis.updates.steps[op] for op in updates)
+        steps = self._analysis.updates.steps
+        return all(op in self._grouped or steps[op] for op in updates)
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, Any]:
+        return {variable.name: variable.shape for variable in self._placement.variables}
 
     @cached_property
     def _no_ops(self) -> Sequence[int]:
-        """The groups outside of the step; those of gradients only order ops."""
+        """The groups outside the step, without backward ops: they only order other ops."""
         analysis = self._analysis
         return [
             op
@@ -159,28 +148,31 @@ class Statistics:
         ]
 
     @cached_property
-    def _groups(self) -> Sequence[int]:
-        """The outermost groups outside of the step."""
-        inner = {
-            op
-            for group in self._no_ops
-            for op in self._analysis.flow.control_inputs.get(group, ())
-        }
-        return [group for group in self._no_ops if group not in inner]
+    def _grouped(self) -> Collection[int]:
+        """The members of groups outside the step."""
+        control_inputs = self._analysis.flow.control_inputs
+        return {op for group in self._no_ops for op in control_inputs.get(group, ())}
 
     @cached_property
-    def _of_other_steps(self) -> bytearray:
-        """For each op whether another step runs it, one with updates by gradients of its own."""
+    def _groups(self) -> Sequence[int]:
+        """The outermost groups outside the step."""
+        return [group for group in self._no_ops if group not in self._grouped]
+
+    def _runs(self, ops: Iterable[int]) -> set[int]:
+        """Return the ops that run when ``ops`` run."""
+        flow = self._analysis.flow
+        return flow.reachable(ops, along=flow.all_inputs)
+
+    @cached_property
+    def _training_and_evaluation(self) -> Sequence[int]:
+        """The updates, without the updates of another step that trains the model."""
         flow, steps = self._analysis.flow, self._analysis.updates.steps
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
-        if not others:
-            return bytearray(len(flow.names))
-        groups = [group for group in self._groups if self._trains(group, others)]
-        return flow.needed_to_run([*groups, *others])
-
-    def _trains(self, group: int, others: Sequence[int]) -> bool:
-        runs = self._analysis.flow.needed_to_run([group])
-        return any(runs[op] for op in others)
+        elsewhere = set[int]()
+        if others:
+            training = [g for g in self._groups if not self._runs([g]).isdisjoint(others)]
+            elsewhere = self._runs([*training, *others])
+        return sorted(set(self._all()) - elsewhere)
 
     def _all(self) -> Iterator[int]:
         flow = self._analysis.flow
@@ -191,31 +183,40 @@ class Statistics:
             holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
             if holder is not None and flow.types[holder] in VARIABLES:
                 name = flow.names[holder]
-                if self._is_kept(name) and self._assigns_statistics(op, name):
+                if self._may_be_statistic(name) and self._assigns_statistics(op, name):
                     yield op
 
-    def _is_kept(self, variable: str) -> bool:
-        """Whether it is one of the program's own, not one of a metric's or of a counter's."""
+    def _may_be_statistic(self, variable: str) -> bool:
+        """Whether a variable is saved, no accumulator and not trained."""
         collected = self._placement.collected
-        saved = not any(collected.values()) or any(variable in each for each in collected.values())
-        own = accumulators(self._placement).tower_of
         return (
-            saved
-            and variable not in own
+            (not any(collected.values()) or any(variable in each for each in collected.values()))
+            and variable not in accumulators(self._placement).tower_of
             and variable not in gradient_flow(self._placement).trained
         )
 
+    def _is_of_training(self, update: int, trains: Collection[int]) -> bool:
+        """Whether an update takes a value that depends on examples and reaches a loss."""
+        flow, examples = self._analysis.flow, self._analysis.examples
+        behind = flow.reachable(
+            flow.inputs[update][1:], until=lambda op: not examples[op] or op in trains
+        )
+        return any(
+            examples[op] and op in trains and flow.types[op] not in EXAMPLE_SOURCES
+            for op in behind
+        )
+
     def _assigns_statistics(self, op: int, variable: str) -> bool:
-        """Whether what is assigned is computed by a tower on the way to its loss."""
+        """Whether an op assigns a value that a tower computes on the way to its loss."""
         analysis = self._analysis
         # Reading the variable itself proves nothing: a counter does so as well.
         itself = set(analysis.reads_by_gpu.readers[variable])
 
-        def leads_on(value: int) -> bool:
-            return not analysis.own_towers[value] or value in itself
+        def is_of_tower(value: int) -> bool:
+            return bool(analysis.own_towers[value]) and value not in itself
 
-        values = analysis.flow.walk_back(analysis.flow.inputs[op][1:], leads_on)
-        of_towers = [value for value in values if not leads_on(value)]
+        values = analysis.flow.reachable(analysis.flow.inputs[op][1:], until=is_of_tower)
+        of_towers = list(filter(is_of_tower, values))
         gradients = any(
             analysis.towers_behind[value] & analysis.gradient_bit for value in of_towers
         )
@@ -223,5 +224,5 @@ class Statistics:
 
 
 def statistics(placement: Placement) -> Statistics:
-    """The statistics of a placement, analysed once."""
+    """Return the running statistics of a placement, found once."""
     return placement.cached(Statistics)

@@ -10,8 +10,8 @@ from placement_checks.analysis.step.transfers import (
     CopiedTensor,
     LayerTraffic,
     Phase,
-    ReducedTensor,
     SentTensor,
+    TransferTotal,
     by_layer,
     transfers,
 )
@@ -109,19 +109,19 @@ def _table(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str
 
 def _row(layer: LayerTraffic, phases: Sequence[Phase]) -> list[str]:
     cells = [
-        _cell(total) for phase in phases for total in [layer.phases.get(phase, ReducedTensor())]
+        _cell(total) for phase in phases for total in [layer.phases.get(phase, TransferTotal())]
     ]
     return [shortened(layer.layer or "of no layer", _WIDEST), *cells]
 
 
 def _cells(all_sent: Sequence[SentTensor], phases: Sequence[Phase]) -> list[str]:
     return [
-        _cell(ReducedTensor.of(each.copied for each in all_sent if each.phase == phase))
+        _cell(TransferTotal.from_copies(each.copied for each in all_sent if each.phase == phase))
         for phase in phases
     ]
 
 
-def _cell(total: ReducedTensor) -> str:
+def _cell(total: TransferTotal) -> str:
     if not total.copies:
         return ""
     if total.unknown == total.copies:

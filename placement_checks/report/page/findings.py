@@ -280,7 +280,7 @@ def _trained(placement: Placement, places: Places) -> str:
     """Where the trained variables are; "" where that cannot be said in a few words."""
     mirrored = variable_layout(placement).mirrored if placement.requested else ()
     if mirrored:
-        gpus = max(len(group.of) for group in mirrored)
+        gpus = max(len(group.copies) for group in mirrored)
         return f"{plural(len(mirrored), 'trained variable')}, with a copy on each of {gpus} GPUs."
     trained = placement.collected.get(TRAINABLE, frozenset())
     on = Counter(placement.ops[name].assigned for name in trained if name in placement.ops)

@@ -141,12 +141,12 @@ def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
     """Variables that stand for one another, one of each tower, in the order of the towers."""
     lies = variable_layout(placement)
     for group in lies.mirrored:
-        yield [name for _, name in sorted({**group.of, **group.apart}.items())]
+        yield [name for _, name in sorted({**group.copies, **group.diverging}.items())]
     own: dict[tuple[str, str], list[str]] = defaultdict(list)
     towers: dict[tuple[str, str], int] = defaultdict(int)
     for name, *_ in placement.variables:
         readers = lies.readers.get(name, 0)
-        if readers.bit_count() != 1 or name in lies.copies or name in lies.apart:
+        if readers.bit_count() != 1 or name in lies.copies or name in lies.diverging:
             continue
         first, _, rest = name.partition("/")
         key = _NUMBERS.sub("", first), rest

@@ -87,7 +87,9 @@ class AveragingOnHost(Rule):
             placed=op.name,
             at=device_line(placement, op.name),
             alike=(assigned, op.requested),
-            path=path_lines(placement, [number, *gradient_flow(placement).taken(number)]),
+            path=path_lines(
+                placement, [number, *gradient_flow(placement).gradient_inputs(number)]
+            ),
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
             f"together on {assigned.short}, not on {expected}; it asks for {requested_device(op)}",
             consequence=f"all gradients travel to {assigned.short}, which adds them up on top of "
@@ -119,7 +121,7 @@ def _is_for_unshared(placement: Placement, op: int) -> bool:
     """Whether a sum is on the GPU of the tower whose own variables alone it updates."""
     gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
     return all(
-        unshared(placement).is_of(variable, assigned)
+        unshared(placement).is_on_own_tower(variable, assigned)
         for variable, updates in gradients.trained.items()
         if any(op in gradients.ancestors(update) for update in updates)
     )

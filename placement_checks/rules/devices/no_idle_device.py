@@ -60,10 +60,8 @@ def _losses(placement: Placement) -> list[int]:
 def _have_nothing_in_common(analysis: TowerAnalysis, losses: Collection[int]) -> bool:
     """Whether no op that computes with examples and variables is behind two losses."""
     flow = analysis.flow
-    own = [0] * len(flow.names)
-    for variable in analysis.placement.variables:
-        own[flow.number[variable.name]] = 1
-    weighted = flow.masks(own)
+    variables = [flow.number[variable.name] for variable in analysis.placement.variables]
+    weighted = flow.propagate(flow.marks([variables]))
     model = [op for op, examples in enumerate(analysis.examples) if examples and weighted[op]]
     reached = reachability_masks(flow, [[loss] for loss in losses])
     return all(reached[op].bit_count() < 2 for op in model)
@@ -96,7 +94,7 @@ def _computing(placement: Placement) -> set[Device | None]:
     Ops that work for another GPU than they ask for are left out: others there take their values.
     """
     analysis = analyse(placement)
-    behind = analysis.flow.ancestors(_losses(placement))
+    behind = analysis.flow.reachable(_losses(placement))
     computing = {
         op
         for readers in analysis.reads_by_gpu.readers.values()
@@ -106,7 +104,7 @@ def _computing(placement: Placement) -> set[Device | None]:
     computing |= {
         op
         for op, kind in enumerate(analysis.flow.types)
-        if behind[op] and analysis.examples[op] and kind not in NO_COMPUTATION
+        if op in behind and analysis.examples[op] and kind not in NO_COMPUTATION
     }
     return {
         placement.by_number[op].assigned

@@ -93,7 +93,7 @@ def _slots_by_data_flow(
         for update in updates:
             if is_gradient_update(flow.types[update.op]):
                 continue
-            for op in flow.walk_back(update.values, lambda op: not analysis.own_towers[op]):
+            for op in sorted(flow.reachable(update.values, until=analysis.own_towers.__getitem__)):
                 name = flow.names[op]
                 if flow.types[op] not in VARIABLES or shapes[name] != shapes[variable]:
                     continue

@@ -155,7 +155,8 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0]),
         follows="variables-shared"
-        if placement.requested and unshared(placement).is_of(_decided_by(op), op.assigned)
+        if placement.requested
+        and unshared(placement).is_on_own_tower(_decided_by(op), op.assigned)
         else None,
     )
 

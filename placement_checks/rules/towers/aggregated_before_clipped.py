@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.variables.clipping import Clipped, clipped_alone
+from placement_checks.analysis.variables.clipping import ClippedGradient, clipped_per_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import CLIPPING
@@ -46,7 +46,9 @@ class AggregatedBeforeClipped(Rule):
                 or "no variable that towers read is updated by a gradient"
             )
         clipped = [
-            each for each in clipped_alone(placement) if not matches_any(each.variable, self.allow)
+            each
+            for each in clipped_per_tower(placement)
+            if not matches_any(each.variable, self.allow)
         ]
         if clipped and placement.strategy is None:
             return self.not_checked(_of_towers(clipped))
@@ -64,13 +66,13 @@ class AggregatedBeforeClipped(Rule):
         return self.verdict(findings, plural(len(trained), "variable"))
 
 
-def _is_of_keras(placement: Placement, clipped: Clipped) -> bool:
+def _is_of_keras(placement: Placement, clipped: ClippedGradient) -> bool:
     """Whether an optimiser does it that was made with ``clipnorm`` and the like."""
     op = analyse(placement).flow.names[clipped.op]
     return CLIPPING in placement.details.parts_of_keras(op)
 
 
-def _by_optimizer(placement: Placement, clipped: Sequence[Clipped]) -> Iterator[Finding]:
+def _by_optimizer(placement: Placement, clipped: Sequence[ClippedGradient]) -> Iterator[Finding]:
     """That an optimiser clips in each replica."""
     if not clipped:
         return
@@ -90,7 +92,7 @@ def _by_optimizer(placement: Placement, clipped: Sequence[Clipped]) -> Iterator[
     )
 
 
-def _of_towers(clipped: list[Clipped]) -> str:
+def _of_towers(clipped: list[ClippedGradient]) -> str:
     """Why nothing is known of towers that clip their own gradients."""
     more = f" and {len(clipped) - 1} more" if len(clipped) > 1 else ""
     return (
@@ -100,7 +102,7 @@ def _of_towers(clipped: list[Clipped]) -> str:
     )
 
 
-def _finding(placement: Placement, clipped: Clipped) -> Finding:
+def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     name = analyse(placement).flow.names[clipped.op]
     how = "scaled by a norm of its own" if clipped.by_norm else "cut off at a bound"
     return Finding(

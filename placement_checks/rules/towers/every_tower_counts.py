@@ -166,7 +166,7 @@ class _Meetings:
             op
             for op in sorted(self._gradients.ancestors(update))
             if op != update.op and not self._analysis.backward.ops[op]
-            if self._analysis.tower_of[op] < 0 and self._gradients.taken(op)
+            if self._analysis.tower_of[op] < 0 and self._gradients.gradient_inputs(op)
         )
         return next(filter(None, map(self._known, outside)), None)
 
@@ -186,7 +186,7 @@ class _Meetings:
 
     def _of(self, update: Update) -> int | None:
         """The first op that brings gradients together, or adds them up in a variable."""
-        analysis, taken = self._analysis, self._gradients.taken
+        analysis, taken = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
         reached = set(behind)
         sums = (

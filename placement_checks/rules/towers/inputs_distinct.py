@@ -9,7 +9,7 @@ import numpy as np
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
-from placement_checks.analysis.towers.inputs import Use, input_uses, pipelines_of_one
+from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
 from placement_checks.core.op_types import (
@@ -166,7 +166,7 @@ def _same_slices(
     equal = EqualTensors(placement, analysis.flow)
     readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
     for use in uses:
-        readers[equal.of(use.tensor)].setdefault(use.tower, use.tensor)
+        readers[equal.key(use.tensor)].setdefault(use.tower, use.tensor)
     for by_tower in readers.values():
         first, *others = sorted(by_tower)
         for tower in others:
@@ -285,8 +285,8 @@ def _built_again(
 ) -> Iterator[Finding]:
     alike = EqualTensors(placement, analysis.flow, by_kind=True)
     made: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for holder, tower in pipelines_of_one(analysis, uses):
-        made[alike.of(analysis.flow.names[holder])].setdefault(tower, holder)
+    for holder, tower in single_tower_pipelines(analysis, uses):
+        made[alike.key(analysis.flow.names[holder])].setdefault(tower, holder)
     for by_tower in made.values():
         first, *others = sorted(by_tower)
         for tower in others:
@@ -330,8 +330,8 @@ def _shard(analysis: TowerAnalysis, holder: int) -> int | None:
     datasets = [value for _, values in flow.writers.get(holder, ()) for value in values]
     if flow.types[holder] == ONE_SHOT_ITERATOR:  # it has a copy of the one built before it
         datasets = [op for op in flow.having(is_dataset) if op < holder][-1:]
-    behind = flow.walk_back(datasets, lambda op: is_dataset(flow.types[op]))
-    return next((op for op in behind if flow.types[op] == SHARD_DATASET), None)
+    behind = flow.reachable(datasets, until=lambda op: not is_dataset(flow.types[op]))
+    return max((op for op in behind if flow.types[op] == SHARD_DATASET), default=None)
 
 
 _OWN_ROWS = "take rows i in tower i: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"

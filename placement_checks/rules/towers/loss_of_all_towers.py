@@ -85,12 +85,12 @@ def _written(analysis: TowerAnalysis) -> list[int]:
 def _of_losses(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
     """The scalar summaries that show a loss, or what is made of losses."""
     losses = [0] * len(analysis.flow.names)
-    for of_tower in analysis.losses.of:
+    for of_tower in analysis.losses.by_tower:
         for loss in of_tower:
             losses[loss] = 1
     if not any(losses):
         return
-    reached = analysis.flow.masks(losses)
+    reached = analysis.flow.propagate(losses)
     for op in summaries:
         if analysis.flow.types[op] in SCALAR_SUMMARIES and reached[op]:
             yield op
@@ -181,7 +181,7 @@ def _show_one_variable(analysis: TowerAnalysis, summary: int, other: int) -> boo
     if analysis.examples[summary] or analysis.examples[other]:
         return False
     shown = [
-        {each for each in flow.walk_back([op], lambda _: True) if flow.types[each] in VARIABLES}
+        {each for each in flow.reachable([op]) if flow.types[each] in VARIABLES}
         for op in (summary, other)
     ]
     return shown[0] == shown[1]

@@ -112,8 +112,8 @@ _DECAYS = (
 
 def _is_for_other(analysis: TowerAnalysis, mixed: MixedLoss) -> bool:
     """Whether what a loss contains of another tower reaches a loss of that one."""
-    reaching = analysis.flow.ancestors(analysis.losses.of[mixed.other])
-    return bool(reaching[mixed.path[-1]])
+    reaching = analysis.flow.reachable(analysis.losses.by_tower[mixed.other])
+    return mixed.path[-1] in reaching
 
 
 def _mixing(analysis: TowerAnalysis, mixed: MixedLoss) -> int:

@@ -157,7 +157,7 @@ def _other_copies(placement: Placement, theirs: Collection[str]) -> frozenset[st
     """The copies that a checkpoint need not hold: it has another one."""
     found: set[str] = set()
     for group in variable_layout(placement).mirrored:
-        names = list(group.of.values())
+        names = list(group.copies.values())
         found.update(names if any(name in theirs for name in names) else names[1:])
     return frozenset(found)
 

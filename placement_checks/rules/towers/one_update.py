@@ -80,7 +80,7 @@ def only_schedules(analysis: TowerAnalysis, variable: str) -> bool:
     for op in passing:
         passing += [taker for taker in flow.consumers[op] if flow.types[taker] in PASSES_READ]
         takers += [taker for taker in flow.consumers[op] if flow.types[taker] not in PASSES_READ]
-    return any(reads.to_updates[op] and flow.types[op] not in PRODUCTS for op in takers)
+    return any(op in reads.behind_updates and flow.types[op] not in PRODUCTS for op in takers)
 
 
 def _may_write(analysis: TowerAnalysis, op: int) -> bool:
@@ -241,12 +241,12 @@ def _decays(analysis: TowerAnalysis, update: Update) -> bool:
     """Whether an update scales what the variable held, or subtracts a part of it."""
     flow = analysis.flow
     variable = flow.number[update.variable]
-    behind = list(flow.walk_back(update.values, lambda op: flow.types[op] not in VARIABLES))
+    behind = flow.reachable(update.values, until=lambda op: flow.types[op] in VARIABLES)
     if variable not in behind:
         return False
     if flow.types[update.op] not in OVERWRITES:
         return True
-    only_added = flow.walk_back(update.values, lambda op: flow.types[op] in _ADDS_ITSELF)
+    only_added = flow.reachable(update.values, until=lambda op: flow.types[op] not in _ADDS_ITSELF)
     return variable not in only_added
 
 

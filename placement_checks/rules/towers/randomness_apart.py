@@ -84,7 +84,7 @@ def _seed_of_keras(analysis: TowerAnalysis, draw: int) -> bool:
     seed = RANDOM_STATELESS.get(analysis.flow.types[draw])
     if strategy is None or seed is None:
         return False
-    behind = analysis.flow.walk_back(analysis.flow.inputs[draw][seed : seed + 1], lambda _: True)
+    behind = analysis.flow.reachable(analysis.flow.inputs[draw][seed : seed + 1])
     return any(
         "seed_generator" in (name := analysis.flow.names[op]) and name in strategy.copies
         for op in behind
@@ -126,7 +126,7 @@ def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int,
             inputs = [
                 tensor for tensor in placement.ops[name].inputs if not tensor.startswith("^")
             ]
-            yield op, tower, (kind, *(equal.of(tensor) for tensor in inputs[seed : seed + 1]))
+            yield op, tower, (kind, *(equal.key(tensor) for tensor in inputs[seed : seed + 1]))
 
 
 def _shared_draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
@@ -134,7 +134,7 @@ def _shared_draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[Fin
     equal = EqualTensors(placement, analysis.flow)
     users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for use in random_uses(analysis):
-        users[use.source][equal.of(use.tensor)].setdefault(use.tower, use.op)
+        users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():
         most = max(by_tensor.values(), key=len)
         if len(most) > 1:

@@ -43,7 +43,7 @@ class TowersAlike(Rule):
         losses = analysis.losses
         findings: dict[str, Finding] = {}
         for number in range(1, len(analysis.towers)):
-            first, other = losses.of[0], losses.of[number]
+            first, other = losses.by_tower[0], losses.by_tower[number]
             if len(first) != len(other):
                 return self.not_checked(
                     f"the towers on {analysis.towers[0]} and {analysis.towers[number]} have "
@@ -90,9 +90,9 @@ def _without_penalties(
     Where that is added before the whole is scaled, the loss within, and what scales it.
     """
     for loss, other in zip(losses, others, strict=True):
-        pair = analysis.without_regularisation(loss), analysis.without_regularisation(other)
+        pair = analysis.without_regularization(loss), analysis.without_regularization(other)
         inner, factors = _within(analysis, *pair)
-        penalised = inner != tuple(map(analysis.without_regularisation, inner))
+        penalised = inner != tuple(map(analysis.without_regularization, inner))
         if penalised:
             yield from factors
             yield from _without_penalties(analysis, inner[:1], inner[1:])

@@ -60,7 +60,7 @@ class UpdateOpsRun(Rule):
         ]
         evaluation = [
             _of_evaluation(analysis, op)
-            for op in statistics(placement).of_evaluation
+            for op in statistics(placement).evaluation_updates
             if analysis.updates.steps[op] and not analysis.updates.unknown
             if not matches_any(analysis.flow.names[op], self.allow)
         ]
@@ -77,7 +77,7 @@ class UpdateOpsRun(Rule):
                 return self.verdict(
                     [], f"the step runs the updates of {tower} alone; {_ALL_MEANT}"
                 )
-            group = statistics(placement).group_apart(updates) if not runs else None
+            group = statistics(placement).group_outside_step(updates) if not runs else None
             if group is not None:
                 return self.not_checked(
                     f"{analysis.flow.names[group]} runs the updates together, and is not part of "
@@ -102,9 +102,9 @@ class UpdateOpsRun(Rule):
 def _chosen(placement: Placement, updates: Sequence[int]) -> str | None:
     """The one tower whose updates the step runs, if that does not look like an oversight."""
     analysis, of_program = analyse(placement), statistics(placement)
-    only = of_program.only_tower(analysis.updates.steps, updates)
+    only = of_program.only_tower(updates)
     is_last = only == len(analysis.towers) - 1
-    if only is None or (is_last and not of_program.each_in_a_group(updates)):
+    if only is None or (is_last and not of_program.are_grouped(updates)):
         return None
     return analysis.names_of(1 << only)
 

@@ -35,8 +35,8 @@ from placement_checks.util.text import join_and, plural
 def copies_apart(placement: Placement) -> Iterator[Finding]:
     """Findings on the copies that another sum updates than the others, or none."""
     for group in variable_layout(placement).mirrored:
-        for tower, name in group.apart.items():
-            yield _apart(placement, name, tower, list(group.of.values()))
+        for tower, name in group.diverging.items():
+            yield _apart(placement, name, tower, list(group.copies.values()))
 
 
 def _apart(placement: Placement, name: str, tower: int, others: list[str]) -> Finding:
@@ -112,7 +112,7 @@ def _central(placement: Placement) -> Iterator[Finding]:
 def _mirrored(placement: Placement) -> Iterator[Finding]:
     analysis = analyse(placement)
     for group in variable_layout(placement).mirrored:
-        (_, first), *others = sorted(group.of.items())
+        (_, first), *others = sorted(group.copies.items())
         for tower, name in others:
             yield Finding(
                 object=name,
@@ -344,7 +344,7 @@ def _primaries(placement: Placement) -> dict[str, set[str]]:
 
 def _not_global(placement: Placement) -> Iterator[str]:
     copies = variable_layout(placement)
-    in_global = {*placement.collected.get(GLOBAL, ()), *copies.copies, *copies.apart}
+    in_global = {*placement.collected.get(GLOBAL, ()), *copies.copies, *copies.diverging}
     return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
 
 

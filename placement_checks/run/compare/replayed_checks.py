@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyse
-from placement_checks.analysis.towers.inputs import scales_of
+from placement_checks.analysis.towers.inputs import loss_scales
 from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, Trial
@@ -146,7 +146,7 @@ class FedRuns:
         """Whether sums over rows in its loss are divided by their number."""
         analysis = analyse(self._sessions.reference.program.placement)
         for name in analysis.placement.step.objectives:
-            scales = scales_of(analysis, analysis.flow.number[producer_of(name)])
+            scales = loss_scales(analysis, analysis.flow.number[producer_of(name)])
             if scales is None or not all(map(self._counts_rows, scales.divisors)):
                 return False
             if any(map(self._counts_rows, scales.factors)):

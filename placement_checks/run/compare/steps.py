@@ -55,13 +55,14 @@ def _takes_turns(program: RunnableProgram) -> bool:
     trained = program.gradient_tensors.gradients
     groups = set()
     for name in program.placement.step.train_op:
-        runs = analysis.flow.needed_to_run([analysis.flow.number[producer_of(name)]])
+        flow = analysis.flow
+        runs = flow.reachable([flow.number[producer_of(name)]], along=flow.all_inputs)
         updates = analysis.updates.by_variable.items()
         groups.add(
             frozenset(
                 variable
                 for variable, of_variable in updates
-                if variable in trained and any(runs[update.op] for update in of_variable)
+                if variable in trained and any(update.op in runs for update in of_variable)
             )
         )
     return len(groups - {frozenset()}) > 1

@@ -1,4 +1,4 @@
-"""The edges of a graph, against another library's graph algorithms."""
+"""The edges of a graph, compared with the graph algorithms of networkx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.core.placement import producer_of
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
-    """Ops 0..n with edges either way between them, so loops too, and some sources among them."""
+    """Ops 0..n with edges in both directions, so with loops too, and some of the ops."""
     size = draw(st.integers(1, 9))
     names = [f"op{number}" for number in range(size)]
     edge = st.tuples(st.sampled_from(["", "^"]), st.sampled_from(names), st.sampled_from([0, 1]))
@@ -35,7 +35,7 @@ def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
 
 
 def value_edges(graph: Placement) -> Any:
-    """The edges along which values pass, as a graph of another library."""
+    """The data edges, as a graph of networkx."""
     values = nx.DiGraph()
     values.add_nodes_from(graph.ops)
     values.add_edges_from(
@@ -47,25 +47,94 @@ def value_edges(graph: Placement) -> Any:
     return values
 
 
-@given(graphs())
-def test_masks_are_the_bits_of_all_that_values_come_from(case: tuple[Placement, set[int]]) -> None:
+@given(graphs(), st.booleans())
+def test_propagated_masks_have_the_bits_of_all_ops_that_reach_an_op(
+    case: tuple[Placement, set[int]], to_inputs: bool
+) -> None:
     graph, sources = case
     flow = DataFlow(graph)
     values = value_edges(graph)
+    reaching = nx.descendants if to_inputs else nx.ancestors
 
-    masks = flow.masks(
-        [1 << number if number in sources else 0 for number in range(len(graph.ops))]
+    masks = flow.propagate(
+        [1 << number if number in sources else 0 for number in range(len(graph.ops))],
+        to_inputs=to_inputs,
     )
 
     for number, name in enumerate(flow.names):
-        before = nx.ancestors(values, name) | {name}
+        expected = reaching(values, name) | {name}
         assert masks[number] == sum(
-            1 << number for number in sources if flow.names[number] in before
+            1 << number for number in sources if flow.names[number] in expected
         )
 
 
+@given(graphs(), st.booleans(), st.data())
+def test_an_op_that_keeps_its_bits_takes_no_others(
+    case: tuple[Placement, set[int]], to_inputs: bool, data: st.DataObject
+) -> None:
+    graph, sources = case
+    flow = DataFlow(graph)
+    keep = data.draw(st.lists(st.booleans(), min_size=len(graph.ops), max_size=len(graph.ops)))
+    edges = value_edges(graph)
+    edges = edges.reverse() if to_inputs else edges
+    edges.remove_edges_from(
+        [(one, other) for one, other in edges.edges if keep[flow.number[other]]]
+    )
+
+    masks = flow.propagate(flow.marks([sources]), to_inputs=to_inputs, keep=keep)
+
+    names = {flow.names[number] for number in sources}
+    reached = names.union(*(nx.descendants(edges, name) for name in names))
+    assert {name for name, mask in zip(flow.names, masks, strict=True) if mask} == reached
+
+
+@given(graphs(), st.data())
+def test_reachable_ops_are_found_up_to_the_ops_that_end_the_search(
+    case: tuple[Placement, set[int]], data: st.DataObject
+) -> None:
+    graph, start = case
+    flow = DataFlow(graph)
+    until = data.draw(st.sets(st.integers(0, len(graph.ops) - 1)))
+    forward = value_edges(graph)
+
+    for along, edges in ((None, forward.reverse()), (flow.consumers, forward.copy())):
+        edges.remove_edges_from([edge for edge in edges.edges if flow.number[edge[0]] in until])
+        names = {flow.names[number] for number in start}
+        expected = names.union(*(nx.descendants(edges, name) for name in names))
+
+        reached = flow.reachable(start, along, until=until.__contains__)
+
+        assert {flow.names[number] for number in reached} == expected
+
+
+def test_the_search_may_follow_a_mapping_or_a_function() -> None:
+    flow = DataFlow(placement(*(op(name, "Add") for name in "abcd")))
+    edges = {0: [1, 2], 1: [], 2: [0]}
+
+    assert flow.reachable([0], along=edges) == {0, 1, 2}
+    assert flow.reachable([0], along=lambda number: [number + 1], until=[2].__contains__) == {
+        0,
+        1,
+        2,
+    }
+
+
+def test_masks_may_be_carried_along_some_edges_alone() -> None:
+    graph = placement(op("a", "Add"), op("b", "Add", "", "", "a"), op("c", "Add", "", "", "b"))
+
+    assert DataFlow(graph).propagate([1, 0, 0], along=[[], [0], []]) == [1, 1, 0]
+
+
+def test_marks_number_the_groups_of_an_op() -> None:
+    graph = placement(op("a", "Add"), op("b", "Add"), op("c", "Add"))
+
+    assert DataFlow(graph).marks([[0, 1], [1]]) == [1, 3, 0]
+
+
 @given(graphs())
-def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) -> None:
+def test_all_ops_that_an_op_waits_for_are_reachable_along_all_inputs(
+    case: tuple[Placement, set[int]],
+) -> None:
     graph, starts = case
     flow = DataFlow(graph)
     edges = nx.DiGraph()
@@ -74,11 +143,11 @@ def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) ->
         (producer_of(source), op.name) for op in graph.ops.values() for source in op.inputs
     )
 
-    needed = flow.needed_to_run(starts)
+    needed = flow.reachable(starts, along=flow.all_inputs)
 
     names = {flow.names[number] for number in starts}
     expected = names.union(*(nx.ancestors(edges, name) for name in names))
-    assert {name for name, runs in zip(flow.names, needed, strict=True) if runs} == expected
+    assert {flow.names[number] for number in needed} == expected
 
 
 @given(graphs(), st.data())
@@ -113,28 +182,28 @@ def test_a_call_computes_with_the_ops_of_its_body() -> None:
     )
     flow = DataFlow(graph)
 
-    masks = flow.masks([0, 0, 0, 0, 1])
+    masks = flow.propagate([0, 0, 0, 0, 1])
 
     assert masks[flow.number["y"]] == 1
 
 
 @pytest.mark.parametrize("kind", ["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
-def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
+def test_the_shape_of_a_value_is_a_control_input(kind: str) -> None:
     graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
     flow = DataFlow(graph)
 
-    assert list(flow.ancestors([1])) == [0, 1]
-    assert list(flow.needed_to_run([1])) == [1, 1]
+    assert flow.reachable([1]) == {1}
+    assert flow.reachable([1], along=flow.all_inputs) == {0, 1}
 
 
 def given_to(name: str, graph: Placement) -> list[str]:
-    """The ops whose values an op computes with."""
+    """The names of the inputs of an op."""
     flow = DataFlow(graph)
     return [flow.names[source] for source in flow.inputs[flow.number[name]]]
 
 
 def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
-    """What two GPUs give to collectives of these keys, for each of two variables."""
+    """Collectives of two GPUs with the given keys, for each of two variables."""
     ops, attributes, values = [], {}, {}
     for variable, key in zip("wv", keys, strict=True):
         for i in (0, 1):
@@ -164,16 +233,16 @@ def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
         ("CollectiveAllToAllV2", ""),
     ],
 )
-def test_the_members_of_a_collective_yield_what_all_of_them_give(kind: str, key: str) -> None:
-    """And nothing of another variable's, which has another key."""
+def test_each_member_of_a_collective_has_the_inputs_of_all(kind: str, key: str) -> None:
+    """Not the inputs of another variable, which has another key."""
     graph = reduced(kind, 1, 2, in_attributes=key)
 
     assert given_to("w_1", graph) == ["g/w_0", "g/w_1"]
     assert given_to("v_0", graph) == ["g/v_0", "g/v_1"]
 
 
-def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
-    """nccl_ops.reduce_sum: one op for each variable, that have no key in common."""
+def test_an_op_with_all_inputs_of_a_reduction_is_no_member_of_another() -> None:
+    """nccl_ops.reduce_sum makes one op for each variable, without a key."""
     graph = placement(
         *(op(f"g/{name}", "MatMul") for name in ("w_0", "w_1", "v_1")),
         op("w", "NcclReduce", "", "", "g/w_0", "g/w_1"),
@@ -209,7 +278,7 @@ def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
     "copy",
     ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"],
 )
-def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
+def test_writers_change_a_holder_of_state(kind: str, copy: str) -> None:
     graph = placement(
         op("state", kind),
         op("g", "MatMul"),
@@ -225,7 +294,7 @@ def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["QueueDequeueManyV2", "ReaderReadV2", "AccumulatorTakeGradient"])
-def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
+def test_an_op_that_takes_values_out_of_a_holder_writes_nothing(kind: str) -> None:
     graph = placement(
         op("queue", "FIFOQueueV2"), op("n", "Const"), op("batch", kind, "", "", "queue", "n")
     )
@@ -234,7 +303,7 @@ def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MakeIterator", "MultiDeviceIteratorInit"])
-def test_an_iterator_is_given_its_dataset(kind: str) -> None:
+def test_the_initializer_of_an_iterator_writes_its_dataset(kind: str) -> None:
     graph = placement(
         op("dataset", "TensorDataset"),
         op("iterator", "MultiDeviceIterator"),
@@ -247,11 +316,11 @@ def test_an_iterator_is_given_its_dataset(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["MakeIterator", "DeleteIterator", "InitializeTableV2", "IteratorFromStringHandleV2"]
 )
-def test_what_is_done_with_a_holder_is_none(kind: str) -> None:
+def test_an_op_on_a_holder_of_state_is_no_holder(kind: str) -> None:
     assert DataFlow(placement(op("only", kind))).state_holder(0) is None
 
 
-def test_ops_of_some_types_come_in_the_order_of_the_graph() -> None:
+def test_ops_of_some_types_are_in_the_order_of_the_graph() -> None:
     graph = placement(op("a", "Add"), op("b", "Neg"), op("c", "Sub"), op("d", "Add"))
 
     assert DataFlow(graph).having({"Sub", "Add"}.__contains__) == [0, 2, 3]
@@ -271,20 +340,7 @@ def test_a_holder_is_passed_on_by_the_first_input_alone_and_through_a_loop() -> 
     assert holders == {"v": 0, "merge": 0, "next": 0, "which": None, "x": None}
 
 
-def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:
-    graph = placement(
-        op("a", "Placeholder"),
-        op("b", "Neg", "", "", "a"),
-        op("c", "Add", "", "", "b", "b"),
-        op("d", "Add", "", "", "c", "b"),
-    )
-    flow = DataFlow(graph)
-
-    assert sorted(flow.walk_back([3], lambda op: op != 1)) == [1, 2, 3]
-    assert sorted(flow.walk_back([3], lambda _: True)) == [0, 1, 2, 3]
-
-
-def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
+def test_a_collective_without_a_known_input_adds_none() -> None:
     graph = placement(
         op("g", "MatMul"), op("one", "NcclAllReduce", "", "", "g"), op("other", "NcclAllReduce")
     )
@@ -293,7 +349,7 @@ def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
     assert given_to("other", graph) == ["g"]
 
 
-def test_a_path_leads_only_through_what_may_be_entered() -> None:
+def test_a_path_leads_only_through_ops_within_bounds() -> None:
     graph = placement(
         op("a", "Placeholder"),
         op("b", "Neg", "", "", "a"),
@@ -318,7 +374,7 @@ def test_a_path_leads_only_through_what_may_be_entered() -> None:
     ]
 
 
-def test_what_takes_one_of_several_values_computes_with_that_one() -> None:
+def test_an_input_from_identity_n_is_the_op_that_it_passes_on() -> None:
     flow = DataFlow(
         placement(
             op("a", "Const"),
@@ -334,6 +390,7 @@ def test_what_takes_one_of_several_values_computes_with_that_one() -> None:
     assert flow.inputs[number["of_b"]] == [number["b"]]
     assert flow.inputs[number["of_a"]] == [number["a"]]
     # All that it passes on has to be there before it passes on any of it.
-    needed = flow.needed_to_run([number["of_b"]])
-    assert all(needed[number[name]] for name in ("a", "b", "both", "again"))
+    needed = flow.reachable([number["of_b"]], along=flow.all_inputs)
+    assert all(number[name] in needed for name in ("a", "b", "both", "again"))
+
     assert number["b"] in flow.control_inputs[number["of_a"]]

@@ -1,4 +1,4 @@
-"""Which ops of a step wait for which, against another library's graph algorithms."""
+"""The order of ops in a step, compared with the graph algorithms of networkx."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder
 
 @st.composite
 def edges(draw: st.DrawFn) -> dict[str, list[str]]:
-    """The inputs of some ops, by name; they may lead either way, so to loops too."""
+    """The inputs of some ops, by name, in both directions, so with loops too."""
     names = [f"op{number}" for number in range(draw(st.integers(1, 9)))]
     edge = st.builds(str.__add__, st.sampled_from(["", "^"]), st.sampled_from(names))
     return {name: draw(st.lists(edge, max_size=4)) for name in names}
 
 
 @given(edges(), st.data())
-def test_masks_are_those_of_all_that_an_op_waits_for_and_that_wait_for_it(
+def test_masks_have_the_bits_of_all_ops_before_or_after_an_op(
     inputs: dict[str, list[str]], data: st.DataObject
 ) -> None:
     names = list(inputs)
@@ -49,7 +49,7 @@ def test_masks_are_those_of_all_that_an_op_waits_for_and_that_wait_for_it(
         assert waiting[number] == sum(marked[other] for other in {name} | (after & step))
 
 
-def test_ops_come_after_what_they_wait_for() -> None:
+def test_ops_come_after_the_ops_that_they_wait_for() -> None:
     flow = DataFlow(
         placement(
             op("last", "Add", "", "", "x", "^y"), op("x", "Add", "", "", "y"), op("y", "Add")
@@ -71,7 +71,7 @@ def test_ops_come_after_what_they_wait_for() -> None:
     ids=["ordered", "an argument", "decision", "an argument of a branch", "of a loop"],
 )
 @pytest.mark.parametrize("deep", [False, True], ids=["", "in another call"])
-def test_what_the_body_of_a_call_waits_for(
+def test_the_body_of_a_call_waits_for_the_control_inputs_and_the_decision(
     kind: str, inputs: Sequence[str], waits: bool, deep: bool
 ) -> None:
     body: list[Op] = [op("call/reads", "ReadVariableOp", caller="call")]

@@ -1,4 +1,4 @@
-"""What one training step is, where the program does not say so."""
+"""The training step of a program that does not name its train op, and its updates."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ def roots(*ops: Op, of: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize(
     "kind", ["NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If", "Case"]
 )
-def test_the_step_is_the_group_around_what_the_optimiser_returns(kind: str) -> None:
+def test_the_step_is_the_group_around_the_train_op_of_the_optimizer(kind: str) -> None:
     around = [host("step_and_more", kind, "train"), host("all", "NoOp", "^step_and_more", "^loss")]
 
     assert roots(*around, of=("train",)) == ["all"]
 
 
-def test_a_loop_around_a_step_is_many_steps() -> None:
+def test_a_loop_around_a_step_is_not_one_step() -> None:
     assert roots(host("steps", "While", "train"), of=("train",)) == ["train"]
 
 
-def test_what_only_computes_with_the_step_is_no_group_of_it() -> None:
+def test_an_op_that_only_computes_with_the_step_is_no_group() -> None:
     assert roots(host("shown", "Add", "train", "one"), of=("train",)) == ["train"]
 
 
-def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out() -> None:
+def test_a_removed_train_op_is_left_out() -> None:
     assert roots(of=("gone", "train")) == ["train"]
 
 
-def test_of_many_train_ops_three_are_named() -> None:
+def test_three_of_many_train_ops_are_named() -> None:
     graph = program(
         *(host(f"train_{letter}", "NoOp") for letter in "abcd"),
         step={"train_op": (), "train_ops": [f"train_{letter}" for letter in "dcba"]},
     )
 
     assert analyse(graph).updates.unknown.startswith(
-        "the graph has 4 train ops, train_a, train_b and train_c, and it is not known"
+        "the graph has 4 train ops, and it is unknown which of them one step runs: train_a, "
+        "train_b, train_c and 1 more;"
     )
 
 
 @pytest.mark.parametrize(
     "inputs", [[], ["gone", "one"], ["tower_0/x", "one"], ["queue", "one"], ["alone", "one"]]
 )
-def test_an_assignment_to_what_is_no_variable_is_no_update(inputs: Sequence[str]) -> None:
+def test_an_assignment_without_a_variable_is_no_update(inputs: Sequence[str]) -> None:
     graph = program(
         host("queue", "FIFOQueueV2"),
         host("one", "Const"),
@@ -87,8 +88,8 @@ def test_updates_change_their_first_input(kind: str, changes: bool) -> None:
     assert ("v" in analyse(graph).updates.by_variable) == changes
 
 
-def test_branches_within_branches_are_known_by_their_switches() -> None:
-    """Of an update in one of two inner branches and one in the other outer one, one is made."""
+def test_nested_branches_are_found_by_their_switches() -> None:
+    """Two updates in the inner branches, and one in the other outer branch, exclude each other."""
     graph = program(
         variable("v", "VariableV2"),
         host("outer", "RefSwitch", "v", "pred"),
@@ -104,8 +105,8 @@ def test_branches_within_branches_are_known_by_their_switches() -> None:
     assert len(analysis.updates.at_once(analysis.updates.by_variable["v"])) == 1
 
 
-def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes_first() -> None:
-    """Those of one branch, among those that are always made."""
+def test_updates_that_run_at_once_are_in_the_order_of_building() -> None:
+    """Updates of one branch, between updates outside of branches."""
     graph = program(
         variable("v", "VariableV2"),
         host("cond/Switch", "RefSwitch", "v", "pred"),

@@ -1,4 +1,4 @@
-"""Which tensors are equal by construction."""
+"""Tensors that are equal by construction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def are_equal(
 ) -> bool:
     graph = placement(*ops, **more)
     equal = EqualTensors(graph, DataFlow(graph), by_kind=by_kind)
-    one, other = map(equal.of, tensors)
+    one, other = map(equal.key, tensors)
     return one == other
 
 
@@ -57,7 +57,7 @@ def test_outputs_of_one_op(tensors: tuple[str, str], equal: bool) -> None:
 
 
 @pytest.mark.parametrize("attribute", ["seed", "shared_name", "frame_name"])
-def test_what_only_names_an_op_makes_no_other(attribute: str) -> None:
+def test_attributes_that_only_name_an_op_do_not_count(attribute: str) -> None:
     attributes = {"one": {attribute: 1}, "other": {attribute: 2}}
 
     assert are_equal(X, *twice("Cast", "x"), attributes=attributes)
@@ -69,7 +69,7 @@ def test_attributes_may_come_in_any_order() -> None:
     assert are_equal(X, *twice("Sum", "x"), attributes=attributes)
 
 
-def test_another_attribute_makes_another() -> None:
+def test_ops_with_different_attributes_are_different() -> None:
     attributes = {"one": {"axis": 1}, "other": {"axis": 2}}
 
     assert not are_equal(X, *twice("Cast", "x"), attributes=attributes)
@@ -102,9 +102,7 @@ def test_constants_are_equal_by_their_values(values: Mapping[str, int], equal: b
         ("ReaderReadV2", False),
     ],
 )
-def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(
-    kind: str, equal: bool
-) -> None:
+def test_reads_of_one_holder_are_equal_but_not_its_next_values(kind: str, equal: bool) -> None:
     assert are_equal(op("state", "VarHandleOp"), *twice(kind, "state", "x"), X) == equal
 
 
@@ -124,15 +122,13 @@ def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(
         "LogUniformCandidateSampler",
     ],
 )
-def test_what_an_op_yields_anew_is_its_own(kind: str) -> None:
+def test_values_that_change_with_each_run_are_equal_to_none(kind: str) -> None:
     assert not are_equal(X, *twice(kind, "x"))
 
 
 @pytest.mark.parametrize(("length", "equal"), [(100, True), (2000, False)])
-def test_chains_of_ops_are_followed_as_far_as_slices_are_computed(
-    length: int, equal: bool
-) -> None:
-    """And no further: those of a recurrent model would be too deep."""
+def test_chains_of_ops_are_followed_as_far_as_slices_need(length: int, equal: bool) -> None:
+    """And no further: the chains of a recurrent model would be too deep."""
     ops = [X]
     for chain in ("one", "other"):
         names = ["x", *(f"{chain}_{number}" for number in range(length)), chain]
@@ -141,7 +137,7 @@ def test_chains_of_ops_are_followed_as_far_as_slices_are_computed(
     assert are_equal(*ops) == equal
 
 
-def test_what_a_loop_yields_is_equal_to_what_is_computed_alike() -> None:
+def test_a_value_of_a_loop_equals_a_value_computed_alike() -> None:
     ops = [
         op("enter", "Merge", "", "", "x", "next"),
         op("next", "Neg", "", "", "enter"),
@@ -152,7 +148,7 @@ def test_what_a_loop_yields_is_equal_to_what_is_computed_alike() -> None:
 
 
 def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> list[Op]:
-    """Two iterators, each made of a dataset of its own."""
+    """Two iterators, each with its own dataset."""
     return [
         op("files", source),
         op("more", source),
@@ -177,7 +173,7 @@ def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> li
         pytest.param(
             pipelines("BatchDataset", "BatchDataset", source="Generator", of="more"),
             True,
-            id="of sources that are made alike",
+            id="of equal sources",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The schedule of a step, against what any schedule must hold to."""
+"""The simulated schedule of a step, and the properties of any schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST, GPU, OTHER = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1"
 
 @st.composite
 def steps(draw: st.DrawFn, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[TimedOp]:
-    """Ops of whole seconds in any order, each waiting for some that were built before it."""
+    """Ops of whole seconds in any order, which wait for ops that were built before."""
     size = draw(st.integers(1, 10))
     place = draw(st.permutations(range(size)))
     tasks = {}
@@ -33,7 +33,7 @@ def steps(draw: st.DrawFn, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[TimedO
 
 
 def waits(tasks: Sequence[TimedOp]) -> nx.DiGraph:
-    """From each op to those that wait for it, as a graph of another library."""
+    """The edges from each op to the ops that wait for it, as a graph of networkx."""
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(tasks)))
     edges = ((need, number) for number, task in enumerate(tasks) for need in task.needs)
@@ -42,13 +42,13 @@ def waits(tasks: Sequence[TimedOp]) -> nx.DiGraph:
 
 
 def slices(timeline: Timeline | None) -> dict[str, OpSpan]:
-    """When each op ran; those that take no time are in no lane."""
+    """The time span of each op; ops that take no time are in no lane."""
     assert timeline is not None
     return {span.op: span for lane in timeline.lanes.values() for span in lane}
 
 
 def ready(tasks: Sequence[TimedOp], timeline: Timeline | None) -> dict[str, float]:
-    """When the last op that each one waits for ended, whatever lies between."""
+    """The time when all inputs of each op were ready."""
     ran = slices(timeline)
     graph = waits(tasks)
     return {
@@ -65,7 +65,7 @@ def ready(tasks: Sequence[TimedOp], timeline: Timeline | None) -> dict[str, floa
 
 
 def lanes(tasks: Sequence[TimedOp], timeline: Timeline | None) -> Iterator[list[TimedOp]]:
-    """The ops of each device that take time, in the order in which they ran."""
+    """The ops of each device that take time, in the order of execution."""
     ran = slices(timeline)
     for device in (HOST, GPU, OTHER):
         mine = [task for task in tasks if task.device == device and task.seconds]
@@ -87,7 +87,7 @@ def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(
 
 
 @given(steps())
-def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks: Sequence[TimedOp]) -> None:
+def test_no_op_starts_before_its_inputs_have_ended(tasks: Sequence[TimedOp]) -> None:
     timeline = simulate(tasks)
     earliest = ready(tasks, timeline)
 
@@ -95,10 +95,10 @@ def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks: Sequence[Ti
 
 
 @given(steps())
-def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(
+def test_a_device_runs_one_op_at_a_time_in_the_order_of_readiness(
     tasks: Sequence[TimedOp],
 ) -> None:
-    """It never rests while one is ready."""
+    """The device is never idle while an op is ready."""
     timeline = simulate(tasks)
     ran, earliest = slices(timeline), ready(tasks, timeline)
 
@@ -111,7 +111,9 @@ def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready
 
 
 @given(steps([1, 2, 5]))
-def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks: Sequence[TimedOp]) -> None:
+def test_ops_ready_at_once_run_in_the_order_of_building(
+    tasks: Sequence[TimedOp],
+) -> None:
     timeline = simulate(tasks)
     earliest = ready(tasks, timeline)
 
@@ -120,7 +122,7 @@ def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks: Sequence[
 
 
 @given(steps())
-def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(
+def test_a_step_takes_at_least_its_longest_path_and_at_most_the_sum_of_its_ops(
     tasks: Sequence[TimedOp],
 ) -> None:
     timeline = simulate(tasks)
@@ -145,8 +147,8 @@ def test_ops_that_wait_for_each_other_never_run(tasks: list[TimedOp], data: st.D
     assert simulate(tasks) is None
 
 
-def test_what_takes_no_time_does_not_queue() -> None:
-    """A copy is there when it was sent, though its device computes."""
+def test_an_op_that_takes_no_time_does_not_queue() -> None:
+    """A copy arrives when it is sent, although its device is busy."""
     tasks = [
         TimedOp("long", GPU, 5),
         TimedOp("sent", HOST, 1),
@@ -166,7 +168,7 @@ def test_lanes_are_in_the_order_of_devices() -> None:
     assert list(timeline.lanes) == [HOST, GPU, OTHER]
 
 
-def test_lanes_of_twelve_gpus_are_counted_through() -> None:
+def test_lanes_of_twelve_gpus_are_in_numeric_order() -> None:
     gpus = [Device.parse(f"/gpu:{number}") for number in range(12)]
 
     timeline = simulate([TimedOp("a", gpu, 1) for gpu in reversed(gpus)])
@@ -175,5 +177,5 @@ def test_lanes_of_twelve_gpus_are_counted_through() -> None:
     assert list(timeline.lanes) == gpus
 
 
-def test_a_step_of_nothing_takes_no_time() -> None:
+def test_a_step_without_ops_takes_no_time() -> None:
     assert simulate([]) == Timeline({})

@@ -1,4 +1,4 @@
-"""Which layer sends what, and in which phase of a step."""
+"""The copies of each layer and phase of a step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.graphs import op
 from support.towers import gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.step.transfers import ReducedTensor, by_layer, copies, sent_tensors
+from placement_checks.analysis.step.transfers import TransferTotal, by_layer, copies, sent_tensors
 
 SHAPES = {
     **{f"tower_{i}/conv/w/read": (100,) for i in (0, 1)},
@@ -16,7 +16,7 @@ SHAPES = {
 
 
 def told(graph: Placement) -> dict[str, tuple[str, str, int]]:
-    """The phase, variable and tower of each copy, by tensor and the device it goes to."""
+    """The phase, variable and tower of each copy, by tensor and target device."""
     return {
         f"{each.copied.tensor} > {each.copied.to.short}": (each.phase, each.variable, each.tower)
         for each in sent_tensors(graph, copies(graph))
@@ -34,10 +34,10 @@ def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
     }
     (layer,) = by_layer(sent_tensors(graph, copies(graph)))
     assert layer.layer == "conv"
-    assert layer.total == ReducedTensor(4, 1600, 0)
+    assert layer.total == TransferTotal(4, 1600, 0)
     assert layer.phases == {
-        "forward": ReducedTensor(2, 800, 0),
-        "average": ReducedTensor(2, 800, 0),
+        "forward": TransferTotal(2, 800, 0),
+        "average": TransferTotal(2, 800, 0),
     }
     assert layer.largest.tensor == "tower_0/conv/w/read:0"
 
@@ -68,13 +68,13 @@ def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
         (on(0, "step/one", "Const"), "step/one:0 > /device:CPU:0", ("update", "step", -1)),
     ],
 )
-def test_what_an_op_that_moved_sends(
+def test_the_copies_of_an_op_that_moved(
     moved: Op, tensor: str, expected: tuple[str, str, int]
 ) -> None:
     assert told(program(moved))[tensor] == expected
 
 
-def test_inputs_of_no_layer_are_their_own() -> None:
+def test_inputs_without_a_layer_have_their_own_row() -> None:
     graph = program(
         host("batch", "Placeholder"),
         *(on(i, f"tower_{i}/x", "Identity", "batch") for i in (0, 1)),
@@ -84,10 +84,10 @@ def test_inputs_of_no_layer_are_their_own() -> None:
     assert told(graph)["batch:0 > /device:GPU:1"] == ("input", "", 1)
     layers = by_layer(sent_tensors(graph, copies(graph)))
     assert [each.layer for each in layers] == ["", "w"]  # w is of unknown size, and so the last
-    assert layers[1].total == ReducedTensor(4, 0, 4)
+    assert layers[1].total == TransferTotal(4, 0, 4)
 
 
-def test_layers_come_by_what_they_send_and_then_by_copies() -> None:
+def test_layers_are_sorted_by_bytes_and_then_by_copies() -> None:
     names = ["a/w", "b/w", "c/w", "c/b"]
     graph = program(
         variables=names,
@@ -112,14 +112,14 @@ def test_a_variable_without_a_scope_is_a_layer() -> None:
     assert {each.layer for each in sent_tensors(graph, copies(graph))} == {"w"}
 
 
-def test_what_ends_in_an_update_is_of_its_variable() -> None:
+def test_a_value_for_an_update_belongs_to_its_variable() -> None:
     takes = [gradient(0, "b"), gradient(1, "b"), "tower_0/a/MatMul"]
     graph = program(host("sum/b", "AddN", *takes), variables=["a", "b"])
 
     assert told(graph)["tower_0/a/MatMul:0 > /device:CPU:0"] == ("average", "b", 0)
 
 
-def test_layers_of_equal_size_come_by_copies() -> None:
+def test_layers_of_equal_size_are_sorted_by_copies() -> None:
     graph = program(variables=["a/w", "z/w", "z/b"])  # all of unknown size
 
     assert [each.layer for each in by_layer(sent_tensors(graph, copies(graph)))] == ["z", "a"]

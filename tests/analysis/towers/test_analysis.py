@@ -1,4 +1,4 @@
-"""Which tower an op works for."""
+"""The tower that each op works for."""
 
 from __future__ import annotations
 
@@ -23,33 +23,37 @@ def tower_of(name: str, *ops: Op, **more: Any) -> int:
 @pytest.mark.parametrize(
     ("ops", "tower"),
     [
-        pytest.param([on(1, "a", "Tanh", "tower_1/loss")], 1, id="asked for there"),
-        pytest.param([host("a", "Tanh", "tower_1/loss")], -1, id="asked for on the host"),
+        pytest.param([on(1, "a", "Tanh", "tower_1/loss")], 1, id="requested there"),
+        pytest.param([host("a", "Tanh", "tower_1/loss")], -1, id="requested on the host"),
         pytest.param([on(2, "a", "Tanh", "tower_1/loss")], -1, id="on a GPU without a tower"),
-        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], -1, id="asked for nowhere"),
+        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], -1, id="no request"),
         pytest.param(
-            [op("a", "Tanh", "", "", colocated=["tower_1/loss"])], 1, id="bound to a tower's op"
+            [op("a", "Tanh", "", "", colocated=["tower_1/loss"])],
+            1,
+            id="colocated with an op of a tower",
         ),
         pytest.param(
             [op("a", "Tanh", "", "", colocated=["gone", "tower_1/loss"])],
             1,
-            id="bound to an op that is no longer there, and to a tower's",
+            id="colocated with a removed op, and with an op of a tower",
         ),
         pytest.param(
             [host("a", "Tanh", colocated=["tower_1/loss"])],
             -1,
-            id="bound, but asked for elsewhere",
+            id="colocated, but requested elsewhere",
         ),
-        pytest.param([op("a", "Tanh", "", "", colocated=["w"])], -1, id="bound to the host's"),
+        pytest.param(
+            [op("a", "Tanh", "", "", colocated=["w"])], -1, id="colocated with an op of the host"
+        ),
     ],
 )
-def test_an_op_works_for_the_tower_on_whose_gpu_it_is_asked_to_be(
+def test_an_op_works_for_the_tower_on_the_gpu_that_it_requests(
     ops: Sequence[Op], tower: int
 ) -> None:
     assert tower_of("a", *ops, machine="gpu*3") == tower
 
 
-def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to() -> None:
+def test_a_saved_graph_may_have_an_op_before_the_op_it_is_colocated_with() -> None:
     graph = program()
     early = op("early", "Tanh", "", "", colocated=["tower_1/loss"])
 
@@ -58,7 +62,7 @@ def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to() -> None:
 
 @pytest.mark.parametrize("requested", ["", "/gpu:0", "/cpu:0"])
 def test_a_backward_op_works_for_the_tower_of_its_forward_op(requested: str) -> None:
-    """Gradients that are taken outside the towers' scopes ask for no device, or another one."""
+    """Gradients that are computed outside the scopes of towers request no device, or another."""
     late = op("gradients/tower_1/w/MatMul_grad/Reshape", "Reshape", requested, "", "tower_1/loss")
 
     assert tower_of(late.name, late) == 1
@@ -70,14 +74,14 @@ def test_a_backward_op_of_the_first_tower_on_the_gpu_of_the_second_works_for_the
     assert tower_of(late.name, late) == 0
 
 
-def test_a_backward_op_of_no_towers_op_works_for_the_tower_whose_gpu_it_is_on() -> None:
+def test_a_backward_op_without_forward_op_works_for_the_requested_gpu() -> None:
     late = on(1, "gradients/loss_grad/Reshape", "Reshape", "loss")
 
     assert tower_of(late.name, late) == 1
 
 
 def evaluated(gpu: int, **more: Any) -> Placement:
-    """The towers, and a copy of the model on another GPU of which no gradients are taken."""
+    """The towers, and a copy of the model without gradients on another GPU."""
     return program(
         on(gpu, "eval/x", "Placeholder"),
         on(gpu, "eval/read", "ReadVariableOp", "w"),
@@ -94,11 +98,11 @@ def test_a_copy_that_only_evaluates_is_no_tower() -> None:
     ]
 
 
-def test_every_copy_is_a_tower_where_the_step_is_not_known() -> None:
+def test_every_copy_is_a_tower_if_the_step_is_unknown() -> None:
     assert len(analyse(evaluated(2, step={"train_op": ()})).towers) == 3
 
 
-def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_it() -> None:
+def test_a_copy_in_the_step_is_a_tower_even_without_gradients() -> None:
     graph = evaluated(2)
     train = graph.ops["train"]
     ops = {**graph.ops, "train": train._replace(inputs=[*train.inputs, "^eval/MatMul"])}
@@ -106,8 +110,8 @@ def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_i
     assert len(analyse(replace(graph, ops=ops)).towers) == 3
 
 
-def test_copies_that_only_predict_are_towers_where_no_gpu_trains() -> None:
-    """What is trained is on the host."""
+def test_copies_that_only_predict_are_towers_if_no_gpu_trains() -> None:
+    """The program trains on the host."""
     graph = placement(
         variable("w"),
         variable("head"),
@@ -121,7 +125,7 @@ def test_copies_that_only_predict_are_towers_where_no_gpu_trains() -> None:
     assert len(analyse(graph).towers) == 2
 
 
-def test_every_copy_is_a_tower_where_no_gradients_are_taken() -> None:
+def test_every_copy_is_a_tower_if_there_are_no_gradients() -> None:
     assert len(analyse(evaluated(2, step={"backward": ()})).towers) == 3
 
 
@@ -137,8 +141,8 @@ def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
     assert list(analyse(graph).backward.ops) == [0, 0, 1, 1]
 
 
-def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
-    """A graph that was cut down for serving."""
+def test_a_backward_op_may_lack_its_forward_op() -> None:
+    """A graph that was reduced for serving."""
     graph = placement(op("gradients/gone_grad/Mul", "Mul"), op("kept", "Relu"))
 
     assert analyse(graph).backward.forward == {}
@@ -150,7 +154,7 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
         pytest.param([host("shown", "Mean", "tower_1/x")], id="its input"),
         pytest.param(
             [on(1, "penalty", "L2Loss", "w"), host("shown", "Mean", "penalty")],
-            id="what it computes with a variable alone",
+            id="a value of a variable alone",
         ),
         pytest.param(
             [
@@ -161,7 +165,7 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
         ),
     ],
 )
-def test_what_starts_in_a_tower_is_that_towers(ops: Sequence[Op]) -> None:
+def test_values_that_start_in_a_tower_depend_on_it(ops: Sequence[Op]) -> None:
     analysis = analyse(program(*ops))
 
     assert list(analysis.towers_in(analysis.towers_behind[analysis.flow.number["shown"]])) == [1]

@@ -1,4 +1,4 @@
-"""Towers that are found by their losses: copies of the model, wherever their ops are."""
+"""Towers by loss: copies of the model, whichever devices they use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tower_of(graph: Placement, name: str) -> int:
 
 
 def copies(*devices: Sequence[str], model: Sequence[str] = ("a", "b"), **more: Any) -> Placement:
-    """A copy of the model for each list of devices, one for each of its layers."""
+    """A copy of the model for each list of devices, with a device for each layer."""
     ops = [variable(name) for name in model]
     for i, of_copy in enumerate(devices):
         before = f"x{i}"
@@ -43,7 +43,7 @@ def copies(*devices: Sequence[str], model: Sequence[str] = ("a", "b"), **more: A
     return placement(*ops, step=StepOps(objectives=names), **more)
 
 
-def test_losses_that_share_nothing_are_of_different_towers() -> None:
+def test_losses_that_share_no_value_belong_to_different_towers() -> None:
     assert losses(program()) == [["tower_0/loss"], ["tower_1/loss"]]
 
 
@@ -102,7 +102,7 @@ def test_a_copy_on_the_cpu_is_a_tower() -> None:
     assert [tower_of(graph, f"a{i}") for i in (0, 1)] == [1, 0]
 
 
-def test_a_loss_that_contains_another_towers_leaves_it_to_the_devices() -> None:
+def test_if_a_loss_contains_another_the_devices_decide() -> None:
     graph = mixed_losses()
 
     assert analyse(graph).by_loss is None
@@ -136,7 +136,7 @@ def test_two_tasks_of_each_tower() -> None:
     ]
 
 
-def test_a_penalty_alone_is_of_no_tower() -> None:
+def test_a_penalty_alone_belongs_to_no_tower() -> None:
     graph = program(
         host("penalty", "L2Loss", "w"),
         step={"objectives": ["tower_0/loss:0", "tower_1/loss:0", "penalty:0"]},
@@ -153,8 +153,8 @@ def test_a_joint_loss_is_split_where_it_is_summed_up() -> None:
     assert losses(joint()) == [["tower_0/loss"], ["tower_1/loss"]]
 
 
-def test_what_another_objective_takes_gradients_of_is_no_loss() -> None:
-    """The slope of the output of each tower, of which a penalty is made."""
+def test_an_inner_objective_is_no_loss() -> None:
+    """A penalty on the slope of the output of each tower."""
     slopes = [
         on(i, f"tower_{i}/slope", "Mul", f"tower_{i}/x", f"tower_{i}/w/MatMul") for i in (0, 1)
     ]
@@ -173,7 +173,7 @@ def test_what_another_objective_takes_gradients_of_is_no_loss() -> None:
     assert [names[op] for op in analyse(graph).loss_ops] == ["loss"]
 
 
-def test_gradients_of_one_loss_are_not_those_of_another() -> None:
+def test_each_loss_has_its_own_gradients() -> None:
     graph = program(step={"gradients": {"tower_0/loss:0": ["gradients/tower_0/loss_grad/Mul"]}})
 
     assert len(analyse(graph).loss_ops) == 2
@@ -187,7 +187,7 @@ def test_without_losses_the_devices_decide() -> None:
 
 
 def adversaries(*, mirrored: bool) -> Placement:
-    """Towers of two networks; each loss computes with both of them, on rows of its own."""
+    """Towers of two networks; each loss uses both networks, on its own rows."""
     ops = [variable(name) for name in ("g", "d")] if not mirrored else []
     names = []
     for i in (0, 1):
@@ -219,7 +219,7 @@ def test_two_losses_of_a_tower_that_read_the_same_variables(mirrored: bool) -> N
 
 @pytest.mark.parametrize("mirrored", [False, True], ids=["shared", "a copy each"])
 def test_two_losses_of_a_tower_that_are_alike(mirrored: bool) -> None:
-    """As of a network that is trained on two batches; the devices tell which are of one tower."""
+    """A network that is trained on two batches; the devices decide which losses share a tower."""
     graph = adversaries(mirrored=mirrored)
     same = {
         name: each._replace(type="Tanh") if each.type == "Sigmoid" else each

@@ -1,4 +1,4 @@
-"""Which ops compute with a variable, and which GPUs are towers."""
+"""The ops that compute with each variable, and the GPUs that are towers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_readers_follow_copies_of_the_value(copy: str) -> None:
 
 
 @pytest.mark.parametrize("mixed", ["Merge", "Exit"])
-def test_what_may_yield_another_value_is_a_reader_itself(mixed: str) -> None:
+def test_an_op_that_may_change_the_value_is_a_reader(mixed: str) -> None:
     graph = placement(
         op("v", "VarHandleOp"),
         op("mixed", mixed, "", "", "v", "other"),
@@ -54,7 +54,7 @@ def test_what_may_yield_another_value_is_a_reader_itself(mixed: str) -> None:
     assert read_by(graph, "v") == ["mixed"]
 
 
-def test_what_takes_one_of_several_values_reads_that_one() -> None:
+def test_a_reader_behind_identity_n_reads_one_variable() -> None:
     graph = placement(
         op("v", "VarHandleOp"),
         op("both", "IdentityN", "", "", "v", "other"),
@@ -92,7 +92,7 @@ def test_readers_compute_with_the_value(type: str, reads: bool) -> None:
     assert (read_by(graph, "v") == ["user"]) == reads
 
 
-def test_readers_of_a_value_that_goes_round_a_loop_are_found_once() -> None:
+def test_readers_in_a_loop_are_found_once() -> None:
     graph = placement(
         op("v", "VariableV2"),
         op("enter", "RefEnter", "", "", "v", "back"),
@@ -102,8 +102,8 @@ def test_readers_of_a_value_that_goes_round_a_loop_are_found_once() -> None:
     assert read_by(graph, "v") == ["add"]
 
 
-def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers() -> None:
-    """By the request, wherever the placer put them, with the reader that was built first."""
+def test_towers_are_the_requested_gpus_in_order() -> None:
+    """By the requested device, not the assigned one, with the reader that was built first."""
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("late", "MatMul", "/gpu:10", "CPU:0", "w"),
@@ -128,7 +128,7 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task() -> None:
 
 
 def looked_up(*more: Op, trained: bool = True) -> Placement:
-    """Two tables that the host looks up for each of two GPUs, which compute a loss with that."""
+    """Two tables with lookups on the host, for the losses of two GPUs."""
     ops = [op("ids", "Placeholder"), op("first", "VarHandleOp", "/cpu:0")]
     ops.append(op("second", "VarHandleOp", "/cpu:0"))
     for i in (0, 1):
@@ -147,8 +147,8 @@ def looked_up(*more: Op, trained: bool = True) -> Placement:
     return placement(*ops, *more, step=StepOps(objectives=objectives))
 
 
-def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> None:
-    """Every table that has a part in it; by the first ops alone, and no backward op."""
+def test_gpus_read_the_tables_that_the_host_looks_up_for_them() -> None:
+    """They read every table of the result; only the first forward ops count."""
     graph = looked_up()
 
     assert read_by(graph, "first") == ["row_0", "row_1", "loss_0", "loss_1"]
@@ -166,7 +166,7 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> No
     ]
 
 
-def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
+def test_without_a_known_loss_every_lookup_counts() -> None:
     graph = replace(looked_up(trained=False), step=StepOps())
 
     assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
@@ -176,15 +176,15 @@ def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
     assert analyse(graph).variables_read == {"first", "second"}
 
 
-def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once() -> None:
+def test_a_gpu_that_also_uses_a_lookup_reads_the_table_once() -> None:
     graph = looked_up(op("penalty", "Mul", "/gpu:0", "", "first", "row_0"))
 
     assert read_by(graph, "first").count("penalty") == 1
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained: bool) -> None:
-    """A third GPU that only looks at what the host makes of a table, for a summary."""
+def test_a_lookup_outside_the_model_makes_no_tower(trained: bool) -> None:
+    """A third GPU that uses a result of the host only for a summary."""
     graph = looked_up(
         op("norm", "L2Loss", "/cpu:0", "", "first"),
         op("shown", "Sqrt", "/gpu:2", "", "norm"),
@@ -194,8 +194,8 @@ def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained: bool) -
     assert len(analyse(graph).reads_by_gpu.gpus) == 2
 
 
-def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> None:
-    """Two parts of one model: each reads what is its own."""
+def test_the_next_gpu_does_not_read_the_variables_behind_its_inputs() -> None:
+    """Two parts of one model: each reads its own variables."""
     graph = placement(
         op("w", "VarHandleOp", "/gpu:0"),
         op("v", "VarHandleOp", "/gpu:1"),
@@ -209,7 +209,7 @@ def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> No
     ]
 
 
-def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
+def test_gpus_of_one_model_are_grouped() -> None:
     graph = placement(
         *(op(name, "VarHandleOp", "/cpu:0") for name in "uvw"),
         op("first", "MatMul", "/gpu:0", "", "x", "u"),
@@ -227,7 +227,7 @@ def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
 def test_replicas_that_use_each_others_results_are_towers(
     strategy: str | None, towers: int
 ) -> None:
-    """They normalise by the rows of all: each takes a sum of what both have computed."""
+    """They normalize over the rows of all replicas: each uses a sum over both."""
     reads = [
         each
         for i in (0, 1)
@@ -252,7 +252,7 @@ def test_replicas_that_use_each_others_results_are_towers(
     assert len(analyse(graph).towers) == towers
 
 
-def test_the_body_of_a_function_reads_what_the_call_takes() -> None:
+def test_the_body_of_a_function_reads_the_inputs_of_the_call() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0"),
         op("call", "PartitionedCall", "/gpu:0", "", "w"),
@@ -262,8 +262,8 @@ def test_the_body_of_a_function_reads_what_the_call_takes() -> None:
     assert read_by(graph, "w") == ["call/MatMul"]
 
 
-def test_what_only_an_update_computes_with_is_not_read() -> None:
-    """A velocity: the step slows it down, and no tower looks at it."""
+def test_a_variable_that_only_an_update_uses_is_not_read() -> None:
+    """A velocity: the step decays it, and no tower reads it."""
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0"),
         op("velocity", "VarHandleOp", "/cpu:0"),

@@ -1,4 +1,4 @@
-"""Which values depend on examples."""
+"""The values that depend on examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from placement_checks.core.strategies import Copy, Strategy
         ("Const", False),
     ],
 )
-def test_what_is_fed_read_or_drawn_is_an_example(kind: str, depends: bool) -> None:
+def test_fed_read_and_random_values_are_examples(kind: str, depends: bool) -> None:
     graph = placement(op("source", kind), op("value", "Mul", "", "", "source", "source"))
 
     assert list(depends_on_inputs(graph, analyse(graph).flow)) == [depends, depends]
@@ -45,7 +45,7 @@ def test_what_is_fed_read_or_drawn_is_an_example(kind: str, depends: bool) -> No
         ("IteratorGetNext", (), True),
     ],
 )
-def test_one_number_that_is_fed_is_a_rate_and_no_example(
+def test_a_fed_scalar_is_no_example(
     kind: str, shape: Sequence[int | None] | None, depends: bool
 ) -> None:
     graph = placement(
@@ -69,7 +69,7 @@ def test_one_number_that_is_fed_is_a_rate_and_no_example(
 def test_a_variable_that_is_neither_trained_nor_saved_holds_examples(
     collections: Mapping[str, Sequence[str]], cached: Sequence[str]
 ) -> None:
-    """Of a scalar, such as the count of a metric, that is not to be thought."""
+    """A scalar, such as the count of a metric, does not hold examples."""
     graph = placement(
         *(op(name, "VarHandleOp") for name in ("w", "mean", "images", "seen")),
         shapes={"seen": ()},

@@ -1,4 +1,4 @@
-"""Which tower a loss belongs to."""
+"""The tower of each loss."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from placement_checks.analysis.towers.analysis import analyse
 
 
 def losses(*ops: Op, of: Sequence[str], **more: Any) -> tuple[list[list[str]], bool]:
-    """The losses of each tower by name, and whether they are the parts of one."""
+    """The names of the losses of each tower, and whether they are parts of a joint loss."""
     analysis = analyse(program(*ops, step={"objectives": of}, **more))
-    names = [[analysis.flow.names[op] for op in of_tower] for of_tower in analysis.losses.of]
+    names = [[analysis.flow.names[op] for op in of_tower] for of_tower in analysis.losses.by_tower]
     return names, analysis.losses.joint
 
 
@@ -31,15 +31,15 @@ def test_a_penalty_that_the_host_computes_belongs_to_no_tower() -> None:
     assert losses(penalty, of=("tower_0/loss", "tower_1/loss", "penalty")) == expected
 
 
-def test_a_loss_of_several_towers_belongs_to_the_one_that_has_none() -> None:
-    """The mistake that losses-apart finds."""
+def test_a_loss_of_several_towers_belongs_to_the_tower_without_a_loss() -> None:
+    """losses-apart reports this mistake."""
     both = host("both", "AddN", "tower_0/loss", "tower_1/loss")
 
     assert losses(both, of=("tower_0/loss", "both")) == ([["tower_0/loss"], ["both"]], False)
 
 
 def test_the_parts_of_one_loss_are_the_last_ops_of_the_towers() -> None:
-    """On the host as well, and on whichever GPU a constant was built."""
+    """On the host as well; the GPU of a constant has no influence."""
     ops = [
         host("squared", "Square", "tower_1/loss"),
         on(0, "half", "Const"),
@@ -56,15 +56,15 @@ def test_the_penalty_on_its_gradients_is_part_of_a_towers_loss() -> None:
     assert losses(*ops, of=("loss_0", "loss_1")) == ([["loss_0"], ["loss_1"]], False)
 
 
-def test_as_many_losses_of_all_towers_as_there_are_towers_belong_to_none() -> None:
-    """Two networks that are trained against each other."""
+def test_joint_losses_as_many_as_towers_belong_to_none() -> None:
+    """Two networks with opposite losses."""
     ops = [host(f"{name}_loss", "AddN", "tower_0/loss", "tower_1/loss") for name in "dg"]
     expected = [["tower_0/loss"] * 2, ["tower_1/loss"] * 2]
 
     assert losses(*ops, of=("d_loss", "g_loss")) == (expected, True)
 
 
-def test_a_part_on_a_towers_gpu_is_that_towers_though_it_depends_on_another() -> None:
+def test_a_part_on_the_gpu_of_a_tower_belongs_to_it_even_if_it_depends_on_another() -> None:
     """Moments that towers share."""
     shared = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
 
@@ -77,7 +77,7 @@ def test_a_part_that_is_used_twice_is_one() -> None:
     assert losses(*ops, of=("twice",)) == ([["tower_0/loss"], ["tower_1/loss"]], True)
 
 
-def test_the_parts_of_one_loss_on_a_towers_gpu_are_those_that_depend_on_one_tower() -> None:
+def test_parts_of_a_loss_on_a_gpu_depend_on_one_tower() -> None:
     ops = [
         on(0, "sum", "AddN", "tower_0/loss", "tower_1/loss"),
         on(0, "half", "Const"),

@@ -1,4 +1,4 @@
-"""Variables in which each tower adds up what the program shows, or applies later."""
+"""Accumulators: variables that collect values of a tower, to show or to apply later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def found(graph: Placement) -> dict[str, int]:
 @pytest.mark.parametrize(
     "ops",
     [
-        pytest.param([], id="that nothing reads yet"),
+        pytest.param([], id="without a reader"),
         pytest.param(
             [
                 host("all", "AddN", "shown0", "shown1"),
@@ -29,14 +29,14 @@ def found(graph: Placement) -> dict[str, int]:
                 *(host(f"reset{i}", "Assign", f"shown{i}", "zeros") for i in (0, 1)),
                 host("zeros", "Const"),
             ],
-            id="that the host adds up, shows and resets",
+            id="added up, shown and reset by the host",
         ),
         pytest.param(
             [
                 host("apart", "Sub", "shown0", "tower_1/w/MatMul"),
                 host("report", "ScalarSummary", "tag", "apart"),
             ],
-            id="that is shown beside what another tower computes",
+            id="shown with a value of another tower",
         ),
         pytest.param(
             [
@@ -47,11 +47,11 @@ def found(graph: Placement) -> dict[str, int]:
                 on(0, "first", "Assign", "switched:1", "value:1"),
                 on(0, "either", "Merge", "tower_0/add", "first"),
             ],
-            id="that is set at first",
+            id="initialized",
         ),
     ],
 )
-def test_what_a_tower_adds_up_to_be_shown(ops: Sequence[Op]) -> None:
+def test_a_sum_of_one_tower_for_a_summary_is_an_accumulator(ops: Sequence[Op]) -> None:
     assert found(accumulating(*ops)) == BOTH
 
 
@@ -71,7 +71,7 @@ def test_what_a_tower_adds_up_to_be_shown(ops: Sequence[Op]) -> None:
             id="in the loss, as soon as it is added to",
         ),
         pytest.param(
-            host("loss", "AddN", "tower_0/loss", "tower_0/add"), id="in the loss that is told"
+            host("loss", "AddN", "tower_0/loss", "tower_0/add"), id="in the reported loss"
         ),
         pytest.param(on(0, "predict", "Sub", "tower_0/x", "shown0"), id="evaluated with"),
         pytest.param(
@@ -79,11 +79,11 @@ def test_what_a_tower_adds_up_to_be_shown(ops: Sequence[Op]) -> None:
         ),
     ],
 )
-def test_what_is_no_accumulator(op: Op) -> None:
+def test_variables_that_are_no_accumulators(op: Op) -> None:
     assert found(accumulating(op)) == {"shown1": 1}
 
 
-def test_a_moving_average_is_none() -> None:
+def test_a_moving_average_is_no_accumulator() -> None:
     """Evaluation reads it."""
     graph = accumulating(
         on(0, "apart", "Sub", "tower_0/w/MatMul", "shown0"),
@@ -93,17 +93,17 @@ def test_a_moving_average_is_none() -> None:
     assert found(graph) == {"shown1": 1}
 
 
-def test_what_no_gradient_trains_may_be_called_trainable() -> None:
-    """As tf.Variable calls every variable."""
+def test_an_accumulator_may_be_called_trainable() -> None:
+    """tf.Variable makes every variable trainable."""
     assert found(accumulating(collections={TRAINABLE: ["w", "shown1"]})) == BOTH
 
 
-def test_the_counter_of_a_program_is_none() -> None:
+def test_a_counter_is_no_accumulator() -> None:
     assert found(program(variable("other"))) == {}
 
 
 def summing(*changes: Op) -> Placement:
-    """Each tower adds up its gradients; the step takes their mean, other ops clear them."""
+    """Each tower adds up its gradients. The step takes their mean, and other ops clear them."""
     ops = [host("sum/w", "AddN", "tower_0/mean", "tower_1/mean"), host("zeros", "Const")]
     for i in (0, 1):
         ops += [
@@ -137,5 +137,5 @@ def test_gradients_that_a_tower_adds_up_until_they_are_applied() -> None:
         pytest.param(on(0, "tower_0/loss", "Mul", "tower_0/w/MatMul", "own0"), id="in the loss"),
     ],
 )
-def test_what_is_no_accumulator_of_gradients(op: Op) -> None:
+def test_variables_that_do_not_accumulate_gradients(op: Op) -> None:
     assert found(summing(op, host("saved", "RestoreV2"))) == {"own1": 1}

@@ -1,4 +1,4 @@
-"""How variables lie to the towers."""
+"""The layout of variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.towers import gradient, host, on, program, split, variable
 
 from placement_checks import Device, Op, Placement
-from placement_checks.analysis.variables.layout import Copies, variable_layout
+from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.strategies import Copy, Strategy
 
@@ -30,7 +30,7 @@ def test_copies_that_take_one_sum_are_mirrored(count: int) -> None:
     graph = mirrored(gpus=range(count), variables=["a", "b"])
 
     groups = [{i: f"v{i}/{name}" for i in range(count)} for name in "ab"]
-    assert variable_layout(graph).mirrored == [Copies(group, {}) for group in groups]
+    assert variable_layout(graph).mirrored == [MirroredVariable(group, {}) for group in groups]
     assert str(variable_layout(graph)) == (
         f"mirrored: 2 variables, a copy on each of {count} GPUs, each applies the same sum"
     )
@@ -46,16 +46,16 @@ def test_variables_that_all_towers_read_are_central() -> None:
 
 
 def own_gradient(i: int) -> Op:
-    """The copy of one tower takes the gradient of that tower alone."""
+    """The copy of one tower takes the gradient of this tower alone."""
     return on(i, f"update/v{i}/w", APPLY, f"v{i}/w", "rate", gradient(i))
 
 
 @pytest.mark.parametrize("i", range(4))
-def test_of_four_copies_the_one_that_takes_its_own_gradient_is_apart(i: int) -> None:
+def test_one_of_four_copies_that_takes_its_own_gradient_diverges(i: int) -> None:
     (group,) = variable_layout(four(own_gradient(i))).mirrored
 
-    assert group.apart == {i: f"v{i}/w"}
-    assert sorted(group.of) == [other for other in range(4) if other != i]
+    assert group.diverging == {i: f"v{i}/w"}
+    assert sorted(group.copies) == [other for other in range(4) if other != i]
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,17 @@ def test_of_four_copies_the_one_that_takes_its_own_gradient_is_apart(i: int) -> 
         pytest.param(mirrored(host("train", "NoOp", "^step/add")), id="no copy is updated"),
     ],
 )
-def test_copies_of_which_no_majority_takes_one_sum_are_the_towers_own(graph: Placement) -> None:
+def test_without_a_majority_with_one_sum_copies_belong_to_their_towers(
+    graph: Placement,
+) -> None:
     assert variable_layout(graph).mirrored == []
     assert variable_layout(graph).kind("v0/w") == variable_layout(graph).kind("v1/w") == "own"
     assert str(variable_layout(graph)).startswith("own: ")
     assert str(variable_layout(graph)).endswith(" variables, each read by one tower alone")
 
 
-def test_a_copy_that_takes_the_sum_of_another_weight_is_apart() -> None:
-    """The same towers have a part in both sums."""
+def test_a_copy_that_takes_the_sum_of_another_weight_diverges() -> None:
+    """Both sums contain the gradients of the same towers."""
     graph = mirrored(
         on(2, "update/v2/a", APPLY, "v2/a", "rate", "mean/b"),
         gpus=range(3),
@@ -91,31 +93,31 @@ def test_a_copy_that_takes_the_sum_of_another_weight_is_apart() -> None:
     )
 
     first, second = variable_layout(graph).mirrored
-    assert (first.of, first.apart) == ({0: "v0/a", 1: "v1/a"}, {2: "v2/a"})
-    assert second.apart == {}
-    assert variable_layout(graph).apart == {"v2/a": first}
+    assert (first.copies, first.diverging) == ({0: "v0/a", 1: "v1/a"}, {2: "v2/a"})
+    assert second.diverging == {}
+    assert variable_layout(graph).diverging == {"v2/a": first}
 
 
 @pytest.mark.parametrize("collections", [{}, {TRAINABLE: ["v0/w", "v1/w", "v2/w"]}])
-def test_a_copy_that_nothing_updates_is_apart(collections: Mapping[str, Sequence[str]]) -> None:
+def test_a_copy_without_updates_diverges(collections: Mapping[str, Sequence[str]]) -> None:
     train = host("train", "NoOp", "^update/v0/w", "^update/v2/w", "^step/add")
 
     (group,) = variable_layout(mirrored(train, gpus=range(3), collections=collections)).mirrored
 
-    assert group == Copies({0: "v0/w", 2: "v2/w"}, {1: "v1/w"})
+    assert group == MirroredVariable({0: "v0/w", 2: "v2/w"}, {1: "v1/w"})
 
 
 def test_copies_without_the_gradients_of_a_tower_are_mirrored() -> None:
-    """They stay equal; that a tower does not count is found by every-tower-counts."""
+    """They stay equal; every-tower-counts reports the tower whose gradients are ignored."""
     graph = mirrored(host("sum/w", "AddN", gradient(0)))
 
     assert variable_layout(graph).kind("v0/w") == variable_layout(graph).kind("v1/w") == "mirrored"
 
 
-def test_variables_of_another_form_are_no_copies() -> None:
+def test_variables_of_different_shapes_are_no_copies() -> None:
     graph = mirrored(variables=["a", "b"], shapes={"v0/a": (2,), "v1/a": (3,)})
 
-    assert [group.of for group in variable_layout(graph).mirrored] == [{0: "v0/b", 1: "v1/b"}]
+    assert [group.copies for group in variable_layout(graph).mirrored] == [{0: "v0/b", 1: "v1/b"}]
 
 
 @pytest.mark.parametrize(
@@ -192,10 +194,10 @@ def test_variables_of_another_form_are_no_copies() -> None:
         ),
     ],
 )
-def test_the_way_in_which_one_sum_comes_to_the_copies_does_not_matter(
+def test_the_ops_between_the_sum_and_the_copies_do_not_matter(
     ops: Sequence[Op], more: Mapping[str, Any]
 ) -> None:
-    assert [group.of for group in variable_layout(mirrored(*ops, **more)).mirrored] == [
+    assert [group.copies for group in variable_layout(mirrored(*ops, **more)).mirrored] == [
         {0: "v0/w", 1: "v1/w"}
     ]
 
@@ -227,7 +229,7 @@ def momentum(i: int, slot: str) -> Op:
         ),
         pytest.param(
             [variable(f"slot{i}", at=f"GPU:{i}", colocated=[f"v{i}/w"]) for i in (0, 1)],
-            id="averages, which are bound to their variable",
+            id="averages colocated with their variable",
         ),
         pytest.param(
             [
@@ -236,7 +238,7 @@ def momentum(i: int, slot: str) -> Op:
                 *(on(i, f"keep{i}", "AssignVariableOp", f"slot{i}", f"slower{i}") for i in (0, 1)),
                 host("all", "NoOp", "^train", "^keep0", "^keep1"),
             ],
-            id="slots of an optimiser that is composed of simple ops",
+            id="slots of an optimizer that is composed of simple ops",
         ),
         pytest.param(
             [
@@ -244,11 +246,11 @@ def momentum(i: int, slot: str) -> Op:
                 *(on(i, f"tower_{i}/norm", "Sub", f"tower_{i}/x", f"slot{i}") for i in (0, 1)),
                 *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/norm") for i in (0, 1)),
             ],
-            id="statistics, which the tower reads and nobody trains",
+            id="untrained statistics of the tower",
         ),
     ],
 )
-def test_what_goes_with_copies_is_known_with_its_tower(ops: Sequence[Op]) -> None:
+def test_variables_of_a_tower_besides_its_copies_have_its_number(ops: Sequence[Op]) -> None:
     collections = {TRAINABLE: ["v0/w", "v1/w"], GLOBAL: ["v0/w", "v1/w", "slot0", "slot1", "step"]}
 
     found = variable_layout(
@@ -264,8 +266,8 @@ def _all(ops: Sequence[Op]) -> bool:
     return any(op.name == "all" for op in ops)
 
 
-def test_what_a_tower_of_a_mirrored_program_trains_by_itself_is_a_stray() -> None:
-    """Of two copies that take different sums nothing tells which is right."""
+def test_a_variable_that_one_tower_of_a_mirrored_program_trains_is_a_stray() -> None:
+    """If two copies take different sums, neither is known to be right."""
     own = on(1, "update/v1/b", APPLY, "v1/b", "rate", gradient(1, "b"))
 
     found = variable_layout(mirrored(own, variables=["a", "b"]))
@@ -276,8 +278,8 @@ def test_what_a_tower_of_a_mirrored_program_trains_by_itself_is_a_stray() -> Non
 
 
 @pytest.mark.parametrize("is_strategys", [True, False])
-def test_what_a_strategy_keeps_and_nobody_trains_goes_with_copies(is_strategys: bool) -> None:
-    """A frozen layer, whose variables are trainable for all that TensorFlow knows."""
+def test_untrained_copies_of_a_strategy_belong_to_their_towers(is_strategys: bool) -> None:
+    """A frozen layer, with variables in the collection of trainable variables."""
     frozen = [variable(f"v{i}/frozen", at=f"GPU:{i}") for i in (0, 1)]
     reads = [
         on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/w/read", f"v{i}/frozen") for i in (0, 1)
@@ -293,7 +295,7 @@ def test_what_a_strategy_keeps_and_nobody_trains_goes_with_copies(is_strategys: 
     )
 
 
-def test_what_several_towers_read_does_not_go_with_copies() -> None:
+def test_a_variable_that_several_towers_read_belongs_to_none() -> None:
     graph = mirrored(
         variable("table"),
         *(on(i, f"tower_{i}/row", "ResourceGather", "table", f"tower_{i}/x") for i in (0, 1)),
@@ -309,7 +311,7 @@ def test_what_several_towers_read_does_not_go_with_copies() -> None:
     )
 
 
-def test_what_one_tower_reads_is_its_own_where_nothing_is_mirrored() -> None:
+def test_a_variable_that_one_tower_reads_is_its_own_if_none_is_mirrored() -> None:
     graph = program(
         variable("head"),
         on(0, "tower_0/head", "MatMul", "tower_0/w/MatMul", "head"),
@@ -332,7 +334,7 @@ def test_the_parts_of_a_variable_are_sharded() -> None:
     assert variable_layout(graph).kind("w") == "central"
 
 
-def test_a_variable_that_is_only_named_like_a_part_is_not_sharded() -> None:
+def test_a_single_variable_named_like_a_partition_is_not_sharded() -> None:
     assert variable_layout(program(variables=["table/part_0"])).kind("table/part_0") == "central"
 
 
@@ -353,14 +355,14 @@ def test_a_part_and_its_slots_have_the_gpu_that_reads_it() -> None:
     assert gpus_of(split()) == {"a": first, "a/m": first, "b": second, "b/m": second}
 
 
-def test_what_is_bound_to_a_part_goes_with_it() -> None:
+def test_a_variable_colocated_with_a_part_is_split_too() -> None:
     average = variable("b/average", at="GPU:1", colocated=["b"])
 
     assert gpus_of(split(average))["b/average"] == "/device:GPU:1"
 
 
-def test_what_several_gpus_of_one_model_read_is_no_part_of_one() -> None:
-    """A table that the first layer looks up in, and the last one multiplies by."""
+def test_a_variable_that_several_gpus_of_one_model_read_is_not_split() -> None:
+    """A table for lookups in the first layer, and for the product in the last."""
     tied = [
         host("table", "VarHandleOp"),
         on(0, "x", "ResourceGather", "table", "rows"),
@@ -370,8 +372,8 @@ def test_what_several_gpus_of_one_model_read_is_no_part_of_one() -> None:
     assert sorted(gpus_of(split(*tied))) == ["a", "a/m", "b", "b/m"]
 
 
-def test_towers_that_use_each_others_results_are_no_split_model() -> None:
-    """They read most variables together."""
+def test_towers_that_use_each_others_results_are_not_a_split_model() -> None:
+    """They share most variables."""
     shared = [
         *(variable(name) for name in "cde"),
         on(0, "first", "MatMul", "x", "a", *"cde"),
@@ -382,8 +384,8 @@ def test_towers_that_use_each_others_results_are_no_split_model() -> None:
     assert gpus_of(split(*shared)) == {}
 
 
-def test_copies_whose_outputs_go_into_one_loss_are_no_split_model() -> None:
-    """Each with variables of its own: their gradients need all outputs, their outputs do not."""
+def test_copies_with_one_loss_are_not_a_split_model() -> None:
+    """Each has its own variables: their gradients need all outputs, but their outputs do not."""
     columns = split(
         on(1, "second", "MatMul", "x", "b"),
         host("loss", "AddN", "first", "second"),
@@ -395,11 +397,11 @@ def test_copies_whose_outputs_go_into_one_loss_are_no_split_model() -> None:
     assert gpus_of(columns) == {}
 
 
-def test_towers_are_no_split_model() -> None:
+def test_towers_are_not_a_split_model() -> None:
     assert gpus_of(program()) == gpus_of(program(gpus=[0])) == gpus_of(mirrored()) == {}
 
 
-def test_examples_that_a_tower_keeps_are_no_layout() -> None:
+def test_cached_examples_have_no_layout() -> None:
     graph = program(variable("images"), collections={TRAINABLE: ["w"], GLOBAL: ["w", "step"]})
     held = on(0, "tower_0/w/MatMul", "MatMul", "images", "tower_0/w/read")
 

@@ -1,4 +1,4 @@
-"""Whether a tower's loss contains what another tower computes."""
+"""Mixed losses: losses that contain values of another tower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placement_checks.analysis.variables.mixed_losses import mixed_losses, share
 
 
 def mixed(graph: Placement) -> list[tuple[int, int, str]]:
-    """The tower, the other, and the op of the other that its loss contains."""
+    """The tower, the other tower, and the op of the other tower in the loss."""
     names = analyse(graph).flow.names
     return [(found.tower, found.other, names[found.path[-1]]) for found in mixed_losses(graph)]
 
@@ -25,12 +25,12 @@ def towers(*ops: Op, count: int = 2, **more: Any) -> Placement:
 
 
 def outputs(count: int) -> list[str]:
-    """What the towers compute with the shared variable."""
+    """The outputs of the towers, computed with the shared variable."""
     return [f"tower_{i}/w/MatMul" for i in range(count)]
 
 
 def losses(count: int, kind: str, *inputs: str) -> list[Op]:
-    """Each tower's loss, of its own output and some more."""
+    """The loss of each tower, with its own output and further inputs."""
     return [on(i, f"tower_{i}/loss", kind, outputs(count)[i], *inputs) for i in range(count)]
 
 
@@ -66,16 +66,16 @@ def losses(count: int, kind: str, *inputs: str) -> list[Op]:
                 host("scale", "Sqrt", "everyone"),
                 *losses(count, "Mul", "scale"),
             ],
-            id="a factor that all have a part in",
+            id="a factor of all towers",
         ),
     ],
 )
-def test_towers_that_depend_on_each_other_alike_are_apart(count: int, ops: Any) -> None:
+def test_towers_with_mutual_dependence_are_not_mixed(count: int, ops: Any) -> None:
     assert mixed(towers(*ops(count), count=count)) == []
 
 
-def test_what_two_towers_take_of_each_other_looks_like_moments_of_both() -> None:
-    """Not found: by data flow alone these are the same."""
+def test_values_that_two_towers_exchange_look_like_shared_moments() -> None:
+    """Not found: data flow cannot distinguish the two."""
     graph = towers(
         *(on(i, f"tower_{i}/both", "Add", *outputs(2)) for i in (0, 1)),
         *(on(i, f"tower_{i}/out", "Tanh", f"tower_{i}/both") for i in (0, 1)),
@@ -86,7 +86,7 @@ def test_what_two_towers_take_of_each_other_looks_like_moments_of_both() -> None
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_where_towers_meet_is_known(count: int) -> None:
+def test_the_first_op_that_combines_towers_is_found(count: int) -> None:
     graph = towers(
         host("moments", "AddN", *outputs(count)),
         *losses(count, "SquaredDifference", "moments"),
@@ -99,7 +99,7 @@ def test_where_towers_meet_is_known(count: int) -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(towers(), id="towers that are apart"),
+        pytest.param(towers(), id="separate towers"),
         pytest.param(
             towers(losses(2, "AddN", outputs(2)[0])[1]), id="one contains the other's by mistake"
         ),
@@ -109,11 +109,11 @@ def test_where_towers_meet_is_known(count: int) -> None:
         ),
     ],
 )
-def test_towers_that_are_not_meant_to_meet_meet_nowhere(graph: Placement) -> None:
+def test_separate_and_mixed_towers_share_no_op(graph: Placement) -> None:
     assert shared_ops(graph) == {}
 
 
-def test_in_a_ring_each_tower_takes_what_another_does_not() -> None:
+def test_in_a_ring_each_loss_is_mixed() -> None:
     graph = towers(
         *(on(i, f"tower_{i}/both", "Add", outputs(3)[i], outputs(3)[i - 1]) for i in range(3)),
         *(on(i, f"tower_{i}/out", "Tanh", f"tower_{i}/both") for i in range(3)),
@@ -173,7 +173,7 @@ def test_a_total_of_all_towers_in_each_loss_is_mixed(ops: Sequence[Op]) -> None:
     ]
 
 
-def test_a_part_that_depends_on_both_towers_is_no_part_of_the_other() -> None:
+def test_a_part_that_depends_on_both_towers_is_not_mixed() -> None:
     graph = towers(
         host("both", "Mul", *outputs(2)),
         host("distance", "Sqrt", "both"),
@@ -183,7 +183,7 @@ def test_a_part_that_depends_on_both_towers_is_no_part_of_the_other() -> None:
     assert mixed(graph) == []
 
 
-def test_a_part_that_is_used_twice_is_looked_at_once() -> None:
+def test_a_part_that_is_used_twice_counts_once() -> None:
     graph = towers(
         host("sum", "AddN", *outputs(2)), *losses(2, "AddN", "sum", "sum"), host("loss", "NoOp")
     )
@@ -198,11 +198,11 @@ def penalties(count: int) -> list[Op]:
     return [on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read") for i in range(count)]
 
 
-def test_a_penalty_that_one_tower_makes_is_of_all_that_add_it() -> None:
+def test_a_penalty_of_one_tower_that_all_towers_add_is_not_mixed() -> None:
     assert mixed(towers(*penalties(1), *own(2), *losses(2, "AddN", "tower_0/l2"))) == []
 
 
-def test_a_penalty_that_one_tower_adds_for_all_is_apart() -> None:
+def test_a_penalty_that_one_tower_adds_for_all_is_not_mixed() -> None:
     graph = towers(*penalties(1), *own(2), losses(2, "AddN", "tower_0/l2")[1])
 
     assert mixed(graph) == []
@@ -210,8 +210,8 @@ def test_a_penalty_that_one_tower_adds_for_all_is_apart() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_penalty_of_each_tower_before_it_beside_its_own(count: int, scaled: bool) -> None:
-    """A collection of penalties that each tower adds up, and adds its own to."""
+def test_a_loss_with_the_penalties_of_earlier_towers_is_mixed(count: int, scaled: bool) -> None:
+    """Each tower adds its penalty to a collection, and adds up the collection."""
     names = [f"tower_{i}/l2" for i in range(count)]
     scales = [host(f"scaled_{i}", "Mul", name, "decay") for i, name in enumerate(names)]
     added = [op.name for op in scales] if scaled else names
@@ -231,7 +231,7 @@ def test_a_penalty_of_each_tower_before_it_beside_its_own(count: int, scaled: bo
     assert mixed(graph)[0] == (1, 0, "tower_0/l2")
 
 
-def test_penalties_on_different_weights_are_no_doubled_ones() -> None:
+def test_penalties_on_different_weights_are_not_doubled() -> None:
     ops = [on(i, f"{name}/l2", "L2Loss", f"tower_{i}/{name}/read") for i, name in enumerate("ab")]
     whole = [
         on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/b/MatMul", "a/l2", "b/l2") for i in (0, 1)
@@ -250,8 +250,8 @@ def test_a_penalty_that_each_tower_makes_and_adds_twice_is_its_own() -> None:
     assert mixed(towers(*penalties(2), *twice, *whole)) == []
 
 
-def test_where_no_loss_depends_on_examples_every_part_counts() -> None:
-    """A graph that was cut down to what is computed of weights."""
+def test_if_no_loss_depends_on_examples_every_part_counts() -> None:
+    """A graph that was reduced to ops that depend on weights alone."""
     ops = [op(f"tower_{i}/x", "Const", f"/gpu:{i}", f"GPU:{i}") for i in (0, 1)]
     whole = on(1, "tower_1/loss", "AddN", "tower_1/hidden", "tower_0/hidden")
     hidden = [on(i, f"tower_{i}/hidden", "Tanh", outputs(2)[i]) for i in (0, 1)]

@@ -1,4 +1,4 @@
-"""What a step reads and updates in no set order: towers that train w, and averages of it."""
+"""Reads and updates in no defined order: towers that train w, and averages of w."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ both_kinds = pytest.mark.parametrize("kind", KINDS, ids=["resource", "reference"
 
 
 def found(*ops: Op, kind: str = "VarHandleOp", train: str = "^a/update") -> Mapping[str, str]:
-    """The races of two towers that train a variable of a kind; ``train`` is run with that."""
+    """The races of two towers that train a variable; the step also runs ``train``."""
     names = [name for name in train.split() if name]
     return races(
         program(
@@ -27,14 +27,14 @@ def found(*ops: Op, kind: str = "VarHandleOp", train: str = "^a/update") -> Mapp
 
 
 def of_kind(kind: str, name: str, *reads: str) -> Iterator[Op]:
-    """A variable and ops that read it, those of towers where they are."""
+    """A variable and the ops that read it, on towers if there are any."""
     yield variable(name, kind)
     for read in reads:
         yield reading(kind, name, read)
 
 
 def reading(kind: str, name: str, read: str, *waits_for: str) -> Op:
-    """An op that yields the value of a variable."""
+    """An op that returns the value of a variable."""
     type = "Identity" if kind == "VariableV2" else "ReadVariableOp"
     if read.startswith("tower_"):
         return on(int(read[6]), read, type, name, *waits_for)
@@ -42,7 +42,7 @@ def reading(kind: str, name: str, read: str, *waits_for: str) -> Op:
 
 
 def average(kind: str, of: str, name: str = "a", *waits_for: str, value: str = "") -> Iterator[Op]:
-    """A moving average as TensorFlow makes it; all its ops wait for some others."""
+    """A moving average as TensorFlow builds it, with control inputs for all its ops."""
     yield from of_kind(kind, name, f"{name}/own")
     yield reading(kind, of, f"{name}/taken", *waits_for)
     yield host(f"{name}/sub", "Sub", f"{name}/own", value or f"{name}/taken", *waits_for)
@@ -69,15 +69,15 @@ def test_averages_before_the_update(kind: str, waits_for: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "raced"), [*zip(KINDS, [{}, {"a": "w"}], strict=True)])
-def test_when_a_reference_is_read_its_consumers_decide(kind: str, raced: object) -> None:
+def test_the_consumers_of_a_reference_read_it(kind: str, raced: object) -> None:
     update = host("update/w", "ApplyGradientDescent", "w", "share", "mean/w", "^a/taken")
 
     assert found(*average(kind, "w"), update, kind=kind) == raced
 
 
 @pytest.mark.parametrize(("kind", "raced"), [*zip(KINDS, [{"a": "w"}, {}], strict=True)])
-def test_when_a_reference_is_read_after_the_update(kind: str, raced: object) -> None:
-    """Under control_dependencies the variable's own read is the one that it was built with."""
+def test_a_reference_that_is_read_after_the_update(kind: str, raced: object) -> None:
+    """Under control_dependencies the variable still uses its first read op."""
     ordered = host("a/sub", "Sub", "a/own", "a/taken", "^update/w")
 
     assert found(*average(kind, "w"), ordered, kind=kind) == raced
@@ -88,7 +88,7 @@ def test_when_a_reference_is_read_after_the_update(kind: str, raced: object) -> 
     "type", ["Identity", "StopGradient", "Reshape", "Merge", "Switch", "IdentityN"]
 )
 def test_a_value_that_is_passed_on(kind: str, type: str) -> None:
-    """Of a reference it is read behind that, so it is of no use that this waits."""
+    """A reference is read after this op, so control inputs of this op have no effect."""
     passed_on = [
         reading(kind, "w", "w/first"),
         host("w/passed", type, "w/first"),
@@ -122,8 +122,8 @@ def test_a_copy_that_is_assigned(kind: str) -> None:
 
 
 @both_kinds
-def test_what_is_computed_from_a_race_is_one_too(kind: str) -> None:
-    """Averages of averages, though those are ordered, and what is computed with both."""
+def test_values_computed_from_a_race_depend_on_it(kind: str) -> None:
+    """Averages of averages, although these are ordered, and values computed with both."""
     again = average(kind, "a", "b", "^a/update")
 
     assert found(*average(kind, "w"), *again, kind=kind, train="^b/update") == {"a": "w", "b": "w"}
@@ -131,7 +131,7 @@ def test_what_is_computed_from_a_race_is_one_too(kind: str) -> None:
 
 
 @both_kinds
-def test_what_an_update_yields_hangs_on_the_race_too(kind: str) -> None:
+def test_the_result_of_an_update_depends_on_the_race(kind: str) -> None:
     copy = [variable("b", kind), host("b/update", "Assign", "b", "a/update")]
 
     assert found(*average(kind, "w"), *copy, kind=kind, train="^b/update") == {"a": "w", "b": "w"}
@@ -154,7 +154,7 @@ def test_averages_of_averages_in_no_order(kind: str) -> None:
 
 @both_kinds
 def test_slots_and_powers_of_adam(kind: str) -> None:
-    """The op that updates the variable updates its slots; what it is given it has read before."""
+    """The op that updates a variable updates its slots, and has read its inputs before."""
     slots = [op for name in ("m", "v", "power") for op in of_kind(kind, name, f"{name}/read")]
     update = host("update/w", "ApplyAdam", "w", "m", "v", "power/read", "share", "mean/w")
     powers = [
@@ -167,7 +167,7 @@ def test_slots_and_powers_of_adam(kind: str) -> None:
 
 @both_kinds
 def test_statistics_of_a_tower(kind: str) -> None:
-    """They are computed with w, which the gradient waits for."""
+    """They depend on w, and the gradient waits for them."""
     statistics = [
         *of_kind(kind, "a", "a/own"),
         on(0, "batch/mean", "Mean", "tower_0/w/MatMul"),
@@ -181,7 +181,7 @@ def test_statistics_of_a_tower(kind: str) -> None:
 
 @both_kinds
 def test_the_average_of_a_loss_with_a_penalty(kind: str) -> None:
-    """The gradient of the penalty is computed from w, and not from the penalty."""
+    """The gradient of the penalty depends on w, and not on the penalty."""
     penalty = [
         reading(kind, "w", "penalty/read"),
         host("penalty", "L2Loss", "penalty/read"),
@@ -213,7 +213,7 @@ def test_a_rate_of_the_step_that_is_counted(
 
 @both_kinds
 def test_towers_that_update_each_by_itself(kind: str) -> None:
-    """What they do wrong shows in the values."""
+    """The mistake shows in the values."""
     updates = [
         host(f"update/w{i or ''}", "ApplyGradientDescent", "w", "share", gradient(i))
         for i in range(2)
@@ -224,8 +224,8 @@ def test_towers_that_update_each_by_itself(kind: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("type", ["AssignAdd", "ScatterSub"])
-def test_an_average_beside_two_updates(kind: str, type: str) -> None:
-    """A read after either of them is ordered."""
+def test_an_average_with_two_updates(kind: str, type: str) -> None:
+    """A read after one of the updates is ordered."""
     again = host("w/more", type, "w", "share", "^update/w")
 
     for waits_for, raced in (("^update/w", {}), ("^w/more", {}), ("^loss", {"a": "w"})):
@@ -235,19 +235,19 @@ def test_an_average_beside_two_updates(kind: str, type: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("type", ["Shape", "ZerosLike", "VarIsInitializedOp"])
-def test_what_is_no_read_of_a_value(kind: str, type: str) -> None:
+def test_ops_that_do_not_read_a_value(kind: str, type: str) -> None:
     shape = host("a/shape", type, "w")
 
     assert found(*average(kind, "w", value="a/shape"), shape, kind=kind) == {}
 
 
 @both_kinds
-def test_what_is_not_updated_or_not_in_the_step(kind: str) -> None:
+def test_ops_outside_the_step_and_variables_without_updates(kind: str) -> None:
     assert found(*average(kind, "w"), kind=kind, train="") == {}
     assert found(variable("u", kind), *average(kind, "u"), kind=kind) == {}
 
 
-def test_of_an_unknown_step_nothing_is_said() -> None:
+def test_an_unknown_step_has_no_races() -> None:
     ops = [
         *average("VarHandleOp", "w"),
         host("a/update", "ResourceApplyGradientDescent", "a", "share", "a/sub"),
@@ -278,7 +278,7 @@ def test_averages_in_a_function(waits_for: tuple[str, ...], raced: object) -> No
     ("waits_for", "raced"), [((), {"a": "w"}), (("^update/w",), {})], ids=["grouped", "after"]
 )
 def test_an_update_in_a_function(waits_for: tuple[str, ...], raced: object) -> None:
-    """That the call is given the handle is no read."""
+    """Passing the handle to a call is not a read."""
     update = [
         host("update/w", "StatefulPartitionedCall", "w", "mean/w"),
         host("update/w/add", "AssignAddVariableOp", "w", "mean/w", caller="update/w"),

@@ -1,4 +1,4 @@
-"""The role of each variable, and what rules make of it."""
+"""The role of each variable, and the verdicts of rules on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAVED = {TRAINABLE: ["w"], GLOBAL: ["w", "step"]}
 
 
 def of_tower_1() -> list[Op]:
-    """A variable that the second tower multiplies its examples by."""
+    """A variable that only the second tower uses."""
     return [
         variable("own", at="GPU:1"),
         on(1, "tower_1/own/read", "ReadVariableOp", "own"),
@@ -62,7 +62,7 @@ def with_statistic() -> Placement:
 
 
 def experts() -> Placement:
-    """Two experts, each on its GPU, which both towers use there."""
+    """Two experts, each on its own GPU, which both towers use."""
     ops = []
     for k in (0, 1):
         ops.append(variable(f"expert{k}", at=f"GPU:{k}"))
@@ -135,7 +135,7 @@ def test_the_role_of_a_variable(kind: RoleKind) -> None:
 
 @pytest.mark.parametrize("kind", ROLES)
 def test_where_a_variable_of_a_role_may_be(kind: RoleKind) -> None:
-    """As the page says: on the host alone, or on a GPU too."""
+    """As in the table of the page: on the host alone, or on a GPU too."""
     graph, name, may_be_on_gpu = ROLES[kind]
     at = {op.name: op for op in graph.ops.values()}[name].assigned
     cell = {row[0]: row[1] for row in table("## What rules make of a role")}[kind]
@@ -194,8 +194,8 @@ def test_a_constant_is_no_counter() -> None:
 
 
 @pytest.mark.parametrize(("resets", "kind"), [([], "unused"), (["reset"], "accumulator")])
-def test_sums_of_gradients_are_set_back(resets: list[str], kind: str) -> None:
-    """The sum of squares that an optimizer keeps is not."""
+def test_sums_of_gradients_are_reset(resets: list[str], kind: str) -> None:
+    """The sum of squares of an optimizer is not reset."""
     graph = program(
         variable("sums"),
         host("zeros", "Const"),
@@ -209,7 +209,7 @@ def test_sums_of_gradients_are_set_back(resets: list[str], kind: str) -> None:
 
 
 def test_a_layer_of_all_towers_on_the_gpu_of_one_is_shared() -> None:
-    """It is not split: the other towers wait for that GPU."""
+    """It is not split, because the other towers wait for the GPU."""
     graph = program(
         variable("layer", at="GPU:0"),
         on(0, "layer/read", "ReadVariableOp", "layer"),

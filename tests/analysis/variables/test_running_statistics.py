@@ -1,4 +1,4 @@
-"""The updates of statistics, and what runs them."""
+"""The updates of running statistics, and the groups that run them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.running_statistics import statistics
 
 
-def normalised(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) -> Placement:
-    """Towers that compute with their moments, and update one moving mean each."""
+def normalized(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) -> Placement:
+    """Towers that compute with their moments, and update a moving mean each."""
     own = [variable("mean")]
     for i in range(count):
         own += [
@@ -35,14 +35,14 @@ def group(name: str, *towers: int) -> Op:
     return host(name, "NoOp", *(f"^tower_{i}/update" for i in towers))
 
 
-def test_what_a_tower_computes_for_its_loss_and_assigns_is_a_statistic() -> None:
-    assert updates(normalised()) == ["tower_0/update", "tower_1/update"]
+def test_an_assigned_value_on_the_way_to_a_loss_is_a_statistic() -> None:
+    assert updates(normalized()) == ["tower_0/update", "tower_1/update"]
 
 
 @pytest.mark.parametrize("at", [host, lambda *op: on(0, *op)])
-def test_a_variable_that_is_set_to_what_is_fed_is_none(at: Any) -> None:
-    """A setter, that was built within a tower's scope."""
-    graph = normalised(
+def test_a_variable_with_a_fed_value_is_no_statistic(at: Any) -> None:
+    """A setter that was built in the scope of a tower."""
+    graph = normalized(
         variable("noise"),
         at("new", "Placeholder"),
         host("set", "AssignVariableOp", "noise", "new"),
@@ -51,8 +51,8 @@ def test_a_variable_that_is_set_to_what_is_fed_is_none(at: Any) -> None:
     assert "set" not in updates(graph)
 
 
-def test_what_a_tower_computes_beside_its_loss_is_no_statistic() -> None:
-    graph = normalised(
+def test_a_value_that_reaches_no_loss_is_no_statistic() -> None:
+    graph = normalized(
         variable("seen"),
         on(0, "accuracy", "Mean", "tower_0/labels"),
         on(0, "tower_0/labels", "Placeholder"),
@@ -62,7 +62,7 @@ def test_what_a_tower_computes_beside_its_loss_is_no_statistic() -> None:
     assert "set" not in updates(graph)
 
 
-def test_what_is_computed_of_weights_on_the_way_to_a_loss_is_a_statistic() -> None:
+def test_a_value_of_weights_on_the_way_to_a_loss_is_a_statistic() -> None:
     """The power iteration of a spectral norm."""
     graph = program(
         variable("u"),
@@ -76,10 +76,10 @@ def test_what_is_computed_of_weights_on_the_way_to_a_loss_is_a_statistic() -> No
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_what_another_step_runs_is_that_steps(trains: bool) -> None:
-    """Of networks that are trained in turn."""
+def test_updates_of_another_step_are_left_out(trains: bool) -> None:
+    """Networks that are trained alternately."""
     update = "ResourceApplyAdam" if trains else "NoOp"
-    graph = normalised(
+    graph = normalized(
         variable("v"),
         host("update/v", update, "v", "rate"),
         host("other", "NoOp", "^update/v", "^tower_0/update", "^tower_1/update"),
@@ -95,43 +95,40 @@ def test_what_another_step_runs_is_that_steps(trains: bool) -> None:
 def test_the_only_tower_whose_updates_run(
     runs: Sequence[int], count: int, tower: int | None
 ) -> None:
-    graph = normalised(runs=runs, count=count)
+    graph = normalized(runs=runs, count=count)
 
-    only = statistics(graph).only_tower(analyse(graph).updates.steps, statistics(graph).updates)
+    only = statistics(graph).only_tower(statistics(graph).updates)
 
     assert only == tower
 
 
-def test_the_one_tower_there_is_is_not_the_only_one_of_several() -> None:
-    graph = normalised(runs=[0], count=1)
+def test_a_program_with_one_tower_has_no_only_tower() -> None:
+    graph = normalized(runs=[0], count=1)
 
-    steps = analyse(graph).updates.steps
-    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+    assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
 @pytest.mark.parametrize("runs", ["^tower_0/update", "^tower_0/update ^second"])
-def test_a_part_of_a_towers_updates_is_no_whole_set(runs: str) -> None:
-    """Both of them are, but the other tower has one update only."""
-    graph = normalised(
+def test_an_incomplete_set_of_updates_has_no_only_tower(runs: str) -> None:
+    """Both updates run, but the other tower has only one."""
+    graph = normalized(
         variable("variance"),
         host("second", "AssignSubVariableOp", "variance", "tower_0/moments"),
         host("train", "NoOp", "^update/w", *runs.split()),
     )
 
-    steps = analyse(graph).updates.steps
-    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+    assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
-def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
-    graph = normalised(
+def test_an_update_by_both_towers_has_no_only_tower() -> None:
+    graph = normalized(
         variable("both"),
         host("set", "AssignVariableOp", "both", "all"),
         host("all", "AddN", "tower_0/moments", "tower_1/moments"),
         runs=[0],
     )
 
-    steps = analyse(graph).updates.steps
-    assert statistics(graph).only_tower(steps, statistics(graph).updates) is None
+    assert statistics(graph).only_tower(statistics(graph).updates) is None
 
 
 @pytest.mark.parametrize(
@@ -147,16 +144,16 @@ def test_an_update_by_both_towers_is_of_no_only_tower() -> None:
         ),
         pytest.param([], None, id="none"),
         pytest.param(
-            [group("gradients/group_deps", 0, 1)], None, id="what orders the backward pass"
+            [group("gradients/group_deps", 0, 1)], None, id="a group of the backward pass"
         ),
     ],
 )
-def test_the_group_apart_from_the_step_that_runs_the_updates(
+def test_the_group_outside_the_step_that_runs_the_updates(
     ops: Sequence[Op], named: str | None
 ) -> None:
-    graph = normalised(*ops)
+    graph = normalized(*ops)
 
-    found = statistics(graph).group_apart(statistics(graph).updates)
+    found = statistics(graph).group_outside_step(statistics(graph).updates)
 
     assert (None if found is None else analyse(graph).flow.names[found]) == named
 
@@ -166,6 +163,6 @@ def test_the_group_apart_from_the_step_that_runs_the_updates(
     [([group("one", 0)], True), ([], False), ([group("gradients/one", 0)], False)],
 )
 def test_whether_each_towers_updates_are_in_a_group(ops: Sequence[Op], each: bool) -> None:
-    graph = normalised(*ops, runs=[1])
+    graph = normalized(*ops, runs=[1])
 
-    assert statistics(graph).each_in_a_group(statistics(graph).updates) == each
+    assert statistics(graph).are_grouped(statistics(graph).updates) == each

@@ -81,7 +81,7 @@ def test_what_one_step_is_may_not_be_known() -> None:
 
     (reason,) = told(program(variable("b"), step={"train_op": ()}), "b")["updated by"][:1]
 
-    assert reason.startswith("which op is one step is not known; return it from the function")
+    assert reason.startswith("the train op is unknown; return it from the function")
     assert told(graph, "w")["updated by"] == [
         "update/w (ResourceApplyGradientDescent) on /device:CPU:0"
     ]
