@@ -110,7 +110,7 @@ def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run:
         tower = copy.partition("/")[0].removeprefix("tower_")
         original = copy.replace(f"tower_{tower}", "tower_0")
         assert expected == f"{original}, which the tower on /device:GPU:0 reads"
-        assert found == f"a variable of its own for the tower on /device:GPU:{tower}"
+        assert found == f"another variable in the tower on /device:GPU:{tower}"
 
 
 @pytest.mark.usefixtures("at_root")

@@ -25,8 +25,8 @@ def fix(rule: str, graph: Placement) -> str:
 
 def test_no_session_runs_a_traced_function() -> None:
     assert reason("session-memory", program(step={"traced": True})) == (
-        "the step is a tf.function, which no session runs; what it takes of the GPUs' memory is "
-        "set by tf.config.experimental.set_memory_growth"
+        "the step is a tf.function, which runs without a session; "
+        "tf.config.experimental.set_memory_growth controls its use of GPU memory"
     )
     assert "{'config': config}" in str(reason("session-memory", program()))
 
@@ -38,7 +38,7 @@ def test_a_tape_cannot_colocate_gradients(*, traced: bool) -> None:
     advice = fix("gradients-colocated", program(placed, step={"traced": traced}))
 
     assert ("colocate_gradients_with_ops" in advice) is not traced
-    assert advice.startswith("take the gradients inside the tower's `with tf.device(...):`")
+    assert advice.startswith("compute the gradients inside the tower's `with tf.device(...):`")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from support.towers import gradient, host, on, program
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Strategy
 from placement_checks.numerics.row_weights import Diagnosis, Mistake
-from placement_checks.rules.gradient_mistakes import place_of, scalings
+from placement_checks.rules.gradient_mistakes import locate_mistake, loss_scalings
 
 GPUS = [Device(type="GPU", index=i) for i in (0, 1)]
 
@@ -27,7 +27,7 @@ def built(*ops: Op, **more: Any) -> Placement:
 
 
 def found(graph: Placement, mistake: Mistake, **more: Any) -> list[str]:
-    return [*place_of(graph, "w", Diagnosis("", "", mistake=mistake, **more)).ops]
+    return [*locate_mistake(graph, "w", Diagnosis("", "", mistake=mistake, **more)).ops]
 
 
 def test_a_sum_is_where_gradients_are_added_up() -> None:
@@ -45,7 +45,7 @@ def test_nothing_is_known_of_other_mistakes() -> None:
 
 
 def test_what_a_library_built_alone_leads_nowhere() -> None:
-    assert place_of(program(), "w", Diagnosis("", "", mistake="sum")).ops == ()
+    assert locate_mistake(program(), "w", Diagnosis("", "", mistake="sum")).ops == ()
 
 
 def scaled(kind: str, value: float | str, **more: Any) -> Placement:
@@ -77,7 +77,7 @@ def test_a_loss_scale_is_found(named: str) -> None:
     step = {"objectives": (), "losses": (), named: ("tower_0/loss:0", "tower_1/loss")}
     graph = scaled("Mul", 128.0, step=step)
 
-    assert [graph.by_number[op].name for op in scalings(graph, 128.0)] == LOSSES
+    assert [graph.by_number[op].name for op in loss_scalings(graph, 128.0)] == LOSSES
 
 
 LINES = {gradient(0): "main.py:8", gradient(1): "main.py:8"}
@@ -86,7 +86,7 @@ LINES = {gradient(0): "main.py:8", gradient(1): "main.py:8"}
 def test_wrong_weights_are_where_the_helper_is_called() -> None:
     graph = built(lines={**LINES, "sum/w": "main.py:9 net.py:36"})
 
-    place = place_of(graph, "w", Diagnosis("", "", mistake="weights"))
+    place = locate_mistake(graph, "w", Diagnosis("", "", mistake="weights"))
 
     assert (place.ops, place.frames) == (["sum/w"], ("main.py:9",))
 
@@ -102,7 +102,7 @@ def test_weights_that_are_constants_are_shown() -> None:
         values={"one": 1.0, "none": 0.0},
     )
 
-    assert place_of(graph, "w", Diagnosis("", "", mistake="weights")).path == (
+    assert locate_mistake(graph, "w", Diagnosis("", "", mistake="weights")).path == (
         "1 x in own (Mul) main.py:1",
         "0 x in other (Mul) net.py:42",
     )
@@ -116,7 +116,7 @@ def test_what_changes_gradients_in_towers_is_where_it_is_called(mistake: Mistake
     lines = {**LINES, "clip_0": "main.py:9 net.py:36", "clip_1": "main.py:9 net.py:36"}
     graph = built(*norms, *clipped, total, lines=lines)
 
-    place = place_of(graph, "w", Diagnosis("", "", mistake=mistake))
+    place = locate_mistake(graph, "w", Diagnosis("", "", mistake=mistake))
 
     assert (place.ops, place.frames) == (["clip_0"], ("main.py:9",))
 

@@ -8,7 +8,7 @@ import pytest
 from support.graphs import op, placement
 
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import located
+from placement_checks.rules.base import locate
 
 LINES = {
     "w": "train.py:88 train.py:40 model.py:12 model.py:3",
@@ -31,7 +31,7 @@ def at(*ops: str, object: str = "w", placed: str | None = None) -> Finding:
         device_lines={"w": "train.py:39"},
     )
     finding = Finding(object, "VarHandleOp", "assigned", "", "", "", "", ops=ops, placed=placed)
-    return located(finding, graph)
+    return locate(finding, graph)
 
 
 def test_the_innermost_line_of_the_object_itself() -> None:
@@ -84,7 +84,7 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     graph = placement(op("a", "MatMul"), lines={"a": "a.py:3 a.py:3 b.py:5"})
     finding = Finding("a", "MatMul", "assigned", "", "", "", "")
 
-    assert located(finding, graph).frames == ("a.py:3", "b.py:5")
+    assert locate(finding, graph).frames == ("a.py:3", "b.py:5")
 
 
 def test_a_rule_may_tell_another_of_the_lines_than_the_innermost() -> None:
@@ -97,8 +97,8 @@ def test_the_lines_are_the_first_ops_where_the_one_to_look_at_is_not_shared() ->
     graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
     finding = Finding("w", "VarHandleOp", "requested", "", "", "", "", ops=("w", "out"))
 
-    assert located(finding, graph).frames == ("train.py:88", "train.py:40")
-    assert located(replace(finding, at="model.py:12"), graph).frames == (
+    assert locate(finding, graph).frames == ("train.py:88", "train.py:40")
+    assert locate(replace(finding, at="model.py:12"), graph).frames == (
         "train.py:88",
         "train.py:40",
         "model.py:12",

@@ -1,4 +1,4 @@
-"""A rule is a file, and a line of the registry."""
+"""Each rule has a module, a test and an entry in the registry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from placement_checks.rules.registry import NAMES, RULES, impact_of
 _ROOM = Path(registry.__file__).parent
 _NOTHING_LOADED = """
 import sys
-from placement_checks.rules.registry import NAMES, RULES, rule
+from placement_checks.rules.registry import NAMES, RULES, rule_class
 assert list(RULES) == list(NAMES) and len(RULES) == len(NAMES)
 assert not [name for name in sys.modules if name.startswith("placement_checks.rules.") and
             name not in ("placement_checks.rules.registry", "placement_checks.rules.entry_points")]
-rule("no-fallback")
+rule_class("no-fallback")
 assert "placement_checks.rules.devices.no_fallback" in sys.modules
 assert "placement_checks.rules.devices.placeable" not in sys.modules
 """
@@ -39,7 +39,7 @@ def test_every_file_of_a_group_is_registered_once() -> None:
         if path.stem != "__init__"
     )
 
-    assert sorted(registry._FILES) == files
+    assert sorted(registry._IMPACTS) == files
 
 
 @pytest.mark.parametrize("name", NAMES)

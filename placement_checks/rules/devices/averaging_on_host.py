@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.updates import Update
@@ -21,20 +20,20 @@ from placement_checks.util.text import plural, range_text
 
 @dataclass(frozen=True)
 class AveragingOnHost(Rule):
-    """The gradients of the towers are brought together on the device named.
+    """The gradients of the towers are combined on the declared device, /cpu:0 by default.
 
-    Averaged on one tower's GPU, all gradients travel to it and that GPU does the work of all,
-    while the variables wait on the host.
+    If they are averaged on one tower's GPU, all gradients travel to that GPU, and it does this
+    work in addition to its own, while the variables wait on the host.
 
-    Gradients are brought together by the ops that first depend on more than one tower's. Where
-    the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
-    pass, on the first tower's GPU unless told otherwise.
+    The ops judged are the first ones that depend on gradients of several towers. If a program
+    computes the gradients of one loss for all towers, TensorFlow adds them up in the backward
+    pass, by default on the first tower's GPU.
 
-    Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
-    it is made. The gradients of a part of a split model may be added up on the GPU that has the
-    part. Collective ops, such as those of NCCL, bring gradients together on no device.
+    Sums that update only copies of mirrored variables are not judged: each GPU needs such a sum,
+    on any device. If a model is split among GPUs, the gradients of a part may be added up on the
+    GPU that has the part. Collective ops, such as NCCL's, combine gradients on no single device.
 
-    `device` is a name or a list of names; a partial one such as /job:ps matches any task.
+    `device` is a name or a list of names; a partial name such as /job:ps matches any task.
     """
 
     name = "averaging-on-host"
@@ -51,23 +50,23 @@ class AveragingOnHost(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyse(placement)
-        joining = list(_judged(placement))
+        joining = _judged_ops(placement)
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
                 analysis.updates.unknown or "no variable is updated by a gradient"
             )
         if not joining:
-            return self.not_checked(_why_none(placement))
+            return self.not_checked(_no_op_reason(placement))
         allowed = [Device.parse(name) for name in self._names()]
         findings = []
         for op in joining:
             assigned = placement.by_number[op].assigned
             if assigned and not any(assigned.matches(device) for device in allowed):
                 findings.append(self._finding(placement, op, assigned))
-        if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
-            return self.without(of_log)
-        bring = "brings" if len(joining) == 1 else "bring"
-        return self.verdict(findings, f"{plural(len(joining), 'op')} {bring} gradients together")
+        if not findings and (no_gpus := Need.GPUS.missing(evidence)) is not None:
+            return self.without(no_gpus)
+        combine = "combines" if len(joining) == 1 else "combine"
+        return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
@@ -88,18 +87,19 @@ class AveragingOnHost(Rule):
             at=device_line(placement, op.name),
             alike=(assigned, op.requested),
             path=path_lines(placement, [number, *gradient_flow(placement).taken(number)]),
-            message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
-            f"together on {assigned.short}, not on {expected}; it asks for {requested_device(op)}",
-            consequence=f"all gradients travel to {assigned.short}, which adds them up on top of "
-            "what else it computes",
-            fix=f"average under `with tf.device('{self._names()[0]}'):`, from one list of "
-            "gradients per tower",
-            follows="variables-shared" if _is_for_unshared(placement, number) else None,
+            message=f"{op.name} ({op.type}) sits on {assigned.short}, not on {expected}, and "
+            f"combines the gradients of the towers on {towers}; "
+            f"it asks for {requested_device(op)}",
+            consequence=f"all gradients travel to {assigned.short}, which adds them up in "
+            "addition to its other work",
+            fix="compute a list of gradients per tower, and average the lists under "
+            f"`with tf.device('{self._names()[0]}'):`",
+            follows="variables-shared" if _updates_unshared_only(placement, number) else None,
         )
 
 
-def _judged(placement: Placement) -> Iterator[int]:
-    """The ops that bring gradients together, of which each is on a device of its own."""
+def _judged_ops(placement: Placement) -> list[int]:
+    """Return the ops that combine gradients on a single device, except on the GPU of a part."""
     copies, flow = variable_layout(placement).copies, analyse(placement).flow
     by_device: dict[Device | None, list[Update]] = defaultdict(list)
     for variable, updates in gradient_flow(placement).trained.items():
@@ -109,14 +109,14 @@ def _judged(placement: Placement) -> Iterator[int]:
     for device, updates in by_device.items():
         for op in joining_ops(placement, updates):
             assigned = placement.by_number[op].assigned
-            at_part = assigned is not None and device is not None and assigned.matches(device)
-            if assigned and not at_part and flow.types[op] not in AMONG_DEVICES:
+            is_with_part = assigned is not None and device is not None and assigned.matches(device)
+            if assigned and not is_with_part and flow.types[op] not in AMONG_DEVICES:
                 judged.add(op)
-    yield from sorted(judged)
+    return sorted(judged)
 
 
-def _is_for_unshared(placement: Placement, op: int) -> bool:
-    """Whether a sum is on the GPU of the tower whose own variables alone it updates."""
+def _updates_unshared_only(placement: Placement, op: int) -> bool:
+    """Return whether a sum updates only unshared variables of the tower on its GPU."""
     gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
     return all(
         unshared(placement).is_of(variable, assigned)
@@ -125,15 +125,14 @@ def _is_for_unshared(placement: Placement, op: int) -> bool:
     )
 
 
-def _why_none(placement: Placement) -> str:
-    """Why there is no op to judge."""
+def _no_op_reason(placement: Placement) -> str:
     if variable_layout(placement).mirrored:
         return (
             "each GPU applies the sum of the gradients to its own copy of the variables, and no "
-            "one device brings them together"
+            "single device combines them"
         )
     collective = next(iter(analyse(placement).flow.having(AMONG_DEVICES.__contains__)), None)
     if collective is not None:
         name = placement.by_number[collective].name
-        return f"collective ops such as {name} bring the gradients together, on no device alone"
-    return "no op that brings the gradients of the towers together was found"
+        return f"collective ops such as {name} combine the gradients on no single device"
+    return "no op combines the gradients of the towers"

@@ -162,7 +162,10 @@ def test_what_is_no_share_is_refused(fraction: float) -> None:
     with pytest.raises(ConfigError) as refused:
         SessionMemory(fraction=fraction)
 
-    assert str(refused.value) == f"fraction: {fraction} is not a share; give one above 0, up to 1"
+    assert (
+        str(refused.value)
+        == f"fraction: {fraction} is not a share; give a number above 0, up to 1"
+    )
 
 
 def test_it_needs_neither_towers_nor_a_placer() -> None:

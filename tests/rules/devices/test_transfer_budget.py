@@ -423,7 +423,7 @@ def test_a_number_below_zero_is_refused(field: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TransferBudget(**{field: -1})
 
-    assert str(refused.value) == f"{field}: -1 is below 0; give 0 or more"
+    assert str(refused.value) == f"{field}: -1 is below 0; give a number of 0 or more"
 
 
 CLUSTER = "ps*2; worker*2: gpu*2"

@@ -48,7 +48,7 @@ def test_a_number_that_is_made_outside_of_a_strategys_scope(
 
     assert verdict.state == state
     assert [finding.fix for finding in verdict.findings] == (
-        [] if state == "kept" else ["make it under `with strategy.scope():`"]
+        [] if state == "kept" else ["create it under `with strategy.scope():`"]
     )
 
 
