@@ -1,6 +1,6 @@
 """The base class of rules, and helpers that most rules share.
 
-`Rule.judge` checks what a rule requires, calls `Rule.check` and adds source lines to the findings.
+`Rule.judge` checks the required evidence, calls `Rule.check` and adds source lines to findings.
 Constants such as `AVERAGE` are code that the fixes of several rules recommend.
 """
 
@@ -32,7 +32,7 @@ ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
-_MOST_OPS = 1_000  # ops of a finding whose lines are compared
+_MOST_OPS = 1_000  # ops of a finding with lines that are compared
 _PATH_ENDS = 4  # ops at each end of a long path
 
 
@@ -44,7 +44,7 @@ class Rule(ABC):
         name: its name in reports and settings.
         kind: the kind of evidence that its findings rest on.
         requires: the evidence that it needs; without it the verdict is not-checked.
-        explained_by: the rules whose findings on an object explain findings of this rule on it.
+        explained_by: rules that, if they report the same object, explain findings of this rule.
         by_absence: whether something missing from the program can break it, so that a part of
             the program proves nothing.
         impact: what a breach means for the program, for a rule of another distribution. The

@@ -136,7 +136,7 @@ def _input_tensor(placement: Placement, collective: str) -> Tensor | None:
 def unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """Yield findings on collectives that replicas do not join, or join with different shapes.
 
-    A single worker of a cluster has no findings, as the other workers join its collectives.
+    There are none for a single worker of a cluster, as the other workers join its collectives.
     """
     if not strategy.is_whole:
         return

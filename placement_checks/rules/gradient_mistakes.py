@@ -2,7 +2,7 @@
 
 `numerics` diagnoses from numbers which mistake explains a difference of gradients.
 `locate_mistake` finds the ops of the program that make this mistake. The other public functions
-find ops by what they do: reorder rows, divide the loss, and so on.
+find ops by their purpose, such as reordering rows or dividing the loss.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _reduces_rows(analysis: TowerAnalysis, op: int) -> bool:
 
 
 def _row_dimension(analysis: TowerAnalysis, op: int) -> tuple[int | None, ...]:
-    """Return the first dimension of an op's output; empty if it has none."""
+    """Return the first dimension of an op's output; empty if it is a scalar."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return tuple(outputs[0].shape or ())[:1] if outputs else ()
 

@@ -84,7 +84,7 @@ def _failed_plugin(
 
 
 def _find_mistake(rule: object, name: str) -> tuple[str, str] | None:
-    """Return what is wrong with the object of an entry point, and the fix; None if it is valid."""
+    """Return why the object of an entry point is no rule, and the fix; None if it is one."""
     if not (inspect.isclass(rule) and issubclass(rule, Rule)):
         return "is not a rule", "derive it from placement_checks.Rule"
     if inspect.isabstract(rule):

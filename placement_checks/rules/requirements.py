@@ -53,8 +53,8 @@ def _gpus(evidence: Evidence) -> Missing | None:
     if evidence.placer != "log" or (evidence.machine and evidence.machine.gpus):
         return None
     return Missing(
-        "the log is from a machine without GPUs, where every op is on a CPU; verify the program "
-        "itself, which needs no GPU"
+        "the log comes from a machine without GPUs, where every op is on a CPU; verify the "
+        "program itself, which needs no GPU"
     )
 
 

@@ -58,7 +58,7 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int
             yield op
 
 
-_MOST_JOINING = 200  # ops whose lines are read: the first ones average, later ones use the average
+_MOST_JOINING = 200  # the first ops average, later ones use the average
 
 
 class LoopLines:

@@ -188,7 +188,7 @@ class OwnVariables:
 
 
 def is_trained(placement: Placement, variable: str) -> bool:
-    """Return whether a variable is trainable; True if the program has no such collection."""
+    """Return whether a variable is trainable; True if the program lacks the collection."""
     trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
 

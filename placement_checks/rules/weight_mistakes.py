@@ -29,7 +29,7 @@ class Cause(NamedTuple):
         what: a clause that describes it.
         fix: what to change.
         consequence: what it means for the training; ``""`` if that is obvious.
-        follows: the rule whose findings explain it; None if there is none.
+        follows: a rule with findings that explain it, if any.
         place: the ops on the lines to edit, if they are known.
     """
 
@@ -89,7 +89,7 @@ def _earlier_cause(
     divergence: Divergence,
     divergences: Sequence[Divergence],
 ) -> Cause | None:
-    """Return another mistake that explains the divergence; None if there is none."""
+    """Return another mistake that explains the divergence, if any."""
     from placement_checks.numerics.comparing import differing
     from placement_checks.numerics.training_divergence import trained_variable_of
 

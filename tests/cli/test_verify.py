@@ -221,7 +221,7 @@ def test_place_prints_every_op_in_tensorflows_words(
         r"placement-checks: small.py:build cannot be placed on gpu\*1: "
         r"[px]: .* was explicitly assigned to /device:GPU:1 but available devices "
         r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); "
-        r"gpu\*1 has no /device:GPU:1: correct the index, or give more devices "
+        r"gpu\*1 has no /device:GPU:1: correct the index, or add devices "
         r"\(--gpus, --machine\)\n",
         refused.err,
     )

@@ -59,7 +59,7 @@ def test_a_rule_has_a_test_of_its_own(name: str) -> None:
     assert Path(__file__).with_name(group).joinpath(f"test_{name.replace('-', '_')}.py").is_file()
 
 
-def test_names_are_known_without_loading_a_rule() -> None:
+def test_names_are_listed_without_importing_a_rule() -> None:
     subprocess.run([sys.executable, "-c", _NOTHING_LOADED], check=True)
 
 
@@ -78,13 +78,13 @@ def test_the_impact_of_a_rule(name: str, impact: Impact) -> None:
 
 
 @pytest.mark.parametrize("op", [COLLECTIVE_REDUCE, COLLECTIVE_GATHER])
-def test_a_collective_that_waits_without_end_stops_the_program(op: str) -> None:
+def test_a_collective_that_never_ends_stops_the_program(op: str) -> None:
     assert impact_of(RULES["replicas-in-sync"], op) == Impact.EXECUTION
     assert impact_of(RULES["replicas-in-sync"], "VarHandleOp") == Impact.TRAINING
     assert impact_of(RULES["no-fallback"], op) == Impact.LAYOUT
 
 
-def test_a_rule_of_others_declares_its_impact() -> None:
+def test_a_rule_of_another_distribution_declares_its_impact() -> None:
     class Own(Rule):
         name = "own-rule"
         kind = "requested"

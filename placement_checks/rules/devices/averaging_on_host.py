@@ -99,7 +99,10 @@ class AveragingOnHost(Rule):
 
 
 def _judged_ops(placement: Placement) -> list[int]:
-    """Return the ops that combine gradients on a single device, except on the GPU of a part."""
+    """Return the ops that combine gradients on a single device.
+
+    A sum on the GPU of the model part that it updates is left out.
+    """
     copies, flow = variable_layout(placement).copies, analyse(placement).flow
     by_device: dict[Device | None, list[Update]] = defaultdict(list)
     for variable, updates in gradient_flow(placement).trained.items():
@@ -109,7 +112,7 @@ def _judged_ops(placement: Placement) -> list[int]:
     for device, updates in by_device.items():
         for op in joining_ops(placement, updates):
             assigned = placement.by_number[op].assigned
-            is_with_part = assigned is not None and device is not None and assigned.matches(device)
+            is_with_part = assigned and device and assigned.matches(device)
             if assigned and not is_with_part and flow.types[op] not in AMONG_DEVICES:
                 judged.add(op)
     return sorted(judged)

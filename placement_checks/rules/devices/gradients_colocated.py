@@ -99,7 +99,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     assert op.assigned is not None
     assert forward.assigned is not None
     found, expected = op.assigned.short, forward.assigned.short
-    named = ", as its name says," if known_by == "name" else ""
+    named = ", according to its name," if known_by == "name" else ""
     where = placement.where(forward.name)
     return Finding(
         object=op.name,

@@ -93,8 +93,8 @@ def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]
 
     These are ops that yield text, save, restore, print or check; ops that only such ops use; the
     switch of a value on the host, such as a predicate; and integers that replicas exchange under a
-    strategy, for which few GPU kernels exist: row numbers of sparse gradients, and counts of
-    replicas that have a batch.
+    strategy (row numbers of sparse gradients, counts of replicas that have a batch), since few
+    GPU kernels support integers.
 
     Args:
         placement: the program.

@@ -200,7 +200,7 @@ def _own_tasks(
     for _, requested, assigned in computing:
         if assigned in wanted:
             tasks[assigned.job].add(assigned.task_device)
-            # Ops that name no task go to the master, whose program this is if it is known.
+            # Ops that name no task go to the master, which runs this program if it is known.
             if requested.task is None and (assigned.job, assigned.task) != master:
                 unnamed.add(assigned.job)
     variables = (placement.ops[variable.name].assigned for variable in placement.variables)
@@ -275,7 +275,7 @@ def _are_separate(analysis: TowerAnalysis, losses: Collection[int]) -> bool:
 
 
 def _multiplies_reads(placement: Placement, single: Placement, gpus: int) -> bool:
-    """Return whether each trainable variable has as many times more readers as there are GPUs."""
+    """Return whether each trainable variable has ``gpus`` times as many readers as for one GPU."""
     reads, single_reads = _count_forward_reads(placement), _count_forward_reads(single)
     both = reads.keys() & single_reads.keys()
     return bool(both) and all(reads[name] >= gpus * single_reads[name] for name in both)

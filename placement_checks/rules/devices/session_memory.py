@@ -127,7 +127,7 @@ class SessionMemory(Rule):
         return self.verdict(list(self._shared_gpu_findings(own, others)), note)
 
     def _shared_gpu_findings(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
-        """Yield a finding for each GPU of which this and the other programs take too much."""
+        """Yield a finding for each GPU if the programs together take too much of its memory."""
         named = {gpu for claim in (own, *others) for gpu in claim.gpus}
         for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY_GPU]:
             sharing = [claim for claim in others if claim.sees(gpu)]

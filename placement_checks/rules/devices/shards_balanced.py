@@ -50,7 +50,7 @@ class ShardsBalanced(Rule):
     of building, or "bytes", no server with more than `most` times its even share, which is at
     least the size of the largest variable. By default either is allowed, as long as no server is
     empty that could hold a variable. `job` is the job of the servers; by default the job ps, or
-    the job that holds variables and has no tower. `allow` lists variables, or patterns such as
+    the job that holds variables and runs no tower. `allow` lists variables, or patterns such as
     table/part_*, that may be on any server.
     """
 
