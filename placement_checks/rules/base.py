@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
@@ -110,6 +111,21 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
     """Return whether an op is listed, by its type, its name or a pattern of names."""
     return op.type in allow or matches_any(op.name, allow)
+
+
+def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
+    """Return the devices that a field names, as one name or several."""
+    return (declared,) if isinstance(declared, str) else tuple(declared)
+
+
+def devices_text(names: Iterable[str]) -> str:
+    """Return ``/device:CPU:0 or /job:ps`` for the names of devices."""
+    return " or ".join(str(Device.parse(name)) for name in names)
+
+
+def is_on(device: Device, names: Iterable[str]) -> bool:
+    """Return whether a device matches a name, such as /cpu:0, or one of several."""
+    return any(device.matches(Device.parse(name)) for name in names)
 
 
 def requested_device(op: Op) -> str:

@@ -140,14 +140,6 @@ def _calling_line(placement: Placement, op: int, gradient: int) -> MistakeLocati
     return MistakeLocation([names[op]], frames_up_to(placement, names[op], computed))
 
 
-def _find_norms(placement: Placement, *_: object) -> MistakeLocation:
-    return MistakeLocation(placement.cached(norms_of_slices))
-
-
-def _find_frozen(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
-    return _location(placement, frozen_reads(placement, variable, diagnosis.towers))
-
-
 def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
     """Return the divisions of the losses, or else the call that combines the gradients."""
     location = _location(placement, placement.cached(count_divisions))
@@ -370,11 +362,13 @@ _FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], MistakeLocation
     "weights": _find_weights,
     "changed": _find_change,
     "changed in towers": _find_change,
-    "slices": _find_norms,
+    "slices": lambda placement, *_: MistakeLocation(placement.cached(norms_of_slices)),
     "statistics": _finder(batch_statistics),
     "counts": _find_counts,
     "penalty": _finder(penalties),
-    "frozen": _find_frozen,
+    "frozen": lambda placement, variable, diagnosis: _location(
+        placement, frozen_reads(placement, variable, diagnosis.towers)
+    ),
     "moved": _finder(moved_inputs),
     "tail": _finder(slice_ends),
 }

@@ -12,7 +12,15 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, device_line, path_lines, requested_device
+from placement_checks.rules.base import (
+    Rule,
+    device_line,
+    device_names,
+    devices_text,
+    is_on,
+    path_lines,
+    requested_device,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import joining_ops
 from placement_checks.util.text import plural, range_text
@@ -44,8 +52,7 @@ class AveragingOnHost(Rule):
     device: str | tuple[str, ...] = "/cpu:0"
 
     def __post_init__(self) -> None:
-        for name in self._names():
-            Device.parse(name)
+        devices_text(device_names(self.device))  # raises for a name that is not valid
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -57,26 +64,24 @@ class AveragingOnHost(Rule):
             )
         if not joining:
             return self.not_checked(_no_op_reason(placement))
-        allowed = [Device.parse(name) for name in self._names()]
+        names = device_names(self.device)
         findings = []
         for op in joining:
             assigned = placement.by_number[op].assigned
-            if assigned and not any(assigned.matches(device) for device in allowed):
+            if assigned and not is_on(assigned, names):
                 findings.append(self._finding(placement, op, assigned))
         if not findings and (no_gpus := Need.GPUS.missing(evidence)) is not None:
             return self.without(no_gpus)
         combine = "combines" if len(joining) == 1 else "combine"
         return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
-    def _names(self) -> tuple[str, ...]:
-        return (self.device,) if isinstance(self.device, str) else tuple(self.device)
-
     def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
         analysis = analyse(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
         towers = range_text(str(analysis.towers[tower]) for tower in numbers)
-        expected = " or ".join(str(Device.parse(name)) for name in self._names())
+        names = device_names(self.device)
+        expected = devices_text(names)
         return Finding(
             object=op.name,
             op=op.type,
@@ -93,7 +98,7 @@ class AveragingOnHost(Rule):
             consequence=f"all gradients travel to {assigned.short}, which adds them up in "
             "addition to its other work",
             fix="compute a list of gradients per tower, and average the lists under "
-            f"`with tf.device('{self._names()[0]}'):`",
+            f"`with tf.device('{names[0]}'):`",
             follows="variables-shared" if _updates_unshared_only(placement, number) else None,
         )
 

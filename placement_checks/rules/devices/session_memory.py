@@ -18,44 +18,6 @@ _DEFAULT_FRACTION = 0.95  # the largest share that is allowed by default
 _SETTINGS = {"allow_growth", "per_process_gpu_memory_fraction", "visible_device_list"}
 
 
-class Claim(NamedTuple):
-    """The memory that a session takes of each visible GPU when it starts.
-
-    Attributes:
-        share: the share of the memory, from 0 to 1; 0 if it grows on demand.
-        gpus: the indices of the visible GPUs; empty for all.
-    """
-
-    share: float
-    gpus: Sequence[str]
-
-    @staticmethod
-    def from_options(options: Mapping[str, Any]) -> Claim:
-        """Return the claim of a session with these ``gpu_options``.
-
-        Raises:
-            ValueError: TensorFlow does not accept one of the values; the message names it.
-        """
-        fraction = options.get("per_process_gpu_memory_fraction", 0)
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-            raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, not a number")
-        if not fraction >= 0:  # NaN too
-            raise ValueError(f"per_process_gpu_memory_fraction is {fraction:g}, not a share")
-        visible = str(options.get("visible_device_list") or "")
-        gpus = tuple(filter(None, map(str.strip, visible.split(","))))
-        if options.get("allow_growth"):
-            return Claim(0, gpus)
-        return Claim(fraction or 1, gpus)
-
-    def sees(self, gpu: str) -> bool:
-        return not self.gpus or gpu in self.gpus
-
-    def __str__(self) -> str:
-        share = f"{self.share:g}" if self.share else "a growing part"
-        gpus = _gpus_text(self.gpus) if self.gpus else "every GPU"
-        return f"{'all' if self.share == 1 else share} of the memory of {gpus}"
-
-
 @dataclass(frozen=True)
 class SessionMemory(Rule):
     """The session does not take all memory of every GPU.
@@ -169,6 +131,44 @@ class SessionMemory(Rule):
             fix="give each program its own GPUs (visible_device_list), or set "
             f"per_process_gpu_memory_fraction to {share:.2g} in each",
         )
+
+
+class Claim(NamedTuple):
+    """The memory that a session takes of each visible GPU when it starts.
+
+    Attributes:
+        share: the share of the memory, from 0 to 1; 0 if it grows on demand.
+        gpus: the indices of the visible GPUs; empty for all.
+    """
+
+    share: float
+    gpus: Sequence[str]
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> Claim:
+        """Return the claim of a session with these ``gpu_options``.
+
+        Raises:
+            ValueError: TensorFlow does not accept one of the values; the message names it.
+        """
+        fraction = options.get("per_process_gpu_memory_fraction", 0)
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+            raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, not a number")
+        if not fraction >= 0:  # NaN too
+            raise ValueError(f"per_process_gpu_memory_fraction is {fraction:g}, not a share")
+        visible = str(options.get("visible_device_list") or "")
+        gpus = tuple(filter(None, map(str.strip, visible.split(","))))
+        if options.get("allow_growth"):
+            return Claim(0, gpus)
+        return Claim(fraction or 1, gpus)
+
+    def sees(self, gpu: str) -> bool:
+        return not self.gpus or gpu in self.gpus
+
+    def __str__(self) -> str:
+        share = f"{self.share:g}" if self.share else "a growing part"
+        gpus = _gpus_text(self.gpus) if self.gpus else "every GPU"
+        return f"{'all' if self.share == 1 else share} of the memory of {gpus}"
 
 
 def _gpus_text(indices: Sequence[str]) -> str:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.devices import Device
@@ -18,21 +18,6 @@ from placement_checks.util.text import join_and, plural
 
 _PARAMETER_JOB = "ps"
 _MOST_NAMED = 4  # servers in a note, and variables in the path of a finding
-
-
-class Shard(NamedTuple):
-    """The variables of one parameter server, in the order of building."""
-
-    task: Device
-    variables: Sequence[Variable]
-
-    @property
-    def bytes(self) -> int:
-        """The size of the variables with a known shape."""
-        return sum(_bytes(variable) or 0 for variable in self.variables)
-
-    def __str__(self) -> str:
-        return f"{self.task} holds {plural(len(self.variables), 'variable')}, {self.bytes:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -103,20 +88,38 @@ class ShardsBalanced(Rule):
         findings = (
             list(_round_robin_findings(placement, shards, counted))
             if self.by == "round-robin"
-            else list(self._findings(shards))
+            else [_finding(shards, shard) for shard in self._heavy(shards)]
         )
-        return replace(self.verdict(findings, note), figures=[_figure(shard) for shard in shards])
+        figures = [
+            {"task": str(shard.task), "variables": len(shard.variables), "bytes": shard.bytes}
+            for shard in shards
+        ]
+        return replace(self.verdict(findings, note), figures=figures)
 
-    def _findings(self, shards: Sequence[Shard]) -> Iterator[Finding]:
-        """Yield a finding for each server that holds too much."""
+    def _heavy(self, shards: Sequence[Shard]) -> Sequence[Shard]:
+        """Return the servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
-            return
+            return ()
         heavy = [shard for shard in shards if shard.bytes > self.most * _even_share(shards)]
         if not heavy and min(counts) == 0 and max(counts) > 1:
-            heavy = [shards[counts.index(max(counts))]]
-        for shard in heavy:
-            yield _finding(shards, shard)
+            return [shards[counts.index(max(counts))]]
+        return heavy
+
+
+class Shard(NamedTuple):
+    """The variables of one parameter server, in the order of building."""
+
+    task: Device
+    variables: Sequence[Variable]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the variables with a known shape."""
+        return sum(_bytes(variable) or 0 for variable in self.variables)
+
+    def __str__(self) -> str:
+        return f"{self.task} holds {plural(len(self.variables), 'variable')}, {self.bytes:,} bytes"
 
 
 def _server_job(placement: Placement) -> str:
@@ -167,19 +170,19 @@ def _round_robin_findings(
     placement: Placement, shards: Sequence[Shard], counted: Sequence[Variable]
 ) -> Iterator[Finding]:
     """Yield a finding for each variable that is not on the next server in turn."""
-    server_of = {
+    numbers = {
         variable.name: number
         for number, shard in enumerate(shards)
         for variable in shard.variables
     }
     previous = ""
     for name in (variable.name for variable in counted):
-        if name not in server_of:  # it is allowed anywhere: it may have taken a turn or not
+        if name not in numbers:  # it is allowed anywhere: it may have taken a turn or not
             previous = ""
             continue
-        if previous and server_of[name] != (server_of[previous] + 1) % len(shards):
-            expected = str(shards[(server_of[previous] + 1) % len(shards)].task)
-            found = str(shards[server_of[name]].task)
+        turn = (numbers[previous] + 1) % len(shards) if previous else numbers[name]
+        if numbers[name] != turn:
+            expected, found = str(shards[turn].task), str(shards[numbers[name]].task)
             yield Finding(
                 object=name,
                 op=placement.ops[name].type,
@@ -189,7 +192,7 @@ def _round_robin_findings(
                 placed=name,
                 alike="out of turn",
                 message=f"variable {name} sits on {found}; the next server after {previous} on "
-                f"{shards[server_of[previous]].task} is {expected}",
+                f"{shards[numbers[previous]].task} is {expected}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
                 "turn, and pin none",
             )
@@ -222,7 +225,3 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
         fix="pass replica_device_setter a ps_strategy that picks the server with the fewest "
         "bytes, or partition large variables (tf.compat.v1.fixed_size_partitioner)",
     )
-
-
-def _figure(shard: Shard) -> Mapping[str, Any]:
-    return {"task": str(shard.task), "variables": len(shard.variables), "bytes": shard.bytes}

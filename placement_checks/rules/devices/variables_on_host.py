@@ -9,12 +9,18 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, requested_device
+from placement_checks.rules.base import (
+    Rule,
+    device_names,
+    devices_text,
+    is_on,
+    matches_any,
+    requested_device,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -67,21 +73,21 @@ class VariablesOnHost(Rule):
     local: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field, names in (("device", self._names() or ("",)), ("local", self.local)):
+        devices = device_names(self.device) or ("",)
+        for field, names in (("device", devices), ("local", self.local)):
             if not all(map(Device.parse, names)):
                 raise ConfigError(field, "names no device", "name one, such as /cpu:0")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        machine = placement.machine
-        allowed = [Device.parse(name) for name in self._names()]
+        machine, names = placement.machine, device_names(self.device)
         if (
             machine is not None
             and not machine.gpus
-            and (machine.is_local or _has_only_allowed(machine, allowed))
+            and (machine.is_local or all(is_on(device, names) for device in machine.devices))
         ):
-            no_gpu = Missing(f"the machine ({machine}) has no GPU, so every op is on a CPU")
             log_of_cpus = Need.GPUS.missing(evidence)
+            no_gpu = Missing(f"the machine ({machine}) has no GPU, so every op is on a CPU")
             return self.without(no_gpu if log_of_cpus is None else log_of_cpus)
         ops = (placement.ops[variable.name] for variable in placement.variables)
         placed = [op for op in ops if op.assigned]
@@ -92,9 +98,9 @@ class VariablesOnHost(Rule):
             if op.assigned is None or matches_any(op.name, self.allow):
                 continue
             names = self._declared_devices(placement, op.name)
-            if not _matches_any_device(names, op.assigned):
+            if not is_on(op.assigned, names):
                 names = (*names, *self._role_devices(placement, op.name))
-            if not _matches_any_device(names, op.assigned):
+            if not is_on(op.assigned, names):
                 findings.append(_misplaced(placement, op, names))
             elif not (
                 op.requested
@@ -107,11 +113,9 @@ class VariablesOnHost(Rule):
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
 
-    def _names(self) -> tuple[str, ...]:
-        return (self.device,) if isinstance(self.device, str) else tuple(self.device)
-
     def _declared_devices(self, placement: Placement, variable: str) -> tuple[str, ...]:
-        return self.local if self.local and _is_local(placement, variable) else self._names()
+        is_local = bool(self.local) and _is_local(placement, variable)
+        return self.local if is_local else device_names(self.device)
 
     def _role_devices(self, placement: Placement, variable: str) -> Iterator[str]:
         """Yield the GPUs that the strategy or the role of a variable allows besides."""
@@ -133,10 +137,6 @@ def _is_scalar(placement: Placement, name: str) -> bool:
     return any(each.name == name and each.shape == () for each in placement.variables)
 
 
-def _matches_any_device(names: Sequence[str], assigned: Device) -> bool:
-    return any(assigned.matches(Device.parse(name)) for name in names)
-
-
 def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
@@ -144,11 +144,11 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=_devices_text(names),
+        expected=devices_text(names),
         found=found,
         placed=_decided_by(op),
         alike=(op.assigned.job, op.assigned.type, tuple(names)),
-        message=f"variable {op.name} sits on {found}, not on {_devices_text(names)}"
+        message=f"variable {op.name} sits on {found}, not on {devices_text(names)}"
         f"{_request_text(placement, op)}",
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0]),
@@ -188,17 +188,13 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
         object=op.name,
         op=op.type,
         evidence="requested",
-        expected=_devices_text(names),
+        expected=devices_text(names),
         found="no device",
         alike="no device",
         message=f"variable {op.name} asks for no device; the placer chose {found} on this "
         f"machine and may choose another device on other machines",
         fix=_fix(placement, op, names[0]),
     )
-
-
-def _devices_text(names: Sequence[str]) -> str:
-    return " or ".join(str(Device.parse(name)) for name in names)
 
 
 def _is_local(placement: Placement, variable: str) -> bool:
@@ -233,11 +229,6 @@ def _consequence(placement: Placement, op: Op) -> str:
         f"every step copies it from {op.assigned.short} to {plural(others, 'other GPU')}, and it "
         "takes that GPU's memory"
     )
-
-
-def _has_only_allowed(machine: Machine, allowed: list[Device]) -> bool:
-    """Return whether all devices of a machine are allowed."""
-    return all(any(device.matches(name) for name in allowed) for device in machine.devices)
 
 
 def _no_variable_reason(placement: Placement) -> str:
