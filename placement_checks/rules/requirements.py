@@ -121,7 +121,7 @@ def _session_config(evidence: Evidence) -> Missing | None:
     if evidence.placement.step.session is not None:
         return None
     if _is_log(evidence):
-        return Missing("a log does not say how the session is configured")
+        return Missing("a log does not contain the session configuration")
     if evidence.placement.step.traced:
         return Missing(
             "the step is a tf.function, which runs without a session; "

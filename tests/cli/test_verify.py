@@ -290,7 +290,7 @@ def test_rules_and_explain(run: Run) -> None:
     explained = run("explain", "variables-on-host").out
 
     assert [line.split()[0] for line in listed] == list(RULES)
-    assert explained.startswith("Every variable sits on the device named")
+    assert explained.startswith("Every variable sits on the declared device")
     assert "variables-on-host.device = '/cpu:0'" in explained
     assert run("explain", "variables-on-hosts").err == (
         "placement-checks: rule 'variables-on-hosts' is not a known rule; "
