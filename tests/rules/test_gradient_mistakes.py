@@ -138,7 +138,7 @@ def test_a_penalty_is_a_term_of_the_loss_without_examples() -> None:
     assert sorted(found(graph, "penalty")) == ["tower_0/penalty", "tower_1/penalty"]
 
 
-def normalised(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean") -> Placement:
+def normalized(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean") -> Placement:
     """Towers that subtract a statistic of their rows from the rows."""
 
     def tower(i: int) -> Iterator[Op]:
@@ -156,17 +156,17 @@ def normalised(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean"
 def test_statistics_reduce_rows_and_are_used_by_rows(kind: str) -> None:
     moments = {"moment": (1, 4), "squeezed": (4,)}
 
-    assert found(normalised(moments, kind), "statistics") == ["tower_0/moment", "tower_1/moment"]
+    assert found(normalized(moments, kind), "statistics") == ["tower_0/moment", "tower_1/moment"]
 
 
 def test_a_mean_of_each_row_is_no_statistic() -> None:
-    graph = normalised({"moment": (None, 1), "squeezed": (None,)})
+    graph = normalized({"moment": (None, 1), "squeezed": (None,)})
 
     assert found(graph, "statistics") == []
 
 
 def test_batch_normalization_is_one_op() -> None:
-    graph = normalised({"moment": (None, 4), "squeezed": (None, 4)}, "FusedBatchNormV3")
+    graph = normalized({"moment": (None, 4), "squeezed": (None, 4)}, "FusedBatchNormV3")
 
     assert found(graph, "statistics") == ["tower_0/moment", "tower_1/moment"]
 

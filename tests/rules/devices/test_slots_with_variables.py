@@ -68,7 +68,7 @@ def average(at: str = "CPU:0", kind: str = "ReadVariableOp", **more: Any) -> Pla
 WAYS = pytest.mark.parametrize(
     ("made", "slot"),
     [(momentum, "w/Momentum"), (velocity, "velocity"), (average, "w/average")],
-    ids=["an optimiser's slot", "momentum by hand", "a moving average"],
+    ids=["an optimizer's slot", "momentum by hand", "a moving average"],
 )
 
 
@@ -193,7 +193,7 @@ def test_an_average_may_be_read_outside_towers(reader: Op) -> None:
     assert objects(graph) == ["w/average"]
 
 
-def test_slots_of_an_optimiser_are_known_without_a_train_op() -> None:
+def test_slots_of_an_optimizer_are_known_without_a_train_op() -> None:
     assert objects(momentum("GPU:0", step={"train_op": ()})) == ["w/Momentum"]
 
 
@@ -266,7 +266,7 @@ def test_not_checked_without_slots(graph: Placement, snapshot: SnapshotAssertion
     assert messages(verdict) == snapshot
 
 
-def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable(
+def test_the_scalars_of_an_optimizer_are_no_slots_of_a_larger_variable(
     snapshot: SnapshotAssertion,
 ) -> None:
     """Powers of beta may be anywhere; they are read and written on their own."""
