@@ -1,1 +1,1 @@
-"""What programs are judged by: a rule a file, known to all others by its line in the registry."""
+"""The rules: one module per rule, and a registry that lists them."""

@@ -1,8 +1,7 @@
-"""What a rule is.
+"""The base class of rules, and helpers that most rules share.
 
-Code that more than one rule tells the user to write.
-
-The source lines of findings: which of the user's lines the reader has to look at.
+`Rule.judge` checks the required evidence, calls `Rule.check` and adds source lines to findings.
+Constants such as `AVERAGE` are code that the fixes of several rules recommend.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
@@ -28,61 +28,13 @@ AVERAGE = (
     "for pairs in zip(*tower_grads)]"
 )
 REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
-# Under a strategy, in the function that each replica runs.
+# For programs with a strategy, in the function that runs in each replica.
 ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
-
-
-_MOST_OPS = 1_000  # of a finding, whose lines are compared
-
-
-def located(finding: Finding, placement: Placement) -> Finding:
-    """The finding with the line at which its ops part, and the one that decided its device."""
-    ops = finding.ops or (finding.object,)
-    frames_of = placement.details.frames
-    frames = _parted([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(finding.object)
-    if finding.at is not None and finding.at not in map(str, frames):
-        frames = frames_of(ops[0])
-    return replace(
-        finding,
-        frames=tuple(str(next(same)) for _, same in groupby(frames, key=str)),
-        device_line=None if finding.placed is None else device_line(placement, finding.placed),
-    )
-
-
-def _parted(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
-    """The lines of the first op, the outermost first, down to the one that is its own.
-
-    A line that all ops were built through, such as a call of ``main``, leads to none of them, so
-    the last line is the one at which the ops part. If they do not part, it is the innermost that
-    all of them have; if no function built all of them, the innermost of the first op. Ops without
-    a line, which a library made alone, are left out.
-    """
-    known = [stack for stack in stacks if stack]
-    if not known:
-        return ()
-    for depth, frames in enumerate(zip(*known, strict=False)):
-        if len(set(frames)) > 1:
-            functions = {(frame.file, frame.function) for frame in frames}
-            return known[0][: depth + 1] if depth or len(functions) == 1 else known[0]
-    return min(known, key=len)
-
-
-def device_line(placement: Placement, name: str) -> str | None:
-    """What decided the device that an op asks for; for one that goes with another, the other's."""
-    seen: set[str] = set()
-    while name not in seen:
-        seen.add(name)
-        if (line := placement.details.device_line(name)) is not None:
-            return str(line)
-        op = placement.ops.get(name)
-        name = next(iter(op.colocated), name) if op else name
-    return None
-
-
-_SHOWN = 4  # steps of a path at each end
+_MOST_OPS = 1_000  # ops of a finding with lines that are compared
+_PATH_ENDS = 4  # ops at each end of a long path
 
 
 @dataclass(frozen=True)
@@ -91,10 +43,11 @@ class Rule(ABC):
 
     Attributes:
         name: its name in reports and settings.
-        kind: the kind of evidence that it rests on.
-        requires: the evidence without which it is not checked.
-        explained_by: the rules whose finding on an object explains one of this rule on it.
-        by_absence: whether what is missing breaks it, so that part of a program proves nothing.
+        kind: the kind of evidence that its findings rest on.
+        requires: the evidence that it needs; without it the verdict is not-checked.
+        explained_by: rules that, if they report the same object, explain findings of this rule.
+        by_absence: whether something missing from the program can break it, so that a part of
+            the program proves nothing.
         impact: what a breach means for the program, for a rule of another distribution. The
             impact of a rule of this package is in `rules.registry`.
     """
@@ -107,25 +60,25 @@ class Rule(ABC):
     impact: ClassVar[Impact] = Impact.LAYOUT
 
     def judge(self, program: Evidence | Placement) -> Verdict:
-        """The verdict on a program: not-checked where something that it requires is missing."""
+        """Return the verdict on a program: not-checked if a required part is missing."""
         evidence = Evidence.of(program)
         for need in Need:
             if need in self.requires and (missing := need.missing(evidence)) is not None:
                 return self.without(missing)
         verdict = self.check(evidence)
         findings = [
-            finding if finding.frames or finding.known else located(finding, evidence.placement)
+            finding if finding.frames or finding.known else locate(finding, evidence.placement)
             for finding in verdict.findings
         ]
         return replace(verdict, findings=findings) if findings else verdict
 
     @abstractmethod
     def check(self, evidence: Evidence) -> Verdict:
-        """Judge a program that has all that the rule requires."""
+        """Judge a program that has everything that the rule requires."""
 
     @classmethod
     def explanation(cls) -> str:
-        """The docstring, and each parameter with its default."""
+        """Return the docstring, and each parameter with its default."""
         lines = [inspect.cleandoc(cls.__doc__ or "")]
         parameters = [
             f"  {cls.name}.{parameter.name} = {parameter.default!r}" for parameter in fields(cls)
@@ -135,44 +88,111 @@ class Rule(ABC):
         return "\n".join(lines)
 
     def verdict(self, findings: Sequence[Finding], note: str | None = None) -> Verdict:
-        """Broken if there is a finding, else kept."""
+        """Return a broken verdict if there are findings, else a kept one."""
         state: State = "broken" if findings else "kept"
         return Verdict(self.name, state, self.kind, None, findings, note)
 
     def without(self, missing: Missing) -> Verdict:
-        """The verdict where something is missing that the rule needs."""
+        """Return a not-checked verdict for a part of the evidence that is missing."""
         return self.not_checked(str(missing), one_tower=isinstance(missing, NotApplicable))
 
     def not_checked(
         self, reason: str, note: str | None = None, *, one_tower: bool = False
     ) -> Verdict:
+        """Return a not-checked verdict with its reason."""
         return Verdict(self.name, "not-checked", None, reason, note=note, one_tower=one_tower)
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a field lists a name, itself or by a pattern such as tower_*/bn/*."""
+    """Return whether a name is listed, itself or by a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
-    """Whether a field lists an op, by its type, its name or a pattern of names."""
+    """Return whether an op is listed, by its type, its name or a pattern of names."""
     return op.type in allow or matches_any(op.name, allow)
 
 
-def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
-    """The path of a finding: every op with its type and source line; of a long one both ends."""
-    flow = analyse(placement).flow
-    shown = [
-        " ".join(
-            filter(None, (f"{flow.names[op]} ({flow.types[op]})", placement.where(flow.names[op])))
-        )
-        for op in (ops if len(ops) <= 2 * _SHOWN else (*ops[:_SHOWN], *ops[-_SHOWN:]))
-    ]
-    if len(ops) > 2 * _SHOWN:
-        shown.insert(_SHOWN, f"… {len(ops) - 2 * _SHOWN} more")
-    return tuple(shown)
+def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
+    """Return the devices that a field names, as one name or several."""
+    return (declared,) if isinstance(declared, str) else tuple(declared)
+
+
+def devices_text(names: Iterable[str]) -> str:
+    """Return ``/device:CPU:0 or /job:ps`` for the names of devices."""
+    return " or ".join(str(Device.parse(name)) for name in names)
+
+
+def is_on(device: Device, names: Iterable[str]) -> bool:
+    """Return whether a device matches a name, such as /cpu:0, or one of several."""
+    return any(device.matches(Device.parse(name)) for name in names)
 
 
 def requested_device(op: Op) -> str:
-    """The device that an op requests, as text."""
+    """Return the device that an op requests, as text."""
     return op.requested.short if op.requested else "no device"
+
+
+def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
+    """Return a line for each op of a path: its name, type and source line.
+
+    The middle of a long path is left out.
+    """
+    flow = analyse(placement).flow
+    hidden = len(ops) - 2 * _PATH_ENDS
+    lines = []
+    for op in ops if hidden <= 0 else (*ops[:_PATH_ENDS], *ops[-_PATH_ENDS:]):
+        where = placement.where(flow.names[op])
+        lines.append(f"{flow.names[op]} ({flow.types[op]})" + (f" {where}" if where else ""))
+    if hidden > 0:
+        lines.insert(_PATH_ENDS, f"… {hidden} more")
+    return tuple(lines)
+
+
+def locate(finding: Finding, placement: Placement) -> Finding:
+    """Return the finding with its source lines and the line that decided its device."""
+    ops = finding.ops or (finding.object,)
+    frames_of = placement.details.frames
+    frames = _distinguishing_frames([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(
+        finding.object
+    )
+    if finding.at is not None and finding.at not in map(str, frames):
+        frames = frames_of(ops[0])
+    return replace(
+        finding,
+        frames=tuple(str(next(same)) for _, same in groupby(frames, key=str)),
+        device_line=None if finding.placed is None else device_line(placement, finding.placed),
+    )
+
+
+def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
+    """Return the first op's frames, outermost first, down to the first that other ops lack.
+
+    All ops share the outer frames, such as a call of ``main``, so these do not identify any op.
+    If the stacks never differ, the result is the shortest one. If no function built all of the
+    ops, it is the whole stack of the first op. Ops without frames, which a library created alone,
+    are ignored.
+    """
+    known = [stack for stack in stacks if stack]
+    if not known:
+        return ()
+    for depth, frames in enumerate(zip(*known, strict=False)):
+        if len(set(frames)) > 1:
+            functions = {(frame.file, frame.function) for frame in frames}
+            return known[0][: depth + 1] if depth or len(functions) == 1 else known[0]
+    return min(known, key=len)
+
+
+def device_line(placement: Placement, name: str) -> str | None:
+    """Return the line that decided which device an op requests; None if it is unknown.
+
+    For a colocated op without such a line, the result is the line of the op that it follows.
+    """
+    seen: set[str] = set()
+    while name not in seen:
+        seen.add(name)
+        if (line := placement.details.device_line(name)) is not None:
+            return str(line)
+        op = placement.ops.get(name)
+        name = next(iter(op.colocated), name) if op else name
+    return None

@@ -1,11 +1,9 @@
-"""Findings on sums over replicas that some replicas never join.
+"""Findings of replicas-in-sync on collectives, the ops that sum or gather over replicas.
 
-Findings on sums over replicas in a branch, where nothing gives them a key.
-
-In a function a key is a placeholder, which a call of the function feeds; a call in a branch of
-another function does not (cross_device_utils.py, ``_next_instance_key``).
-
-The collectives of a step: which run together, and which wait for others that never come.
+`unmet_sums` finds collectives that some replicas never join. `sums_without_key` finds collectives
+without an instance key: in a function the key is a placeholder, which a call of the function
+feeds, but a call in a branch of another function does not (TensorFlow's cross_device_utils.py,
+``_next_instance_key``).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.replicas import replicas
-from placement_checks.core.devices import Device
 from placement_checks.core.keras_parts import FIT
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.core.placement import Placement, Tensor, producer_of
@@ -26,84 +23,82 @@ from placement_checks.rules.base import matches_any, requested_device
 from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.util.text import join_and, plural
 
-_KEYED = frozenset({COLLECTIVE_REDUCE, COLLECTIVE_GATHER})
-_ENDS = "it ends as it begins: InvalidArgumentError, You must feed a value for placeholder tensor"
+_COLLECTIVES = frozenset({COLLECTIVE_REDUCE, COLLECTIVE_GATHER})
+_BY_HIERARCHY = "tf.distribute.{}(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())"
+_NO_KEY_CONSEQUENCE = (
+    "the first step fails with InvalidArgumentError: You must feed a value for placeholder tensor"
+)
 
 
 def sums_without_key(
     placement: Placement, strategy: Strategy, allow: Sequence[str]
 ) -> Iterator[Finding]:
-    """That sums over replicas cannot run, in the first call of the step or in any.
+    """Yield a finding if sums over replicas cannot run, in the first call of the step or in any.
 
     Args:
-        placement: of the step.
-        strategy: what it adds up for.
-        allow: names, or patterns of them, of which nothing is said.
+        placement: the program.
+        strategy: the program's strategy.
+        allow: names, or patterns of names, that are not reported.
     """
-    made = [
+    created = [
         name
         for name in strategy.made_in_step
         if not strategy.is_later_copy(name) and not matches_any(name, allow)
     ]
-    if made and any(analyse(placement).flow.having(_KEYED.__contains__)):
-        yield _in_first_call(placement, strategy, made)
+    if created and any(analyse(placement).flow.having(_COLLECTIVES.__contains__)):
+        yield _in_first_call(placement, strategy, created)
         return
     sums = [name for name in replicas(placement).sums_without_key if not matches_any(name, allow)]
     if sums:
         yield _in_loop(placement, strategy, sums)
 
 
-def _in_first_call(placement: Placement, strategy: Strategy, made: Sequence[str]) -> Finding:
-    """TensorFlow makes the variables in one branch, and takes the step without in the other."""
+def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[str]) -> Finding:
+    """Report variables that the step creates.
+
+    TensorFlow creates them in one branch, and runs the step in the other branch.
+    """
+    by_hierarchy = (
+        "" if strategy.is_of_workers else f", or use {_BY_HIERARCHY.format(strategy.name)}"
+    )
     return keras_limit_finding(
         placement,
-        made,
-        "the first step makes variables, and TensorFlow takes it in a branch, where it gives the "
-        f"sums over replicas no key: {shorten(made)}",
-        _ENDS,
-        "make them before, under the scope: layers with model.build(...), slots with "
-        f"optimizer.build(model.trainable_variables){_other_sums(strategy)}",
-        expected="variables that are there before the first step",
-        found="variables that the first step makes",
+        created,
+        "the first step creates variables, so TensorFlow runs it in a branch, where the sums over "
+        f"replicas have no instance key: {shorten(created)}",
+        _NO_KEY_CONSEQUENCE,
+        "create them under the scope before the first step: layers with model.build(...), slots "
+        f"with optimizer.build(model.trainable_variables){by_hierarchy}",
+        expected="variables that exist before the first step",
+        found="variables that the first step creates",
         library="TensorFlow",
     )
 
 
 def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> Finding:
     in_fit = FIT in placement.details.parts_of_keras(sums[0])
-    takes = f"fit of {KERAS} takes" if in_fit else "the program takes"
-    other = ", or steps_per_execution=1" if in_fit else ""
+    caller = f"fit of {KERAS}" if in_fit else "the program"
+    single_steps = ", or steps_per_execution=1" if in_fit else ""
     return keras_limit_finding(
         placement,
         sums,
-        f"{takes} several steps in a call, and TensorFlow gives the sums over replicas in them no "
+        f"{caller} runs several steps in one call, where the sums over replicas have no instance "
         f"key: {shorten(sums)}",
-        _ENDS,
-        f"{_BY_HIERARCHY.format(strategy.name)}{other}",
-        expected="sums that run",
-        found="sums whose key is a placeholder that nothing feeds",
+        _NO_KEY_CONSEQUENCE,
+        f"use {_BY_HIERARCHY.format(strategy.name)}{single_steps}",
+        expected="sums with an instance key",
+        found="sums with a key placeholder that is never fed",
         library=KERAS if in_fit else "TensorFlow",
     )
 
 
-_BY_HIERARCHY = "tf.distribute.{}(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())"
-
-
-def _other_sums(strategy: Strategy) -> str:
-    """Sums without keys, as an alternative, where a strategy lets its user choose them."""
-    return "" if strategy.is_of_workers else f", or {_BY_HIERARCHY.format(strategy.name)}"
-
-
-_KEYED_TYPES = {COLLECTIVE_REDUCE, COLLECTIVE_GATHER}  # the next inputs are the size and two keys
-
-
 class CollectiveGroup(NamedTuple):
-    """Collectives that wait for each other.
+    """Collectives that wait for each other, as they have the same keys.
 
     Attributes:
-        size: how many there must be.
+        size: the number of members that the group needs to run.
         members: the ops, in the order of building.
-        values: what each of them brings.
+        values: the input of each member; None if it is unknown.
     """
 
     size: int
@@ -112,97 +107,96 @@ class CollectiveGroup(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all have come, and bring values of one shape."""
+        """Whether there are enough members, with inputs of one shape."""
         return len(self.members) == self.size and len(set(self.values)) == 1
 
 
 def collective_groups(placement: Placement) -> Sequence[CollectiveGroup]:
-    """The collectives of a graph whose sizes and keys are known, those that meet together."""
+    """Return the groups of the collectives that have a known size and known keys."""
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for op in placement.ops.values():
-        if op.type in _KEYED_TYPES:
+        if op.type in _COLLECTIVES:
+            # The inputs after the value are the group size, the group key and the instance key.
             keys = [placement.details.value(producer_of(source)) for source in op.inputs[1:4]]
             if None not in keys:
                 groups[op.type, *((key or ())[-1] for key in keys)].append(op.name)
     return [
-        CollectiveGroup(size, members, [_given(placement, name) for name in members])
+        CollectiveGroup(size, members, [_input_tensor(placement, name) for name in members])
         for (_, size, *_), members in groups.items()
     ]
 
 
-def _given(placement: Placement, collective: str) -> Tensor | None:
-    """What a collective is given; None where that is not known."""
+def _input_tensor(placement: Placement, collective: str) -> Tensor | None:
+    """Return the input of a collective; None if it is unknown."""
     producer, _, index = placement.ops[collective].inputs[0].partition(":")
     outputs = placement.details.outputs(producer)
     return outputs[int(index or 0)] if outputs else None
 
 
 def unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
-    """A finding for each sum that waits for replicas which do not come, or brings other shapes.
+    """Yield findings on collectives that replicas do not join, or join with different shapes.
 
-    Nothing is told of a worker alone, whose sums the others join.
+    There are none for a single worker of a cluster, as the other workers join its collectives.
     """
     if not strategy.is_whole:
         return
-    for meeting in collective_groups(placement):
-        if len(meeting.members) < meeting.size:
-            yield _waiting(placement, strategy, meeting)
-        elif not meeting.is_complete:
-            yield _unequal(placement, meeting)
+    for group in collective_groups(placement):
+        if len(group.members) < group.size:
+            yield _incomplete(placement, strategy, group)
+        elif not group.is_complete:
+            yield _unequal(placement, group)
 
 
-def _waiting(placement: Placement, strategy: Strategy, meeting: CollectiveGroup) -> Finding:
-    name, *_ = meeting.members
-    devices = [placement.ops[member].requested for member in meeting.members]
-    others = [device for device in strategy.replicas if not _among(device, devices)]
-    come = join_and(dict.fromkeys(device.short for device in devices))
-    left = join_and(device.short for device in others)
+def _incomplete(placement: Placement, strategy: Strategy, group: CollectiveGroup) -> Finding:
+    name, *_ = group.members
+    devices = [placement.ops[member].requested for member in group.members]
+    absent = [
+        replica.short
+        for replica in strategy.replicas
+        if not any(replica.matches(device) for device in devices)
+    ]
+    joining = join_and(dict.fromkeys(device.short for device in devices))
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="requested",
-        expected=plural(meeting.size, "replica"),
-        found=str(len(meeting.members)),
-        ops=tuple(meeting.members),
-        message=f"{_what(placement, name)} {name} waits for {plural(meeting.size, 'replica')}, "
-        f"and only {come} {'joins' if len(meeting.members) == 1 else 'join'} it"
-        + (f", not {left}" if left else ""),
+        expected=plural(group.size, "replica"),
+        found=str(len(group.members)),
+        ops=tuple(group.members),
+        message=f"{_noun(placement, name)} {name} waits for {plural(group.size, 'replica')}, "
+        f"but only {joining} {'joins' if len(group.members) == 1 else 'join'} it"
+        + (f", not {join_and(absent)}" if absent else ""),
         consequence="the step never ends",
-        fix="let every worker take the same step; what only the chief does, it does with the "
-        "result",
+        fix="run the same step in every worker; let only the chief process the result of the step",
         alike=("waits", tuple(devices)),
     )
 
 
-def _unequal(placement: Placement, meeting: CollectiveGroup) -> Finding:
-    name, *_ = meeting.members
-    brought = [
-        f"{_told(value)} from {requested_device(placement.ops[member])}"
-        for member, value in zip(meeting.members, meeting.values, strict=True)
-    ]
+def _unequal(placement: Placement, group: CollectiveGroup) -> Finding:
+    name, *_ = group.members
+    inputs = join_and(
+        f"{_shape_text(value)} from {requested_device(placement.ops[member])}"
+        for member, value in zip(group.members, group.values, strict=True)
+    )
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="requested",
         expected="one shape",
-        found=join_and(brought),
-        ops=tuple(meeting.members),
-        message=f"{_what(placement, name)} {name} is given {join_and(brought)}",
+        found=inputs,
+        ops=tuple(group.members),
+        message=f"{_noun(placement, name)} {name} gets {inputs}",
         consequence="the step fails, or never ends",
         fix="build the same model in every worker",
         alike="other shapes",
     )
 
 
-def _among(replica: Device, devices: list[Device]) -> bool:
-    return any(replica.matches(device) for device in devices)
+def _noun(placement: Placement, name: str) -> str:
+    return "the sum" if placement.ops[name].type == COLLECTIVE_REDUCE else "the gather"
 
 
-def _what(placement: Placement, name: str) -> str:
-    return "the sum" if placement.ops[name].type == COLLECTIVE_REDUCE else "the gathering"
-
-
-def _told(value: Tensor | None) -> str:
+def _shape_text(value: Tensor | None) -> str:
     if value is None or value.shape is None:
         return "values of unknown shape"
     shape = ", ".join("?" if size is None else str(size) for size in value.shape)

@@ -1,8 +1,8 @@
-"""Where in a program a mistake is that its numbers show.
+"""Find the ops that cause wrong gradients.
 
-Ops between the inputs and the towers that cut or move rows.
-
-Ops of the towers' models that are likely wrong, by what the numbers say.
+`numerics` diagnoses from numbers which mistake explains a difference of gradients.
+`locate_mistake` finds the ops of the program that make this mistake. The other public functions
+find ops by their purpose, such as reordering rows or dividing the loss.
 """
 
 from __future__ import annotations
@@ -40,22 +40,278 @@ from placement_checks.rules.source_lines import frames_up_to, joining_ops
 if TYPE_CHECKING:
     from placement_checks.numerics.row_weights import Diagnosis, Mistake
 
-
 _MOVES = REORDERS | GATHERS
 _PASSES_ROWS = _MOVES | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
 _PACKS = RESHAPES | IDENTITIES | {CAST, STACK}
+_PASSES_LOSS = ADDS | SCALES | IDENTITIES | {CAST}  # ops that combine the parts of a loss
+
+
+class MistakeLocation(NamedTuple):
+    """The ops that are wrong, and the source lines that lead to them.
+
+    Attributes:
+        ops: the names of the ops; empty if they are unknown.
+        frames: the source lines to show, if these are not all lines that built the ops.
+        path: further evidence, one line each.
+    """
+
+    ops: Sequence[str] = ()
+    frames: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+
+
+def locate_mistake(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
+    """Return the ops that make the gradient of a variable wrong.
+
+    The result is empty if the ops are unknown, or if none of them has a source line, as in a
+    library function that averages gradients.
+    """
+    find = _FINDERS.get(diagnosis.mistake)
+    location = find(placement, variable, diagnosis) if find else MistakeLocation()
+    return location if any(map(placement.details.frames, location.ops)) else MistakeLocation()
+
+
+def _location(placement: Placement, ops: Iterable[int]) -> MistakeLocation:
+    names = analyse(placement).flow.names
+    return MistakeLocation([names[op] for op in ops])
+
+
+def _joining_ops(placement: Placement, variable: str) -> list[int]:
+    """Return the ops that combine the towers' gradients of a variable."""
+    updates = gradient_flow(placement).trained.get(variable, ())
+    return list(joining_ops(placement, updates))
+
+
+def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
+    """Return the ops that add up gradients; for a strategy, the losses, which its sum enlarges."""
+    flow = analyse(placement).flow
+    losses = [producer_of(name) for name in placement.step.objectives]
+    if placement.strategy is not None and any(map(placement.details.frames, losses)):
+        return MistakeLocation([name for name in losses if name in flow.number])
+    return _location(placement, _joining_ops(placement, variable))
+
+
+def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
+    """Return the division of the loss, or else the ops that combine gradients.
+
+    A division of gradients is part of any mean, so it is no mistake.
+    """
+    ratio = diagnosis.ratio or 0.0
+    ops = loss_scalings(placement, ratio) or _joining_ops(placement, variable)
+    return _location(placement, ops)
+
+
+def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
+    """Return the call that combines the gradients, with the constants that weight them."""
+    for op in _joining_ops(placement, variable):
+        for gradient in gradient_flow(placement).gradient_inputs(op):
+            location = _calling_line(placement, op, gradient)
+            return location._replace(path=tuple(_weights(placement, op)))
+    return MistakeLocation()
+
+
+def _weights(placement: Placement, op: int) -> Iterator[str]:
+    """Yield a line for each constant that multiplies a gradient before an op combines them."""
+    analysis = analyse(placement)
+    backward, types = analysis.backward.ops, analysis.flow.types
+    for gradient in gradient_flow(placement).gradient_inputs(op):
+        for scale in sorted(analysis.flow.reachable([gradient], until=backward.__getitem__)):
+            if types[scale] in SCALES and not backward[scale]:
+                line = path_lines(placement, [scale])[0]
+                yield from (f"{factor:g} x in {line}" for factor in _factors(placement, scale))
+
+
+def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
+    """Return the call that changes a tower's gradient before the gradients are combined."""
+    backward = analyse(placement).backward.ops
+    for op in _joining_ops(placement, variable):
+        for gradient in gradient_flow(placement).gradient_inputs(op):
+            if not backward[gradient]:
+                return _calling_line(placement, gradient, gradient)
+    return MistakeLocation()
+
+
+def _calling_line(placement: Placement, op: int, gradient: int) -> MistakeLocation:
+    """Return an op, with its lines down to the function that computes the gradient it uses."""
+    analysis = analyse(placement)
+    names, backward = analysis.flow.names, analysis.backward.ops
+    behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
+    computed = next((names[op] for op in behind if backward[op]), names[gradient])
+    return MistakeLocation([names[op]], frames_up_to(placement, names[op], computed))
+
+
+def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
+    """Return the divisions of the losses, or else the call that combines the gradients."""
+    location = _location(placement, placement.cached(count_divisions))
+    return location if location.ops else _find_weights(placement, variable, diagnosis)
+
+
+def _finder(
+    find: Callable[[Placement], Sequence[int]],
+) -> Callable[[Placement, str, Diagnosis], MistakeLocation]:
+    """Return a finder for a mistake that does not depend on the variable."""
+    return lambda placement, *_: _location(placement, placement.cached(find))
+
+
+def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
+    """Return the ops that multiply the losses by a number, or divide them by its inverse."""
+    analysis = analyse(placement)
+    flow = analysis.flow
+    names = placement.step.objectives or placement.step.losses
+    losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
+    behind = flow.reachable(losses, until=lambda op: flow.types[op] not in _PASSES_LOSS)
+    return sorted(
+        op
+        for op in behind
+        if flow.types[op] in SCALES
+        and any(math.isclose(factor, ratio, rel_tol=1e-3) for factor in _factors(placement, op))
+    )
+
+
+def _factors(placement: Placement, op: int) -> Iterator[float]:
+    """Yield the constants that an op multiplies by."""
+    flow = analyse(placement).flow
+    for number, source in enumerate(flow.inputs[op]):
+        value = placement.details.value(flow.names[source]) if flow.types[source] == CONST else ()
+        if not value or len(value) != 3 or not isinstance(value[2], int | float):
+            continue
+        if flow.types[op] not in DIVISIONS:
+            yield value[2]
+        elif number == 1 and value[2]:
+            yield 1 / value[2]
+
+
+def count_divisions(placement: Placement) -> Sequence[int]:
+    """Return the divisions of towers' losses by a number computed from the tower's examples.
+
+    A number of rows is not such a number: it is part of the shape of the examples.
+    """
+    analysis = analyse(placement)
+    flow = analysis.flow
+    return [
+        op
+        for op in sorted(
+            flow.reachable(
+                _tower_losses(analysis),
+                until=lambda op: flow.types[op] not in _PASSES_LOSS | {SUM},
+            )
+        )
+        if flow.types[op] in DIVISIONS
+        and analysis.tower_of[op] >= 0
+        and _is_count(analysis, flow.inputs[op][1])
+    ]
+
+
+def _tower_losses(analysis: TowerAnalysis) -> list[int]:
+    return [loss for losses in analysis.losses.by_tower for loss in losses]
+
+
+def _is_count(analysis: TowerAnalysis, op: int) -> bool:
+    """Return whether an op yields a scalar computed from values of examples."""
+    flow = analysis.flow
+    outputs = analysis.placement.details.outputs(flow.names[op])
+    if not outputs or outputs[0].shape != () or not analysis.examples[op]:
+        return False
+    behind = flow.reachable([op], until=lambda op: flow.types[op] in SHAPE_ONLY)
+    return any(
+        analysis.examples[source] and (flow.types[source] in EXAMPLE_SOURCES) for source in behind
+    )
+
+
+def penalties(placement: Placement) -> Sequence[int]:
+    """Return the terms of towers' losses that depend on no example, such as weight penalties."""
+    analysis = analyse(placement)
+    flow = analysis.flow
+    sums = sorted(
+        flow.reachable(
+            _tower_losses(analysis), until=lambda op: flow.types[op] not in _PASSES_LOSS
+        )
+    )
+    return [
+        term
+        for op in sums
+        if flow.types[op] in ADDS and analysis.examples[op]
+        for term in flow.inputs[op]
+        if not analysis.examples[term] and flow.types[term] != CONST
+    ]
+
+
+def batch_statistics(placement: Placement) -> Sequence[int]:
+    """Return the ops of towers that reduce over rows, if the model uses their results."""
+    analysis = analyse(placement)
+    forward = [
+        op
+        for op in analysis.flow.having((BATCH_NORMS | {MEAN, SUM}).__contains__)
+        if analysis.tower_of[op] >= 0 and analysis.examples[op] and not analysis.backward.ops[op]
+    ]
+    norms = [op for op in forward if analysis.flow.types[op] in BATCH_NORMS]
+    return norms or [op for op in forward if _reduces_rows(analysis, op)]
+
+
+def _reduces_rows(analysis: TowerAnalysis, op: int) -> bool:
+    """Return whether an op reduces over rows, and its result is used to compute rows."""
+    rows = _row_dimension(analysis, analysis.flow.inputs[op][0])
+    if not rows or _row_dimension(analysis, op) == rows:
+        return False
+    todo = [op]
+    seen = {op}
+    for here in todo:
+        for consumer in analysis.flow.consumers[here]:
+            if consumer in seen or analysis.backward.ops[consumer]:
+                continue
+            if _row_dimension(analysis, consumer) == rows:
+                return True
+            seen.add(consumer)
+            todo.append(consumer)
+    return False
+
+
+def _row_dimension(analysis: TowerAnalysis, op: int) -> tuple[int | None, ...]:
+    """Return the first dimension of an op's output; empty if it is a scalar."""
+    outputs = analysis.placement.details.outputs(analysis.flow.names[op])
+    return tuple(outputs[0].shape or ())[:1] if outputs else ()
+
+
+def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[int]:
+    """Return the ops that keep towers from training a variable.
+
+    That is a mask: a factor that depends on no example. Without one it is the towers' reads of the
+    variable.
+    """
+    analysis = analyse(placement)
+    reads = [
+        op
+        for op in analysis.reads_by_gpu.readers.get(variable, ())
+        if analysis.tower_of[op] in towers and not analysis.backward.ops[op]
+    ]
+    masks = [mask for op in reads for mask in _mask_factors(analysis, op)]
+    return masks[:1] or reads
+
+
+def _mask_factors(analysis: TowerAnalysis, op: int) -> Iterator[int]:
+    """Yield the factors of a product that depend on no variable and no example."""
+    flow = analysis.flow
+    if flow.types[op] not in SCALES:
+        return
+    for factor in flow.inputs[op]:
+        behind = flow.reachable([factor])
+        if not analysis.examples[factor] and all(flow.state_holder(op) is None for op in behind):
+            yield factor
 
 
 def moved_inputs(placement: Placement) -> Sequence[int]:
-    """The ops that put rows of inputs in another order; where there are none, those that cut."""
-    moved = [*_on_rows(placement, _MOVES)]
-    return moved or [*_on_rows(placement, CUTS.keys())]
+    """Return the ops that reorder rows of inputs; without any, the ops that slice them."""
+    moved = [*_ops_on_rows(placement, _MOVES)]
+    return moved or [*_ops_on_rows(placement, CUTS.keys())]
 
 
-def ends_of_parts(placement: Placement) -> Sequence[int]:
-    """What says where the part of the last tower ends; where that is constant, what cuts it."""
+def slice_ends(placement: Placement) -> Sequence[int]:
+    """Return the op that computes where the last tower's rows end.
+
+    If that is a constant, the result is the op that slices the rows.
+    """
     flow = analyse(placement).flow
-    cuts = [*_on_rows(placement, CUTS.keys())]
+    cuts = [*_ops_on_rows(placement, CUTS.keys())]
     if not cuts:
         return ()
     last = max(cuts)
@@ -73,305 +329,55 @@ def ends_of_parts(placement: Placement) -> Sequence[int]:
     return computed[:1] or [last]
 
 
-def _on_rows(placement: Placement, kinds: Collection[str]) -> Iterator[int]:
-    """The first ops of some types between the inputs of the step and what is computed with them.
+def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
+    """Yield the first ops of some types between the inputs of the step and the model.
 
-    Of cuts, what comes after the first may be the model's, which takes some of the features.
+    Only the first slice on the way counts: later ones may be part of the model, such as a
+    selection of features.
     """
     analysis = analyse(placement)
     flow = analysis.flow
-    todo = _inputs(analysis)
+    todo = _input_ops(analysis)
     seen = set(todo)
     for here in todo:
-        for taker in flow.consumers[here]:
-            kind = flow.types[taker]
-            if taker in seen or analysis.backward.ops[taker] or not analysis.updates.steps[taker]:
+        for consumer in flow.consumers[here]:
+            kind = flow.types[consumer]
+            if (
+                consumer in seen
+                or analysis.backward.ops[consumer]
+                or not analysis.updates.steps[consumer]
+            ):
                 continue
-            if kind not in _PASSES_ROWS or flow.inputs[taker][CUTS.get(kind, 0)] != here:
-                continue  # an index, as of an embedding, is no part of the rows
-            seen.add(taker)
-            if kind in kinds:
-                yield taker
+            if kind not in _PASSES_ROWS or flow.inputs[consumer][CUTS.get(kind, 0)] != here:
+                continue  # an index, such as into an embedding, contains no rows
+            seen.add(consumer)
+            if kind in types:
+                yield consumer
             else:
-                todo.append(taker)
+                todo.append(consumer)
 
 
-def _inputs(analysis: TowerAnalysis) -> list[int]:
-    """The placeholders that the program lists, or else all that examples come from."""
+def _input_ops(analysis: TowerAnalysis) -> list[int]:
+    """Return the placeholders that the program lists, or else all sources of examples."""
     listed = [producer_of(name) for names in analysis.placement.step.inputs for name in names]
     if listed:
         return [analysis.flow.number[name] for name in listed]
     return analysis.flow.having(EXAMPLE_SOURCES.__contains__)
 
 
-# What a loss is made up with of its parts.
-PASSES_LOSS = ADDS | SCALES | IDENTITIES | {CAST}
-
-
-def penalties(placement: Placement) -> Sequence[int]:
-    """What is added to the losses of towers and depends on no example, as a weight penalty."""
-    analysis = analyse(placement)
-    flow = analysis.flow
-    losses = [loss for of_tower in analysis.losses.by_tower for loss in of_tower]
-    sums = sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in PASSES_LOSS))
-    return [
-        term
-        for op in sums
-        if flow.types[op] in ADDS and analysis.examples[op]
-        for term in flow.inputs[op]
-        if not analysis.examples[term] and flow.types[term] != CONST
-    ]
-
-
-def own_counts(placement: Placement) -> Sequence[int]:
-    """The divisions of towers' losses by a number that is computed from the tower's examples.
-
-    A number of rows, which is the shape of examples, is none.
-    """
-    analysis = analyse(placement)
-    flow = analysis.flow
-    losses = [loss for of_tower in analysis.losses.by_tower for loss in of_tower]
-    return [
-        op
-        for op in sorted(
-            flow.reachable(losses, until=lambda op: flow.types[op] not in PASSES_LOSS | {SUM})
-        )
-        if flow.types[op] in DIVISIONS
-        and analysis.tower_of[op] >= 0
-        and _is_count(analysis, flow.inputs[op][1])
-    ]
-
-
-def _is_count(analysis: TowerAnalysis, op: int) -> bool:
-    flow = analysis.flow
-    outputs = analysis.placement.details.outputs(flow.names[op])
-    if not outputs or outputs[0].shape != () or not analysis.examples[op]:
-        return False
-    behind = flow.reachable([op], until=lambda op: flow.types[op] in SHAPE_ONLY)
-    return any(
-        analysis.examples[source] and (flow.types[source] in EXAMPLE_SOURCES) for source in behind
-    )
-
-
-def batch_statistics(placement: Placement) -> Sequence[int]:
-    """The ops of towers that reduce the rows to what the model computes further with."""
-    analysis = analyse(placement)
-    forward = [
-        op
-        for op in analysis.flow.having((BATCH_NORMS | {MEAN, SUM}).__contains__)
-        if analysis.tower_of[op] >= 0 and analysis.examples[op] and not analysis.backward.ops[op]
-    ]
-    norms = [op for op in forward if analysis.flow.types[op] in BATCH_NORMS]
-    return norms or [op for op in forward if _is_of_rows(analysis, op)]
-
-
-def _is_of_rows(analysis: TowerAnalysis, op: int) -> bool:
-    """Whether an op reduces over rows, and rows are computed with its value."""
-    rows = _rows(analysis, analysis.flow.inputs[op][0])
-    if not rows or _rows(analysis, op) == rows:
-        return False
-    todo = [op]
-    seen = {op}
-    for here in todo:
-        for taker in analysis.flow.consumers[here]:
-            if taker in seen or analysis.backward.ops[taker]:
-                continue
-            if _rows(analysis, taker) == rows:
-                return True
-            seen.add(taker)
-            todo.append(taker)
-    return False
-
-
-def _rows(analysis: TowerAnalysis, op: int) -> tuple[int | None, ...]:
-    """The first dimension of what an op yields; empty where there is none."""
-    outputs = analysis.placement.details.outputs(analysis.flow.names[op])
-    return tuple(outputs[0].shape or ())[:1] if outputs else ()
-
-
-def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[int]:
-    """What keeps towers from training a variable: a factor without examples, or else the reads."""
-    analysis = analyse(placement)
-    reads = [
-        op
-        for op in analysis.reads_by_gpu.readers.get(variable, ())
-        if analysis.tower_of[op] in towers and not analysis.backward.ops[op]
-    ]
-    masks = [mask for op in reads for mask in _masks(analysis, op)]
-    return masks[:1] or reads
-
-
-def _masks(analysis: TowerAnalysis, op: int) -> Iterator[int]:
-    """The factors of a product that no variable and no example is part of."""
-    flow = analysis.flow
-    if flow.types[op] not in SCALES:
-        return
-    for factor in flow.inputs[op]:
-        behind = flow.reachable([factor])
-        if not analysis.examples[factor] and all(flow.state_holder(op) is None for op in behind):
-            yield factor
-
-
-class Place(NamedTuple):
-    """The ops that are wrong, and the lines that lead to them.
-
-    Attributes:
-        ops: the ops; empty where they are not known.
-        frames: the user's lines, where they are not all that built the ops.
-        path: what else shows it, one line each.
-    """
-
-    ops: Sequence[str] = ()
-    frames: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-
-
-def place_of(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place:
-    """Where a gradient becomes what it should not be; without ops where that is not known.
-
-    Nor where no line of the user's is, as of a library's function that averages.
-    """
-    find = _FINDERS.get(diagnosis.mistake)
-    place = find(placement, variable, diagnosis) if find else Place()
-    return place if any(map(placement.details.frames, place.ops)) else Place()
-
-
-def scalings(placement: Placement, ratio: float) -> Sequence[int]:
-    """The ops that multiply the losses by a number, or divide them by one over it."""
-    analysis = analyse(placement)
-    flow = analysis.flow
-    names = placement.step.objectives or placement.step.losses
-    losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
-    behind = flow.reachable(losses, until=lambda op: flow.types[op] not in PASSES_LOSS)
-    return sorted(
-        op
-        for op in behind
-        if flow.types[op] in SCALES
-        and any(math.isclose(factor, ratio, rel_tol=1e-3) for factor in _factors(placement, op))
-    )
-
-
-def _factors(placement: Placement, op: int) -> Iterator[float]:
-    """The constants that an op multiplies by."""
-    flow = analyse(placement).flow
-    for number, source in enumerate(flow.inputs[op]):
-        value = placement.details.value(flow.names[source]) if flow.types[source] == CONST else ()
-        if not value or len(value) != 3 or not isinstance(value[2], int | float):
-            continue
-        if flow.types[op] not in DIVISIONS:
-            yield value[2]
-        elif number == 1 and value[2]:
-            yield 1 / value[2]
-
-
-def _of(placement: Placement, ops: Iterable[int]) -> Place:
-    names = analyse(placement).flow.names
-    return Place([names[op] for op in ops])
-
-
-def _joined(placement: Placement, variable: str) -> list[int]:
-    """The ops that bring together what the towers have for a variable."""
-    updates = gradient_flow(placement).trained.get(variable, ())
-    return list(joining_ops(placement, updates))
-
-
-def _sum(placement: Placement, variable: str, _: Diagnosis) -> Place:
-    """What adds up; where a strategy does, the losses, which its sum makes too large."""
-    flow = analyse(placement).flow
-    losses = [producer_of(name) for name in placement.step.objectives]
-    if placement.strategy is not None and any(map(placement.details.frames, losses)):
-        return Place([name for name in losses if name in flow.number])
-    return _of(placement, _joined(placement, variable))
-
-
-def _divided(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place:
-    """The division of the loss: that of the gradients is part of any mean."""
-    return _of(
-        placement,
-        scalings(placement, diagnosis.ratio or 0.0) or _joined(placement, variable),
-    )
-
-
-def _weighted(placement: Placement, variable: str, _: Diagnosis) -> Place:
-    """The call that brings gradients together with these weights."""
-    for op in _joined(placement, variable):
-        for gradient in gradient_flow(placement).gradient_inputs(op):
-            place = _beside_gradient(placement, op, gradient)
-            return place._replace(path=tuple(_weights(placement, op)))
-    return Place()
-
-
-def _weights(placement: Placement, op: int) -> Iterator[str]:
-    """The constants by which gradients are multiplied before an op brings them together."""
-    analysis = analyse(placement)
-    backward, types = analysis.backward.ops, analysis.flow.types
-    for gradient in gradient_flow(placement).gradient_inputs(op):
-        for scale in sorted(analysis.flow.reachable([gradient], until=backward.__getitem__)):
-            if types[scale] in SCALES and not backward[scale]:
-                shown = path_lines(placement, [scale])[0]
-                yield from (f"{factor:g} x in {shown}" for factor in _factors(placement, scale))
-
-
-def _changed(placement: Placement, variable: str, _: Diagnosis) -> Place:
-    """The call that changes the gradients of a tower before they are brought together."""
-    backward = analyse(placement).backward.ops
-    for op in _joined(placement, variable):
-        for gradient in gradient_flow(placement).gradient_inputs(op):
-            if not backward[gradient]:
-                return _beside_gradient(placement, gradient, gradient)
-    return Place()
-
-
-def _beside_gradient(placement: Placement, op: int, gradient: int) -> Place:
-    """The call that built an op, in the function that took the gradient it is computed with."""
-    analysis = analyse(placement)
-    names, backward = analysis.flow.names, analysis.backward.ops
-    behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
-    taken = next((names[op] for op in behind if backward[op]), names[gradient])
-    return Place([names[op]], frames_up_to(placement, names[op], taken))
-
-
-def _slices(placement: Placement, *_: object) -> Place:
-    return Place(placement.cached(norms_of_slices))
-
-
-def _frozen(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place:
-    return _of(placement, frozen_reads(placement, variable, diagnosis.towers))
-
-
-def _statistics(placement: Placement, *_: object) -> Place:
-    return _of(placement, placement.cached(batch_statistics))
-
-
-def _counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place:
-    """The divisions of the losses, or else the call that brings gradients together."""
-    place = _of(placement, placement.cached(own_counts))
-    return place if place.ops else _weighted(placement, variable, diagnosis)
-
-
-def _penalty(placement: Placement, *_: object) -> Place:
-    return _of(placement, placement.cached(penalties))
-
-
-def _moved(placement: Placement, *_: object) -> Place:
-    return _of(placement, placement.cached(moved_inputs))
-
-
-def _tail(placement: Placement, *_: object) -> Place:
-    return _of(placement, placement.cached(ends_of_parts))
-
-
-_FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], Place]] = {
-    "sum": _sum,
-    "divided": _divided,
-    "weights": _weighted,
-    "changed": _changed,
-    "changed in towers": _changed,
-    "slices": _slices,
-    "statistics": _statistics,
-    "counts": _counts,
-    "penalty": _penalty,
-    "frozen": _frozen,
-    "moved": _moved,
-    "tail": _tail,
+_FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], MistakeLocation]] = {
+    "sum": _find_sum,
+    "divided": _find_division,
+    "weights": _find_weights,
+    "changed": _find_change,
+    "changed in towers": _find_change,
+    "slices": lambda placement, *_: MistakeLocation(placement.cached(norms_of_slices)),
+    "statistics": _finder(batch_statistics),
+    "counts": _find_counts,
+    "penalty": _finder(penalties),
+    "frozen": lambda placement, variable, diagnosis: _location(
+        placement, frozen_reads(placement, variable, diagnosis.towers)
+    ),
+    "moved": _finder(moved_inputs),
+    "tail": _finder(slice_ends),
 }

@@ -1,4 +1,4 @@
-"""What Keras is known to do under a strategy by itself, told once for all that it does it to."""
+"""Findings on known limits of Keras under a strategy: one finding for all affected objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding
 from placement_checks.rules.base import path_lines
-from placement_checks.util.text import join_and
+from placement_checks.util.text import listed
 
 KERAS = "Keras 3"
 _MOST = 4  # names in a message
@@ -25,7 +25,7 @@ def keras_limit_finding(
     found: str,
     library: str = KERAS,
 ) -> Finding:
-    """The finding on what a library does to some objects."""
+    """Return the finding on a known limit of a library that affects the ops ``objects``."""
     first, *others = objects
     numbers = analyse(placement).flow.number
     return Finding(
@@ -44,6 +44,5 @@ def keras_limit_finding(
 
 
 def shorten(names: Iterable[str]) -> str:
-    """Some names, each once; of many the first, and how many there are more."""
-    each = list(dict.fromkeys(names))
-    return join_and(each if len(each) <= _MOST else [*each[:_MOST], f"{len(each) - _MOST} more"])
+    """Join distinct names; of more than four, the first four and the number of the others."""
+    return listed(list(dict.fromkeys(names)), _MOST)

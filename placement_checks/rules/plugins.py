@@ -1,5 +1,7 @@
-"""Loads the rules of other distributions. What cannot be loaded is `Unloaded`: it is not checked,
-which says why, and the others are.
+"""Load the rules of other distributions.
+
+A rule that cannot be loaded becomes a `FailedPlugin`: it is not checked, and its verdict states
+the reason. The other rules are judged as usual.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ class FailedPlugin(Rule):
     """A rule that cannot be loaded.
 
     Attributes:
-        error: why, and whose it is.
+        error: the reason, and the distribution of the rule.
     """
 
     kind = "configuration"
     error: ClassVar[ConfigError]
 
     def check(self, _evidence: Evidence) -> Verdict:
-        """Fail, as the rules that fail themselves do.
+        """Raise the error.
 
         Raises:
             ConfigError: always.
@@ -40,7 +42,7 @@ class FailedPlugin(Rule):
 
     @classmethod
     def explanation(cls) -> str:
-        """Fail: there is nothing to explain.
+        """Raise the error, since there is no docstring to return.
 
         Raises:
             ConfigError: always.
@@ -50,57 +52,67 @@ class FailedPlugin(Rule):
 
 @cache
 def load(entry: EntryPoint, name: str) -> type[Rule]:
-    """The rule of an entry point, which is known by a name; `Unloaded` where it is none."""
+    """Return the rule of an entry point, or a `FailedPlugin` if it is not a valid rule.
+
+    Args:
+        entry: the entry point.
+        name: the rule's name in reports. It differs from the entry point's if that is taken.
+    """
     try:
         rule = entry.load() if name == entry.name else None
     except (Exception, SystemExit) as fault:
         lines = str(fault).splitlines() or [""]
         message = f"{entry.value} cannot be imported: {type(fault).__name__}: {lines[0]}"
-        return _unloaded(entry, name, message, "mend it", fault)
+        return _failed_plugin(entry, name, message, "fix the import", fault)
     if rule is None:
-        message = f"there is another rule named {entry.name} than its {entry.value}"
-        return _unloaded(entry, name, message, "let it rename its rule")
-    if wrong := _wrong(rule, entry.name):
-        message, fix = wrong
-        return _unloaded(entry, name, f"{entry.value} {message}", fix)
-    made: type[Rule] = rule
-    return made
+        message = f"{entry.value} has the name {entry.name}, which another rule has"
+        return _failed_plugin(entry, name, message, "rename it")
+    if mistake := _find_mistake(rule, entry.name):
+        message, fix = mistake
+        return _failed_plugin(entry, name, f"{entry.value} {message}", fix)
+    valid: type[Rule] = rule
+    return valid
 
 
-def _unloaded(
+def _failed_plugin(
     entry: EntryPoint, name: str, message: str, fix: str, fault: BaseException | None = None
 ) -> type[FailedPlugin]:
-    fix = f"{fix}, uninstall {distribution(entry)}, or leave it out: --without '{name}'"
+    fix = f"{fix}, uninstall {distribution(entry)}, or skip it: --without '{name}'"
     error = ConfigError(distribution(entry), message, fix)
     error.__cause__ = fault
-    return type("UnloadedRule", (FailedPlugin,), {"name": name, "error": error})
+    return type("FailedPlugin", (FailedPlugin,), {"name": name, "error": error})
 
 
-def _wrong(rule: object, name: str) -> tuple[str, str] | None:
-    """What is wrong with what an entry point names, and what to do about it."""
+def _find_mistake(rule: object, name: str) -> tuple[str, str] | None:
+    """Return why the object of an entry point is no rule, and the fix; None if it is one."""
     if not (inspect.isclass(rule) and issubclass(rule, Rule)):
         return "is not a rule", "derive it from placement_checks.Rule"
     if inspect.isabstract(rule):
-        return "has no method check", "add check(self, evidence), which returns a Verdict"
-    given, kind = getattr(rule, "name", None), getattr(rule, "kind", None)
-    if given != name or not _NAME.fullmatch(name):
-        wanted = "the same name in both, of small letters, digits and hyphens"
-        return f"has the name {given!r}, and its entry point '{name}'", f"give it {wanted}"
+        return "does not implement check", "add check(self, evidence), which returns a Verdict"
+    own_name, kind = getattr(rule, "name", None), getattr(rule, "kind", None)
+    if own_name != name or not _NAME.fullmatch(name):
+        return (
+            f"has the name {own_name!r}, but its entry point is named '{name}'",
+            "use one name for both, of lowercase letters, digits and hyphens",
+        )
     if kind not in get_args(Kind):
-        return f"has the kind {kind!r}", f"set kind to {' or '.join(map(repr, get_args(Kind)))}"
-    return _wrong_fields(rule)
+        kinds = " or ".join(map(repr, get_args(Kind)))
+        return f"has the invalid kind {kind!r}", f"set kind to {kinds}"
+    return _find_field_mistake(rule)
 
 
-def _wrong_fields(rule: type[Rule]) -> tuple[str, str] | None:
+def _find_field_mistake(rule: type[Rule]) -> tuple[str, str] | None:
     try:
         kinds = get_type_hints(rule)
     except Exception as fault:
-        return f"has a field of a type that is not known: {fault}", "import the type"
+        return f"has a field whose type cannot be resolved: {fault}", "import the type"
     known = {field.name: field for field in fields(rule)}
     for name in inspect.get_annotations(rule):
         if name not in known and get_origin(kinds[name]) is not ClassVar:
-            return f"does not know its field {name}", "decorate it with @dataclass(frozen=True)"
+            return f"has the annotation {name}, but no field of that name", (
+                "decorate it with @dataclass(frozen=True)"
+            )
     for name, field in known.items():
         if field.default is MISSING and field.default_factory is MISSING:
-            return f"has no default for its field {name}", "give it one"
+            return f"has no default for its field {name}", "add one"
     return None

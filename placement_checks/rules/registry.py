@@ -1,4 +1,4 @@
-"""The rules by name, in the order of reports; a class is loaded when it is asked for."""
+"""The rules by name, in the order of reports. The class of a rule is imported when it is used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from placement_checks.rules.base import Rule
 
 
-# A rule is a file, and a line here; its name and its class are named as the file. The order is
-# that of verdicts; reports show the findings of the lowest impact first.
-_FILES: Final[Mapping[str, Impact]] = {
+# The module of each rule, and its impact. The name and the class of a rule follow from the name of
+# its module. Verdicts are in this order; reports show the most severe findings first.
+_IMPACTS: Final[Mapping[str, Impact]] = {
     "devices.placeable": Impact.EXECUTION,
     "devices.no_fallback": Impact.LAYOUT,
     "devices.variables_on_host": Impact.LAYOUT,
@@ -47,61 +47,61 @@ _FILES: Final[Mapping[str, Impact]] = {
     "runs.weights_equal": Impact.TRAINING,
     "runs.towers_overlap": Impact.LAYOUT,
 }
-_FILE_OF: Final = {file.rpartition(".")[2].replace("_", "-"): file for file in _FILES}
-NAMES: Final = tuple(_FILE_OF)
-# Findings of replicas-in-sync on collectives: some replica never joins, or nothing gives a key.
-_STOPS: Final = {
+_MODULES: Final = {module.rpartition(".")[2].replace("_", "-"): module for module in _IMPACTS}
+NAMES: Final = tuple(_MODULES)
+# Findings of replicas-in-sync on collectives: a replica never joins, or there is no instance key.
+_BLOCKING: Final = {
     ("replicas-in-sync", COLLECTIVE_REDUCE),
     ("replicas-in-sync", COLLECTIVE_GATHER),
 }
 
 
-def rule(name: str) -> type[Rule]:
-    """The class of a rule of this package; that of no-fallback is NoFallback in no_fallback.py.
+def rule_class(name: str) -> type[Rule]:
+    """Return the class of a rule of this package, such as NoFallback for no-fallback.
 
     Raises:
         KeyError: there is no such rule.
     """
-    module = import_module(f"placement_checks.rules.{_FILE_OF[name]}")
-    found: type[Rule] = getattr(module, name.title().replace("-", ""))
-    return found
+    module = import_module(f"placement_checks.rules.{_MODULES[name]}")
+    loaded: type[Rule] = getattr(module, name.title().replace("-", ""))
+    return loaded
 
 
 def impact_of(rule: type[Rule], op: str = "") -> Impact:
-    """What a finding of a rule means for the program; a rule of others declares it itself.
+    """Return the effect of a finding of a rule on the program.
 
     Args:
-        rule: the class of the rule.
+        rule: the class of the rule. A rule of another distribution declares its impact itself.
         op: the type of the op that the finding is about.
     """
-    if (rule.name, op) in _STOPS:
+    if (rule.name, op) in _BLOCKING:
         return Impact.EXECUTION
-    file = _FILE_OF.get(rule.name)
-    return rule.impact if file is None else _FILES[file]
+    module = _MODULES.get(rule.name)
+    return rule.impact if module is None else _IMPACTS[module]
 
 
-def _installed() -> Mapping[str, EntryPoint]:
-    """The rules of other distributions, which are looked for when they are asked for."""
+def _plugins() -> Mapping[str, EntryPoint]:
+    """Return the rules of other distributions; the search takes place at the first use."""
     from placement_checks.rules.entry_points import discover
 
     return discover(NAMES)
 
 
 class _Rules(Mapping[str, "type[Rule]"]):
-    """The classes of the rules by name, in the order of reports: those of others come last."""
+    """The classes of the rules by name, in the order of reports; plugins come last."""
 
     def __getitem__(self, name: str) -> type[Rule]:
-        if name in _FILE_OF:
-            return rule(name)
+        if name in _MODULES:
+            return rule_class(name)
         from placement_checks.rules.plugins import load
 
-        return load(_installed()[name], name)
+        return load(_plugins()[name], name)
 
     def __iter__(self) -> Iterator[str]:
-        return chain(NAMES, _installed())
+        return chain(NAMES, _plugins())
 
     def __len__(self) -> int:
-        return len(NAMES) + len(_installed())
+        return len(NAMES) + len(_plugins())
 
     def __repr__(self) -> str:
         return f"RULES({len(self)} rules: {', '.join(self)})"

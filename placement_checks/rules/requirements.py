@@ -1,4 +1,4 @@
-"""What rules need of the evidence, and the reasons for not checking them where it is missing."""
+"""The parts of the evidence that rules require, and the reasons for their absence."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from placement_checks.core.missing import Missing, NotApplicable
 
 
 class Need(Enum):
-    """What a rule needs, in the order in which reasons are given."""
+    """A part of the evidence. If several are missing, the first in this order is the reason."""
 
-    PLACER = auto()  # the placer's own answer: devices, or the ops it refuses
-    ASSIGNED = auto()  # the device of every op
-    REQUESTED = auto()  # what ops request and read, which a log does not say
-    GPUS = auto()  # any evidence but a log of a machine without GPUs
+    PLACER = auto()  # the placer's answer: assigned devices, or the ops that it refuses
+    ASSIGNED = auto()  # assigned devices
+    REQUESTED = auto()  # requested devices and inputs of ops, which a log does not contain
+    GPUS = auto()  # any evidence except a log of a machine without GPUs
     VARIABLES = auto()
-    CLUSTER = auto()  # tasks, and not one host
-    TWO_TOWERS = auto()  # and so REQUESTED and VARIABLES
-    LOSSES = auto()  # of each tower its own
-    LOSSES_APART = auto()  # none of which contains another tower's
+    CLUSTER = auto()  # a machine with several tasks
+    TWO_TOWERS = auto()  # includes REQUESTED and VARIABLES
+    LOSSES = auto()  # a loss for each tower
+    LOSSES_APART = auto()  # no loss contains the loss of another tower
     SESSION_CONFIG = auto()
     MEASUREMENT = auto()
-    TRAJECTORY = auto()  # some steps of the measurement
+    TRAJECTORY = auto()  # several training steps in the measurement
     TRACE = auto()
 
     def missing(self, evidence: Evidence) -> Missing | None:
-        """Why the evidence lacks what a rule needs; None if it does not."""
+        """Return why the evidence lacks this part; None if it has it."""
         return _MISSING[self](evidence)
 
 
-def _missing(part: object) -> Missing | None:
-    """A part of the evidence, if it is missing."""
+def _if_missing(part: object) -> Missing | None:
     return part if isinstance(part, Missing) else None
 
 
@@ -45,7 +44,8 @@ def _placer(evidence: Evidence) -> Missing | None:
     if evidence.placer != "log":
         return None
     return Missing(
-        "a log has what was placed, not what the placer would refuse; verify the program"
+        "a log lists the ops that were placed, not the ops that the placer refuses; verify the "
+        "program"
     )
 
 
@@ -53,8 +53,8 @@ def _gpus(evidence: Evidence) -> Missing | None:
     if evidence.placer != "log" or (evidence.machine and evidence.machine.gpus):
         return None
     return Missing(
-        "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
-        "asks for; verify the program itself, on GPUs that need not exist"
+        "the log comes from a machine without GPUs, where every op is on a CPU; verify the "
+        "program itself, which needs no GPU"
     )
 
 
@@ -79,7 +79,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
     if not towers:
         return Missing(
             "no op that requests a GPU reads a variable, so there are no towers; build each "
-            "under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+            "tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …"
         )
     batches = analyse(placement).micro_batches
     if batches > 1:
@@ -90,7 +90,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
     losses = len(analyse(placement).loss_ops)
     if losses > 1:
         return Missing(
-            f"the towers cannot be told apart: there are {losses} losses, and all ops that "
+            f"the towers cannot be distinguished: there are {losses} losses, and all ops that "
             f"read variables on a GPU request {towers[0]}"
         )
     return NotApplicable(f"there is one tower, on {towers[0]}")
@@ -107,12 +107,13 @@ def _losses_apart(evidence: Evidence) -> Missing | None:
         return None
     tower = analyse(evidence.placement).towers[mixed[0].tower]
     return Missing(
-        f"the loss of the tower on {tower} contains another tower's; fix losses-apart first"
+        f"the loss of the tower on {tower} contains the loss of another tower; fix losses-apart "
+        "first"
     )
 
 
 def _is_log(evidence: Evidence) -> bool:
-    """Whether there is a log alone, and no program that printed it."""
+    """Return whether the evidence is a log without the program that printed it."""
     return evidence.placer == "log" and not evidence.program
 
 
@@ -120,11 +121,11 @@ def _session_config(evidence: Evidence) -> Missing | None:
     if evidence.placement.step.session is not None:
         return None
     if _is_log(evidence):
-        return Missing("a log does not say how the session is configured")
+        return Missing("a log does not contain the session configuration")
     if evidence.placement.step.traced:
         return Missing(
-            "the step is a tf.function, which no session runs; what it takes of the GPUs' memory "
-            "is set by tf.config.experimental.set_memory_growth"
+            "the step is a tf.function, which runs without a session; "
+            "tf.config.experimental.set_memory_growth controls its use of GPU memory"
         )
     return Missing(
         "no session configuration is known; return it from the function that builds the graph: "
@@ -132,24 +133,27 @@ def _session_config(evidence: Evidence) -> Missing | None:
     )
 
 
-def _of_run(evidence: Evidence, part: object) -> Missing | None:
-    """What running gave, if it is missing; a log alone has nothing that a reference would help."""
+def _if_run_missing(evidence: Evidence, part: object) -> Missing | None:
+    """Return why a result of running the program is missing.
+
+    For a log without its program a reference would not help, so the reason is another one.
+    """
     if part is NO_REFERENCE and _is_log(evidence):
         return Missing("a log cannot be run; verify the program that printed it")
-    return _missing(part)
+    return _if_missing(part)
 
 
 def _trajectory(evidence: Evidence) -> Missing | None:
     measurement = evidence.measurement
     if not measurement:
-        return _of_run(evidence, measurement)
-    return _missing(measurement.trajectory)
+        return _if_run_missing(evidence, measurement)
+    return _if_missing(measurement.trajectory)
 
 
 _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     Need.PLACER: _placer,
-    Need.ASSIGNED: lambda evidence: _missing(evidence.placement.assigned),
-    Need.REQUESTED: lambda evidence: _missing(evidence.placement.requested),
+    Need.ASSIGNED: lambda evidence: _if_missing(evidence.placement.assigned),
+    Need.REQUESTED: lambda evidence: _if_missing(evidence.placement.requested),
     Need.GPUS: _gpus,
     Need.VARIABLES: _variables,
     Need.CLUSTER: _cluster,
@@ -157,7 +161,7 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     Need.LOSSES: _losses,
     Need.LOSSES_APART: _losses_apart,
     Need.SESSION_CONFIG: _session_config,
-    Need.MEASUREMENT: lambda evidence: _of_run(evidence, evidence.measurement),
+    Need.MEASUREMENT: lambda evidence: _if_run_missing(evidence, evidence.measurement),
     Need.TRAJECTORY: _trajectory,
-    Need.TRACE: lambda evidence: _of_run(evidence, evidence.trace),
+    Need.TRACE: lambda evidence: _if_run_missing(evidence, evidence.trace),
 }

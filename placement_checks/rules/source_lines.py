@@ -1,14 +1,16 @@
-"""The line of a call, where not what was called is wrong but that it was called there.
+"""Find the source line to edit if it is not the innermost line of an op.
 
-The ops that bring the towers' gradients together.
-
-The line at which towers differ, where all of them are built by the same lines.
+`frames_up_to` finds the call of a correct helper in the wrong function. `LoopLines` finds the line
+in the loop over towers if the same lines build all towers. `joining_ops` finds the ops that
+combine the towers' gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import groupby
+from operator import or_
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
@@ -18,65 +20,63 @@ from placement_checks.core.placement import Frame, Placement
 
 
 def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
-    """The user's lines that built an op, down to the one in a function that built the other, too.
+    """Return the source lines of an op, down to the line in a function that also built ``other``.
 
-    A helper that clips gradients is right, and its call for each tower is not: the line to edit is
-    in the function that computes the gradients and calls the helper. All lines of the op where no
-    function has built both.
+    If a helper that clips gradients is called for each tower, the helper is correct and the call
+    is not: the line to edit is in the function that computes the gradients (``other``) and calls
+    the helper. If no function built both ops, the result is all lines of the op.
     """
     frames, others = placement.details.frames(op), placement.details.frames(other)
     same = 0
     while same < min(len(frames), len(others)) and frames[same] == others[same]:
         same += 1
     if not others or same == len(frames):
-        return _texts(frames)
+        return _unique_lines(frames)
     if same == len(others):
-        return _texts(frames[:same])
-    mine, its = frames[same], others[same]
-    is_one_function = (mine.file, mine.function) == (its.file, its.function)
-    return _texts(frames[: same + 1] if is_one_function else frames)
+        return _unique_lines(frames[:same])
+    frame, other_frame = frames[same], others[same]
+    is_one_function = (frame.file, frame.function) == (other_frame.file, other_frame.function)
+    return _unique_lines(frames[: same + 1] if is_one_function else frames)
 
 
-def _texts(frames: Sequence[Frame]) -> tuple[str, ...]:
-    """Each line once, as a finding has them."""
+def _unique_lines(frames: Sequence[Frame]) -> tuple[str, ...]:
+    """Return the frames as text, without consecutive duplicates."""
     return tuple(line for line, _ in groupby(map(str, frames)))
 
 
 def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int]:
-    """The ops on the way to updates that first take the gradients of more than one tower."""
+    """Yield the first ops on the way to updates that depend on gradients of several towers."""
     analysis, gradients = analyse(placement), gradient_flow(placement)
     between = {op for update in updates for op in gradients.ancestors(update)}
     for op in sorted(between):
-        taken = [
+        input_towers = [
             gradients.gradient_towers[gradient] & analysis.all_towers
             for gradient in gradients.gradient_inputs(op)
         ]
-        towers = 0
-        for bits in taken:
-            towers |= bits
-        if towers and towers not in taken:
+        towers = reduce(or_, input_towers, 0)
+        if towers and towers not in input_towers:
             yield op
 
 
-_MOST_JOINED = 200  # ops whose lines are read: the first ones average, the others come after
+_MOST_JOINING = 200  # the first ops average, later ones use the average
 
 
 class LoopLines:
-    """The lines of the function that loops over towers, from which their ops are built.
+    """The source lines of the functions that build several towers.
 
-    TensorFlow keeps no line of a name scope or a variable scope, nor of a loop. But a function
-    that is called once per tower builds what is of one tower alone; the towers differ further
-    out, in a function that also builds what joins them.
+    TensorFlow does not record the line of a loop, a name scope or a variable scope. A function
+    that is called once per tower builds ops of one tower. The loop over towers is in an outer
+    function, which also builds the ops that combine the towers.
     """
 
     def __init__(self, placement: Placement, shared: Iterable[str] = ()) -> None:
         """
         Args:
             placement: the program.
-            shared: ops, beside those that join towers, in whose functions towers do not differ.
+            shared: further ops that are built once for all towers, such as shared variables.
         """
         self._frames = placement.details.frames
-        together = [*shared, *_joined(analyse(placement))]
+        together = [*shared, *_joining_ops(analyse(placement))]
         self._calls = {
             tuple(frames[:depth])
             for frames in map(self._frames, together)
@@ -84,32 +84,34 @@ class LoopLines:
         }
 
     def line(self, op: str) -> str | None:
-        """The innermost line of an op's in a function that builds for all towers.
+        """Return the innermost line of an op that is in a function for all towers.
 
-        The innermost of all where no function is known to; None where the op has no lines.
+        If no such function is known, the result is the innermost line of all; None if there is no
+        line.
         """
         frames = tuple(self._frames(op))
         depths = [depth for depth in range(len(frames)) if frames[:depth] in self._calls]
         return str(frames[max(depths, default=-1)]) if frames else None
 
 
-def _joined(analysis: TowerAnalysis) -> list[str]:
-    """Ops of no tower that compute with several; those asked to be elsewhere if there are any.
+def _joining_ops(analysis: TowerAnalysis) -> list[str]:
+    """Return the names of ops that combine values of several towers.
 
-    Where nothing joins towers, as of such that share nothing: what all of them are given.
+    Ops that request no tower's GPU are preferred. If no op combines towers, for example in towers
+    that share nothing, the result is the inputs that several towers read.
     """
-    joined = [
+    joining = [
         op
         for op, towers in enumerate(analysis.towers_behind)
         if (towers & analysis.all_towers).bit_count() > 1 and not analysis.own_towers[op]
     ]
-    elsewhere = [op for op in joined if analysis.tower_of[op] < 0]
-    found = elsewhere or joined or _given(analysis)
-    return [analysis.flow.names[op] for op in found[:_MOST_JOINED]]
+    on_no_tower = [op for op in joining if analysis.tower_of[op] < 0]
+    ops = on_no_tower or joining or _shared_inputs(analysis)
+    return [analysis.flow.names[op] for op in ops[:_MOST_JOINING]]
 
 
-def _given(analysis: TowerAnalysis) -> list[int]:
-    """The ops of no tower, variables apart, that several towers read."""
+def _shared_inputs(analysis: TowerAnalysis) -> list[int]:
+    """Return the ops outside towers that several towers read, except variables."""
     flow, tower_of = analysis.flow, analysis.tower_of
     return [
         op

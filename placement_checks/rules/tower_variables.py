@@ -1,4 +1,4 @@
-"""What is said of variables that towers have of their own."""
+"""Findings on variables that a tower does not share with the other towers."""
 
 from __future__ import annotations
 
@@ -17,70 +17,73 @@ from placement_checks.rules.base import REUSE
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import join_and, plural
 
-_ANEW = (
-    "use tf.compat.v1.get_variable in place of tf.Variable, and variable_scope in place of "
-    f"name_scope, in the model, and build each tower under `{REUSE}`"
+_USE_GET_VARIABLE = (
+    "in the model use tf.compat.v1.get_variable instead of tf.Variable, and variable_scope "
+    f"instead of name_scope, and build each tower under `{REUSE}`"
 )
-_ELSE = (
+_SHARE = (
     "call one layer object once per tower, or use get_variable and build each tower under "
     f"`{REUSE}`"
 )
 _ONE_OPTIMIZER = (
-    "create the optimiser once, before the loop over towers, and call apply_gradients once, "
-    "after it"
+    "create the optimizer once, before the loop over towers, and call apply_gradients once, "
+    "after the loop"
 )
-_IN_BOTH = (
-    "create it whatever the number of GPUs, or allow it: --set variables-shared.allow=PATTERN"
+_CREATE_ALWAYS = (
+    "create it for any number of GPUs, or allow it: --set variables-shared.allow=PATTERN"
 )
 _TRAINED_APART = (
-    "each tower learns from its own part of each batch alone; what is evaluated or exported is "
-    "one tower's weights"
+    "each tower learns only from its own part of each batch; evaluation and export use the "
+    "weights of one tower"
 )
 _NOT_UPDATED = (
-    "no step updates it: the tower computes gradients of weights that stay as they were "
-    "initialised"
+    "no step updates it: the tower computes gradients of weights that keep their initial values"
 )
-_KEPT_APART = (
-    "each tower keeps a value of its own, and evaluation reads one, which has seen that tower's "
-    "examples alone"
+_SEPARATE_STATE = (
+    "each tower has its own value, and evaluation reads one of them, which has seen only the "
+    "examples of that tower"
 )
 _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 
 
 class Copy(NamedTuple):
-    """A variable that a tower has instead of the one that another tower reads."""
+    """A variable that one tower reads where another tower reads the original."""
 
     variable: str
     tower: GpuReads
     original: str
-    of: GpuReads
+    original_tower: GpuReads
 
 
 class OwnVariables:
-    """Findings on variables of one program that are not shared."""
+    """Makes findings on the variables of a program that towers do not share."""
 
     def __init__(self, placement: Placement, apart: Collection[str]) -> None:
         """
         Args:
             placement: the program.
-            apart: the variables that towers have of their own.
+            apart: the variables that towers do not share.
         """
         self._placement = placement
         self._apart = apart
 
     def line(self, variable: str) -> str | None:
-        """The line to edit: tf.Variable's own, as no scope makes that share; else the loop's."""
-        if self.is_anew(variable):
-            return self._placement.where(variable)
-        return self._lines.line(variable)
+        """Return the line to edit; None if it is unknown.
 
-    def is_anew(self, variable: str) -> bool:
-        """Whether it was made by tf.Variable, or else was given a value to begin with."""
-        return variable not in self._named
+        That is the call of tf.Variable, which no scope makes shared, or else the line in the loop
+        over towers.
+        """
+        if self.uses_tf_variable(variable):
+            return self._placement.where(variable)
+        return self._loop_lines.line(variable)
+
+    def uses_tf_variable(self, variable: str) -> bool:
+        """Return whether the variable was created by tf.Variable instead of get_variable."""
+        return variable not in self._by_get_variable
 
     @cached_property
-    def _lines(self) -> LoopLines:
-        """Where a function makes shared variables too, no scope around it is the cause."""
+    def _loop_lines(self) -> LoopLines:
+        # A function that creates shared variables too is no cause: no scope around it is wrong.
         return LoopLines(self._placement, self._shared())
 
     def _shared(self) -> Iterator[str]:
@@ -91,58 +94,72 @@ class OwnVariables:
                 yield variable.name
 
     @cached_property
-    def _named(self) -> frozenset[str]:
+    def _by_get_variable(self) -> frozenset[str]:
         return made_by_get_variable(self._placement)
 
-    def doubled(self, copy: Copy) -> Finding:
+    def duplicate_finding(self, copy: Copy) -> Finding:
+        """Return the finding on a tower's variable that should be the one of another tower."""
         placement = self._placement
-        tower, of = copy.tower.device.short, copy.of.device.short
+        tower, other = copy.tower.device.short, copy.original_tower.device.short
         trained = is_trained(placement, copy.variable)
         updated = trained and self._is_updated(copy.variable)
-        apart = "trained separately" if updated else "separate variables"
-        anew = self.is_anew(copy.variable)
-        numbered = None if anew else self._numbered(copy)
+        if updated:
+            kind, consequence = "trained separately", _TRAINED_APART
+        else:
+            kind = "separate variables"
+            consequence = _NOT_UPDATED if trained else _SEPARATE_STATE
+        by_tf_variable = self.uses_tf_variable(copy.variable)
+        numbered = None if by_tf_variable else self._tower_number(copy)
+        if numbered:
+            fix = (
+                f"remove the tower's number from the name {numbered}, and build each tower under "
+                f"`{REUSE}`"
+            )
+        else:
+            fix = _USE_GET_VARIABLE if by_tf_variable else _SHARE
         return Finding(
             object=copy.variable,
             op=placement.ops[copy.variable].type,
             evidence="requested",
-            expected=f"{copy.original}, which the tower on {of} reads",
-            found=f"a variable of its own for the tower on {tower}",
+            expected=f"{copy.original}, which the tower on {other} reads",
+            found=f"another variable in the tower on {tower}",
             path=(
-                f"{copy.original} -> {copy.of.reads[copy.original]} ({of})",
+                f"{copy.original} -> {copy.original_tower.reads[copy.original]} ({other})",
                 f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
             ),
-            message=f"the tower on {tower} reads {copy.variable} where the tower on {of} reads "
-            f"{copy.original}: they are {apart}",
-            consequence=_TRAINED_APART if updated else _NOT_UPDATED if trained else _KEPT_APART,
-            fix=_ANEW if anew else _without_number(numbered) if numbered else _ELSE,
-            alike=("doubled", trained, anew, numbered),
+            message=f"the tower on {tower} reads {copy.variable}, but the tower on {other} reads "
+            f"{copy.original}: they are {kind}",
+            consequence=consequence,
+            fix=fix,
+            alike=("doubled", trained, by_tf_variable, numbered),
             ops=(copy.variable, copy.original),
             at=self.line(copy.variable),
         )
 
     def _is_updated(self, variable: str) -> bool:
-        """Whether a step updates it, or may do so."""
+        """Return whether a step updates a variable, or may update it."""
         updates = analyse(self._placement).updates
         return bool(updates.unknown) or variable in updates.by_variable
 
-    def _numbered(self, copy: Copy) -> str | None:
-        """The part of the original's name that has a tower's number: in the copy's the other's.
+    def _tower_number(self, copy: Copy) -> str | None:
+        """Return the part of the original's name that contains the number of its tower.
 
-        Numbers that make names unique, as of dense_1 and dense_3, are others.
+        None if the two names differ by more than the numbers of their towers. A number that only
+        makes a name unique, such as in dense_1 and dense_3, is no tower number.
         """
         parts = zip_longest(copy.original.split("/"), copy.variable.split("/"), fillvalue="")
         different = [pair for pair in parts if pair[0] != pair[1]]
         if len(different) != 1:
             return None
-        one, other = (_NUMBERED.fullmatch(part) for part in different[0])
-        if one is None or other is None or one[1] != other[1]:
+        original, duplicate = (_NUMBERED.fullmatch(part) for part in different[0])
+        if original is None or duplicate is None or original[1] != duplicate[1]:
             return None
         gpus = [tower.device for tower in analyse(self._placement).reads_by_gpu.gpus]
-        apart = gpus.index(copy.tower.device) - gpus.index(copy.of.device)
-        return different[0][0] if int(other[2]) - int(one[2]) == apart else None
+        distance = gpus.index(copy.tower.device) - gpus.index(copy.original_tower.device)
+        return different[0][0] if int(duplicate[2]) - int(original[2]) == distance else None
 
-    def added(self, variable: str, *, slot: bool) -> Finding:
+    def additional_finding(self, variable: str, *, slot: bool) -> Finding:
+        """Return the finding on a variable that the program for one GPU does not have."""
         placement = self._placement
         readers = [
             tower.device.short
@@ -161,26 +178,28 @@ class OwnVariables:
             found="an additional variable" + (f" with {plural(gpus, 'GPU')}" if gpus else ""),
             message=f"{variable} exists only when the program is built with more than one "
             f"tower{by}",
-            consequence="each optimiser adapts its steps to the gradients of its own tower alone"
+            consequence="each optimizer adapts its steps only to the gradients of its own tower"
             if slot
             else "a checkpoint of this program does not fit the program for one GPU",
-            fix=_ONE_OPTIMIZER if slot else _ELSE if len(readers) == 1 else _IN_BOTH,
+            fix=_ONE_OPTIMIZER if slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
             alike=("added", slot, tuple(readers)),
-            at=self._lines.line(variable),
+            at=self._loop_lines.line(variable),
         )
 
 
 def is_trained(placement: Placement, variable: str) -> bool:
+    """Return whether a variable is trainable; True if the program lacks the collection."""
     trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
 
 
 def gpu_count(placement: Placement) -> int:
-    """For how many it was built, by its machine; 0 also for the log of one that has none."""
+    """Return the number of GPUs of the program's machine; 0 if the machine is unknown."""
     return len(placement.machine.gpus) if placement.machine else 0
 
 
 def not_checkpointed(placement: Placement, variable: str) -> Finding:
+    """Return the finding on a trainable variable that is not in GLOBAL_VARIABLES."""
     return Finding(
         object=variable,
         op=placement.ops[variable].type if variable in placement.ops else "",
@@ -188,12 +207,8 @@ def not_checkpointed(placement: Placement, variable: str) -> Finding:
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
         found="in TRAINABLE_VARIABLES only",
         message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
-        "global_variables_initializer() does not initialise it, and a Saver does not save it",
-        fix="leave out `collections` where it is created, or name both there: "
+        "global_variables_initializer() does not initialize it, and a Saver does not save it",
+        fix="create it without `collections`, or with both: "
         "collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, "
         "tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES]",
     )
-
-
-def _without_number(part: str) -> str:
-    return f"leave the tower's number out of the name {part}, and build each tower under `{REUSE}`"

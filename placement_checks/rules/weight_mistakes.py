@@ -1,19 +1,19 @@
-"""Where in a program variables are updated otherwise than in the reference, or not at all.
+"""Find the likely cause of weights that differ from the reference after some training steps.
 
-What is likely wrong where the weights of a program are not the reference's after some steps.
+`find_cause` explains a divergence of weights-equal, and locates the ops that cause it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.gradient_mistakes import Place
+from placement_checks.rules.gradient_mistakes import MistakeLocation
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import plural
 
@@ -22,101 +22,74 @@ if TYPE_CHECKING:
     from placement_checks.numerics.training_divergence import Divergence
 
 
-def copies_of(placement: Placement, variable: str) -> Place:
-    """The variables that towers read, that no step updates, and that start as copies of it."""
-    return Place([*_copies(analyse(placement), variable)])
-
-
-def _copies(analysis: TowerAnalysis, variable: str) -> Iterator[str]:
-    flow = analysis.flow
-    original = flow.number[variable]
-    for name in sorted(analysis.variables_read - analysis.updates.by_variable.keys()):
-        written = [op for _, values in flow.writers.get(flow.number[name], ()) for op in values]
-        if name != variable and original in flow.reachable(written):
-            yield name
-
-
-def repeated_updates(placement: Placement, name: str, *, is_trained: bool) -> tuple[int, Place]:
-    """How many ops of a step update a variable, and where the one is that should not, if any.
-
-    Of a trained variable, that which is no optimiser's; of another, the call that repeats it,
-    beside the update of what is trained.
-    """
-    analysis = analyse(placement)
-    names, types = analysis.flow.names, analysis.flow.types
-    updates = [update.op for update in analysis.updates.by_variable.get(name, ())]
-    if len(updates) < 2:
-        return len(updates), Place()
-    if is_trained:
-        others = [op for op in updates if not is_gradient_update(types[op])]
-        return len(updates), Place([names[op] for op in others])
-    trained = next(iter(gradient_flow(placement).trained.values()), ())
-    if not trained:
-        return len(updates), Place([names[op] for op in updates])
-    frames = frames_up_to(placement, names[updates[0]], names[trained[0].op])
-    return len(updates), Place([names[op] for op in updates], frames)
-
-
 class Cause(NamedTuple):
-    """What is likely wrong.
+    """A likely cause.
 
     Attributes:
-        what: a clause that says it.
+        what: a clause that describes it.
         fix: what to change.
-        consequence: what it means for the training; ``""`` where that is plain.
-        follows: the rule whose findings explain it.
-        place: the ops whose line is to be edited, if they are known.
+        consequence: what it means for the training; ``""`` if that is obvious.
+        follows: a rule with findings that explain it, if any.
+        place: the ops on the lines to edit, if they are known.
     """
 
     what: str
     fix: str
     consequence: str = ""
     follows: str | None = None
-    place: Place = Place()
+    place: MistakeLocation = MistakeLocation()
 
 
 COPIES = Cause(
-    "towers compute with something that the step does not update, such as copies of their own",
-    "let all towers read the variables that the step updates: get_variable in a reused scope, and "
-    "no copies of it",
-    "after the first step the gradients are those of old weights",
+    "towers compute with values that the step does not update, such as copies of the variables",
+    "let all towers read the variables that the step updates: use get_variable in a reused scope, "
+    "without copies",
+    "after the first step the gradients are computed from old weights",
 )
 
 
-def cause_of(
+def find_cause(
     placement: Placement,
     measured: Measurement,
     trajectory: Trajectory,
     divergence: Divergence,
     divergences: Sequence[Divergence],
 ) -> Cause:
-    """What is likely wrong."""
+    """Return the likely cause of a divergence.
+
+    Args:
+        placement: the program.
+        measured: the measurement of the program and its reference.
+        trajectory: the training steps of the measurement.
+        divergence: the first difference of a variable.
+        divergences: the first differences of all variables that differ.
+    """
     from placement_checks.numerics.training_divergence import (
         trained_variable_of,
         variables_with_stale_copies,
     )
 
-    if followed := _followed(measured, trajectory, divergence, divergences):
-        return followed
+    if earlier := _earlier_cause(measured, trajectory, divergence, divergences):
+        return earlier
     name = divergence.difference.variable
     if _is_count(measured, name):
-        return _of_count(trajectory, name, divergence.step)
+        return _counter_cause(trajectory, name, divergence.step)
     trained = trained_variable_of(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
-        return COPIES._replace(place=copies_of(placement, trained or name))
+        return COPIES._replace(place=stale_copies(placement, trained or name))
     strategy = placement.strategy
     if strategy is not None and strategy.is_later_copy(name):
-        return _of_copy(strategy, name, divergence.moved)
-    return _of_change(placement, name, divergence.moved, is_trained=trained == name)
+        return _mirrored_copy_cause(strategy, name, divergence.moved)
+    return _change_cause(placement, name, divergence.moved, is_trained=trained == name)
 
 
-def _followed(
+def _earlier_cause(
     measured: Measurement,
     trajectory: Trajectory,
     divergence: Divergence,
     divergences: Sequence[Divergence],
 ) -> Cause | None:
-    """What else is wrong that explains it, if anything else is."""
+    """Return another mistake that explains the divergence, if any."""
     from placement_checks.numerics.comparing import differing
     from placement_checks.numerics.training_divergence import trained_variable_of
 
@@ -128,7 +101,7 @@ def _followed(
         what = "the gradient differs, see gradients-equal"
         return Cause(what, "fix gradients-equal first", follows="gradients-equal")
     if trained is None and wrong and not _is_count(measured, name):
-        what = f"the gradient of {min(wrong)} differs, which it may follow"
+        what = f"the gradient of {min(wrong)} differs, which may be the cause"
         return Cause(what, "fix that first", follows="gradients-equal")
     if trained != name and trained in {other.difference.variable for other in divergences}:
         return Cause(f"it follows {trained}", "fix that first", follows=root)
@@ -147,56 +120,95 @@ def _is_count(measured: Measurement, name: str) -> bool:
     return measured.dtypes[name].startswith(("int", "uint"))
 
 
-def _of_count(trajectory: Trajectory, name: str, number: int) -> Cause:
-    """What is likely wrong with the updates of a counter."""
-    theirs, ours = trajectory.steps[number - 1][name].moved
+def _counter_cause(trajectory: Trajectory, name: str, number: int) -> Cause:
+    """Return the likely cause of a counter that counts something else than in the reference."""
+    reference, towers = trajectory.steps[number - 1][name].moved
     return Cause(
-        f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
-        if ours.size == 1
-        else "a step changes it in another way",
-        "let a step count as one, whatever the number of towers and rows",
-        "what depends on it, such as the decay of the learning rate, changes at another time",
+        f"a step changes it by {towers.flat[0]:g}, and in the reference by {reference.flat[0]:g}"
+        if towers.size == 1
+        else "a step changes it by other amounts than in the reference",
+        "count one for each step, for any number of towers and rows",
+        "values that depend on it, such as a decaying learning rate, change at another time",
     )
 
 
-def _of_copy(strategy: Strategy, name: str, moved: float | None) -> Cause:
-    """What is wrong with a copy of a strategy, where that of the first replica is as expected."""
+def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
+    """Return the cause of a wrong copy of a mirrored variable if the first copy is correct."""
     device = strategy.replicas[strategy.copies[name].replica].short
-    often = f" {moved:.3g} times as much as" if moved else " otherwise than"
+    amount = f" {moved:.3g} times as much as" if moved else " by another amount than"
     return Cause(
-        f"that step changes the copy on {device}{often} that on {strategy.replicas[0].short}",
-        "let the update of every copy be the same: of what all replicas have added up, and of "
-        "nothing that one replica alone knows, such as its number",
-        "the copies drift apart: each replica trains a model of its own, and that of the first is "
+        f"that step changes the copy on {device}{amount} the copy on {strategy.replicas[0].short}",
+        "update every copy with the same value: a sum over all replicas, and no value that "
+        "differs between replicas, such as the replica's number",
+        "the copies diverge: each replica trains another model, and only the first replica's is "
         "saved",
     )
 
 
-def _of_change(placement: Placement, name: str, moved: float | None, *, is_trained: bool) -> Cause:
-    """What is likely wrong by how far a step changes a variable.
+def _change_cause(
+    placement: Placement, name: str, moved: float | None, *, is_trained: bool
+) -> Cause:
+    """Return the likely cause that follows from how much a step changes a variable.
 
     Args:
-        placement: of the program.
+        placement: the program.
         name: the variable.
-        moved: its change, as `Divergence.moved`.
-        is_trained: whether it has a gradient of its own.
+        moved: its change relative to the reference's change, as in `Divergence.moved`.
+        is_trained: whether the variable has a gradient.
     """
     if moved is not None and abs(moved) < 1e-3:
         return Cause(
             "it does not change",
-            "see that the step runs the op that updates it, and that towers share it",
-            "it stays as it was initialised",
+            "make sure that the step runs the op that updates it, and that towers share it",
+            "it keeps its initial value",
         )
     if moved is None or abs(moved - 1) <= 1e-3:
         return Cause(
-            "the step updates it in another way", "compare the ops that update it in both programs"
+            "the step updates it differently", "compare the ops that update it in both programs"
         )
-    number, place = repeated_updates(placement, name, is_trained=is_trained)
-    often = f": {number} ops of a step update it" if number > 1 else ""
+    number, location = repeated_updates(placement, name, is_trained=is_trained)
+    updates = f": {number} ops in a step update it" if number > 1 else ""
     despite = ", though its gradient is equal" if is_trained else ""
     return Cause(
-        f"that step changes it {moved:.3g} times as much{despite}{often}",
-        "update it once a step, for all towers together, and at the reference's rate",
-        "training runs at another rate than on one GPU" if is_trained else "",
-        place=place,
+        f"that step changes it {moved:.3g} times as much{despite}{updates}",
+        "update it once per step for all towers together, with the reference's learning rate",
+        "training has another learning rate than on one GPU" if is_trained else "",
+        place=location,
     )
+
+
+def stale_copies(placement: Placement, variable: str) -> MistakeLocation:
+    """Return the variables that towers read instead of ``variable``, and that no step updates.
+
+    Their initial values are copies of it.
+    """
+    analysis = analyse(placement)
+    flow = analysis.flow
+    original = flow.number[variable]
+    copies = []
+    for name in sorted(analysis.variables_read - analysis.updates.by_variable.keys()):
+        written = [op for _, values in flow.writers.get(flow.number[name], ()) for op in values]
+        if name != variable and original in flow.reachable(written):
+            copies.append(name)
+    return MistakeLocation(copies)
+
+
+def repeated_updates(
+    placement: Placement, name: str, *, is_trained: bool
+) -> tuple[int, MistakeLocation]:
+    """Return how many ops of a step update a variable, and the updates that are wrong, if any.
+
+    For a trained variable these are the ops that are no optimizer update. For another variable it
+    is the call that repeats its update for each tower.
+    """
+    analysis = analyse(placement)
+    names, types = analysis.flow.names, analysis.flow.types
+    updates = [update.op for update in analysis.updates.by_variable.get(name, ())]
+    if len(updates) < 2:
+        return len(updates), MistakeLocation()
+    if is_trained:
+        others = [op for op in updates if not is_gradient_update(types[op])]
+        return len(updates), MistakeLocation([names[op] for op in others])
+    trained = next(iter(gradient_flow(placement).trained.values()), ())
+    frames = frames_up_to(placement, names[updates[0]], names[trained[0].op]) if trained else ()
+    return len(updates), MistakeLocation([names[op] for op in updates], frames)

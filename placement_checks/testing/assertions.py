@@ -16,12 +16,12 @@ def assert_placeable(
 ) -> None:
     """Assert `placeable`.
 
-    The placer can place every op where the program asks for it.
+    The placer can place every op on the device that the program requests.
 
-    Without soft placement TensorFlow refuses a graph with an op that has no kernel for the device
-    it is pinned to, that asks for a device the machine lacks, or that is bound to an op elsewhere.
-    The reason given is the placer's own. With soft placement only what cannot be placed anywhere
-    is refused; what was moved then is reported by no-fallback.
+    Without soft placement TensorFlow refuses a graph if an op has no kernel for its requested
+    device, requests a device that the machine lacks, or is bound to an op on another device. The
+    finding quotes the placer's own reason. With soft placement TensorFlow refuses only ops that no
+    device can run; no-fallback reports the ops that it moves.
     """
     __tracebackhide__ = True
     check_rule(evidence, "placeable")
@@ -35,14 +35,14 @@ def assert_no_fallback(
 
     No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
 
-    Soft placement moves such ops silently. Each finding says why: the op has no GPU kernel,
-    its GPU kernel does not support the type, or there is no such device. Ops that are bound to one
-    that fell, by colocation or by a reference, are named with it.
+    Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
+    kernel, its GPU kernel does not support the type, or the device does not exist. If further ops
+    are bound to a moved op, by colocation or by a reference, its finding lists them.
 
-    Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
-    resource to the host it was asked for, such as its reads and its initialization test; strings,
-    summaries, assertions, printed lines, savers, and what only these take; the switch of a
-    predicate that is on the host.
+    Not findings: ops in an inner /cpu:0 scope; ops that only follow a variable or another resource
+    to the host that it requests, such as its reads and its initialization test; strings,
+    summaries, assertions, printed lines, savers, and ops that only these use; and the switch of a
+    predicate on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
 
@@ -63,33 +63,34 @@ def assert_variables_on_host(
 ) -> None:
     """Assert `variables-on-host`.
 
-    Every variable sits on the device named, /cpu:0 by default.
+    Every variable sits on the declared device, /cpu:0 by default.
 
-    Towers that share variables read them from the host; a variable on one GPU is copied from that
-    GPU to all others in every step, and fills its memory. The usual causes are a variable made
-    inside a tower's device scope, a layer that ignores the scope around it, and a device function
-    that knows only the ref variable ops (Variable, VariableV2) and not VarHandleOp.
+    Towers that share variables read them from the host. If a variable is on a GPU, every step
+    copies it from that GPU to all others, and it fills the GPU's memory. The usual causes are a
+    variable created inside a tower's device scope, a layer that ignores the scope around it, and a
+    device function that knows only the ref variable ops (Variable, VariableV2) and not
+    VarHandleOp.
 
-    A variable that requests no device is a finding too, wherever it is: the next machine may put
-    it elsewhere. Only an int32 step counter is not, as TensorFlow updates it on the CPU alone. A
+    A variable that requests no device is a finding on any device, since another machine may put it
+    elsewhere. The exception is an int32 step counter, which TensorFlow updates only on the CPU. A
     variable that requests only a job is judged by its assigned device.
 
-    The role of a variable (docs/roles.md) may allow a GPU as well: a copy of a mirrored variable,
-    its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower; a
+    The role of a variable (docs/roles.md) may allow a GPU as well. A copy of a mirrored variable,
+    its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower. A
     part of a model that is split among GPUs, such as an expert or the shard of a table, and its
     slots, may be on the only GPU that computes with it.
 
-    A scalar that is made outside the scope of a strategy, such as the learning rate of an
+    A scalar that is created outside the scope of a strategy, such as the learning rate of an
     optimizer, may be on the GPU of a replica; created-in-scope reports trained variables.
 
-    Where get_variable makes such variables for each tower and no sum makes them copies, that is
-    the mistake, and that they are on the GPUs of their towers follows from it.
+    If get_variable creates separate variables for each tower and no sum of gradients makes them
+    copies, variables-shared reports the root cause, and their devices follow from it.
 
-    `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
-    matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
-    `local` names the devices of local variables, which are in neither of the collections
-    TRAINABLE_VARIABLES and GLOBAL_VARIABLES, if they are others.
-    `allow` lists variables, or patterns such as table/part_*, that may sit anywhere.
+    `device` is a device or a list of allowed devices; a partial name such as /job:ps or /cpu:0
+    matches any task. In a cluster /job:ps/cpu:0 is more specific than /cpu:0, which every task
+    has. `local` lists other devices for local variables, which are in neither of the collections
+    TRAINABLE_VARIABLES and GLOBAL_VARIABLES. `allow` lists variables, or patterns such as
+    table/part_*, that may be on any device.
 
     Parameters and their defaults:
       variables-on-host.device = '/cpu:0'
@@ -181,19 +182,19 @@ def assert_slots_with_variables(
 ) -> None:
     """Assert `slots-with-variables`.
 
-    Optimiser slots and moving averages sit with their variable.
+    Optimizer slots and moving averages sit with their variable.
 
-    A slot on another device is sent there and back in every step. TensorFlow's own optimisers
-    bind their slots to the variable; hand-made momenta and averages, and optimisers that build
+    If a slot is on another device, every step sends it there and back. TensorFlow's own optimizers
+    bind their slots to the variable. User-defined momenta and averages, and optimizers that create
     their slots under another device, do not.
 
-    A slot is known by what binds it to a variable (`_class`), by the update op that takes both,
-    or by data flow: it has the variable's shape, no tower reads it, and the update of one is
-    computed with the other. A slot that updates several copies of a variable, as when each GPU
-    keeps the optimizer state of a part of the variables, sits with one of the copies.
+    The rule recognizes a slot by its colocation with a variable (`_class`), by an update op that
+    uses both, or by data flow: it has the variable's shape, no tower reads it, and the update of
+    one of them depends on the other. A slot may update several copies of a variable, for example
+    if each GPU holds the optimizer state of a part of the variables; then it sits with one of
+    them.
 
-    `allow` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
-    purpose.
+    `allow` lists slots, or patterns such as */ExponentialMovingAverage, that may be on any device.
 
     Parameters and their defaults:
       slots-with-variables.allow = ()
@@ -212,21 +213,22 @@ def assert_no_idle_device(
 
     Every GPU of the machine computes.
 
-    A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
-    the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
+    A GPU that has only constants, placeholders, variables and copies does nothing in a step: all
+    towers were built for another GPU, or no op was pinned and all ops went to GPU 0.
 
     A GPU that only holds variables, and averages and applies their gradients, is idle too if the
-    model is built as many times as there are GPUs: the copies take turns on the others. That
-    shows against the program for one GPU, or by as many losses that have nothing in common but
-    examples and variables. A program that keeps a GPU for variables has fewer copies.
+    model is built once for each GPU, because the copies of the model then share the other GPUs.
+    The rule counts the copies by comparison with the program for one GPU, or by the losses that
+    share only examples and variables. A program that reserves a GPU for variables has fewer
+    copies.
 
-    Where workers train between graphs, each builds a graph for itself: if variables are on another
+    With between-graph replication each worker builds its own graph. If variables are on another
     job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
-    are left to the graphs of those. Ops that leave the task open all go to the first one, and that
-    is a finding.
+    belong to other graphs and are not judged. If the ops do not name a task, they all go to the
+    first one, which is a finding.
 
     `allow` lists the GPUs that may do nothing, or only hold variables; a partial name such as
-    /job:evaluator matches any of its devices.
+    /job:evaluator matches any device of the job.
 
     Parameters and their defaults:
       no-idle-device.allow = ()
@@ -338,17 +340,19 @@ def assert_gradients_colocated(
 ) -> None:
     """Assert `gradients-colocated`.
 
-    Each backward op sits with its forward op.
+    Each backward op sits on the device of its forward op.
 
-    Gradients that are taken outside the towers' device scopes ask for no device, and the placer
-    puts the backward pass of every tower on the first GPU, which computes most of the step and
-    holds all activations, without any warning.
+    If a program computes gradients outside the towers' device scopes, the backward ops ask for no
+    device. Without any warning, the placer puts the backward pass of every tower on the first GPU,
+    which then computes most of the step and holds all activations.
 
-    TensorFlow records the forward op of each backward op; in a saved graph without
-    that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
-    forward op on the host, such as a lookup in a table that the host holds. It may be on its own
-    tower's GPU if the forward op is not: if that is bound to a variable on another GPU, uses an
-    expert or a shard that another GPU has, or is made once for several towers.
+    TensorFlow records the forward op of each backward op. In a saved graph without this record the
+    name of the backward op identifies its forward op, and the finding states this.
+
+    Not findings: a backward op on a GPU for a forward op on the host, such as a lookup in a table
+    on the host; and a backward op on its own tower's GPU for a forward op on another GPU, if the
+    forward op is bound to a variable there, uses an expert or a shard there, or serves several
+    towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
 
@@ -367,20 +371,20 @@ def assert_averaging_on_host(
 ) -> None:
     """Assert `averaging-on-host`.
 
-    The gradients of the towers are brought together on the device named.
+    The gradients of the towers are combined on the declared device, /cpu:0 by default.
 
-    Averaged on one tower's GPU, all gradients travel to it and that GPU does the work of all,
-    while the variables wait on the host.
+    If they are averaged on one tower's GPU, all gradients travel to that GPU, and it does this
+    work in addition to its own, while the variables wait on the host.
 
-    Gradients are brought together by the ops that first depend on more than one tower's. Where
-    the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
-    pass, on the first tower's GPU unless told otherwise.
+    The ops judged are the first ones that depend on gradients of several towers. If a program
+    computes the gradients of one loss for all towers, TensorFlow adds them up in the backward
+    pass, by default on the first tower's GPU.
 
-    Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
-    it is made. The gradients of a part of a split model may be added up on the GPU that has the
-    part. Collective ops, such as those of NCCL, bring gradients together on no device.
+    Sums that update only copies of mirrored variables are not judged: each GPU needs such a sum,
+    on any device. If a model is split among GPUs, the gradients of a part may be added up on the
+    GPU that has the part. Collective ops, such as NCCL's, combine gradients on no single device.
 
-    `device` is a name or a list of names; a partial one such as /job:ps matches any task.
+    `device` is a name or a list of names; a partial name such as /job:ps matches any task.
 
     Parameters and their defaults:
       averaging-on-host.device = '/cpu:0'
@@ -697,22 +701,23 @@ def assert_transfer_budget(
 
     Bytes and copies between devices per step stay under the budget.
 
-    Weights that live on the host travel to every tower, and gradients back, in each step: that is
-    the price of towers. What comes on top of it, an activation that changes devices or an input
-    that is copied whole to every tower, makes N GPUs slower than one.
+    Weights on the host travel to every tower in each step, and gradients travel back: this is the
+    price of towers. Additional transfers, such as an activation that changes devices or a whole
+    batch that is copied to every tower, make N GPUs slower than one.
 
-    Counted from the placed graph: shape times dtype of every tensor that an op of the step takes
-    from another device; the same tensor to the same device once, loops as one turn.
+    The rule counts, in the placed graph, the bytes (shape times size of dtype) of every tensor
+    that an op of the step reads from another device. A tensor counts once for each device that it
+    is copied to, and a loop counts as one iteration.
 
-    In a cluster the links between tasks count most: a variable on a parameter server goes to each
-    GPU of a worker by itself, and a large constant travels in every step, though it could be made
-    where it is read.
+    In a cluster the links between tasks matter most: a variable on a parameter server is copied to
+    each GPU of a worker separately, and a large constant travels in every step, although the
+    reading task could create it.
 
-    `bytes` and `copies` are the budget of one step, `link_bytes` and `link_copies` that of what
-    one task sends to another, `constant_bytes` the largest constant that may go from task to
-    task. `rows` are the rows of the global batch, for tensors whose first dimension the graph
-    leaves open. Without a budget nothing but constants is judged, and the transfers are shown all
-    the same.
+    `bytes` and `copies` are the budget of one step; `link_bytes` and `link_copies` are the budget
+    from one task to another; `constant_bytes` is the size of the largest constant that one task
+    may send to another. `rows` is the number of rows of the global batch, for tensors with an
+    unknown first dimension. Without a budget the rule judges only constants, but still shows the
+    transfers.
 
     Parameters and their defaults:
       transfer-budget.bytes = None
@@ -748,18 +753,19 @@ def assert_shards_balanced(
 
     Variables are spread over the parameter servers as declared.
 
-    Every worker fetches every variable in each step, so the server that holds most sets the pace.
-    `replica_device_setter` deals variables out in turn, whatever their size: with weights and
-    biases made one after the other and two servers, one server gets all weights.
+    Every worker fetches every variable in each step, so the server with the most bytes limits the
+    speed. `replica_device_setter` assigns variables to the servers in turn, whatever their size:
+    if a program alternates weights and biases and there are two servers, one server gets all
+    weights.
 
-    What is bound to another variable, as slots are, goes with that one and is not counted.
+    A variable that is bound to another one, such as a slot, follows it and is not counted.
 
-    `by` says how they are meant to be spread: "round-robin", each variable on the next server in
-    the order of building, or "bytes", no server with more than `most` times its even share, which
-    is no less than the largest variable. Without it, either will do, as long as no server is
-    empty that could hold something. `job` names the servers; by default they are the job ps, or
-    the one that holds variables and has no tower. `allow` lists variables, or patterns such as
-    table/part_*, that are where they are on purpose.
+    `by` is the intended distribution: "round-robin", each variable on the next server in the order
+    of building, or "bytes", no server with more than `most` times its even share, which is at
+    least the size of the largest variable. By default either is allowed, as long as no server is
+    empty that could hold a variable. `job` is the job of the servers; by default the job ps, or
+    the job that holds variables and runs no tower. `allow` lists variables, or patterns such as
+    table/part_*, that may be on any server.
 
     Parameters and their defaults:
       shards-balanced.by = ''
@@ -780,20 +786,21 @@ def assert_session_memory(
 ) -> None:
     """Assert `session-memory`.
 
-    The session does not take all of every GPU's memory.
+    The session does not take all memory of every GPU.
 
     TensorFlow 1 takes nearly all memory of every visible GPU when the session starts: a second
-    program on the same machine fails, or runs on the CPU. `gpu_options.allow_growth`,
-    `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
-    alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
+    program on the same machine fails, or runs on the CPU. To prevent this, set
+    `gpu_options.allow_growth`, `per_process_gpu_memory_fraction`, or `visible_device_list`, which
+    leaves the other GPUs free, or TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
     Most programs set no `gpu_options`, and are the only one on their machine: the rule is then
     not checked, unless `fraction` or `others` are declared.
 
-    `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
-    that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
-    added up. What grows as it is needed adds nothing, and fails beside one that takes all. Of the
-    programs beside it, TF_FORCE_GPU_ALLOW_GROWTH is not known.
+    `fraction` is the largest share of a GPU's memory that a session may take. `others` lists the
+    programs that run on the same machine, each by its gpu_options: the rule adds up the shares of
+    all programs on a GPU. Memory that grows on demand adds nothing to the sum, but a program that
+    needs it fails next to a program that takes all memory. For the other programs,
+    TF_FORCE_GPU_ALLOW_GROWTH is unknown.
 
     Parameters and their defaults:
       session-memory.fraction = 0.95

@@ -39,8 +39,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 LOST = (
-    "lost:Lost cannot be imported: ModuleNotFoundError: No module named 'lost'; mend it, "
-    "uninstall our-rules, or leave it out: --without 'lost'"
+    "lost:Lost cannot be imported: ModuleNotFoundError: No module named 'lost'; fix the import, "
+    "uninstall our-rules, or skip it: --without 'lost'"
 )
 
 

@@ -118,7 +118,7 @@ def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run:
         tower = copy.partition("/")[0].removeprefix("tower_")
         original = copy.replace(f"tower_{tower}", "tower_0")
         assert expected == f"{original}, which the tower on /device:GPU:0 reads"
-        assert found == f"a variable of its own for the tower on /device:GPU:{tower}"
+        assert found == f"another variable in the tower on /device:GPU:{tower}"
 
 
 @pytest.mark.usefixtures("at_root")
@@ -229,7 +229,7 @@ def test_place_prints_every_op_in_tensorflows_words(
         r"placement-checks: small.py:build cannot be placed on gpu\*1: "
         r"[px]: .* was explicitly assigned to /device:GPU:1 but available devices "
         r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); "
-        r"gpu\*1 has no /device:GPU:1: correct the index, or give more devices "
+        r"gpu\*1 has no /device:GPU:1: correct the index, or add devices "
         r"\(--gpus, --machine\)\n",
         refused.err,
     )
@@ -298,7 +298,7 @@ def test_rules_and_explain(run: Run) -> None:
     explained = run("explain", "variables-on-host").out
 
     assert [line.split()[0] for line in listed] == list(RULES)
-    assert explained.startswith("Every variable sits on the device named")
+    assert explained.startswith("Every variable sits on the declared device")
     assert "variables-on-host.device = '/cpu:0'" in explained
     assert run("explain", "variables-on-hosts").err == (
         "placement-checks: rule 'variables-on-hosts' is not a known rule; "

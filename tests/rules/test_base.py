@@ -54,7 +54,7 @@ def test_not_checked_on_a_log_of_a_machine_without_gpus(
     assert messages(verdict) == snapshot
 
 
-def test_a_rule_on_requests_says_why_there_are_none() -> None:
+def test_not_checked_without_requests() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:0", "GPU:0"), requested=Missing("a log has no requests")
     )
@@ -64,7 +64,7 @@ def test_a_rule_on_requests_says_why_there_are_none() -> None:
     )
 
 
-def test_towers_on_one_gpu_are_recognised_by_the_losses_that_are_reported_too(
+def test_towers_on_one_gpu_are_recognized_by_reported_losses(
     snapshot: SnapshotAssertion,
 ) -> None:
     losses = ["tower_0/loss", "tower_1/loss"]

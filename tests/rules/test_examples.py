@@ -1,4 +1,4 @@
-"""The example of each rule: its rule is broken by the one program, and kept by the other."""
+"""The example of each rule: one program breaks the rule, and the other one does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDEST = 99
 
 
 @pytest.mark.parametrize("rule", NAMES)
-def test_the_broken_program_breaks_the_rule_and_the_mended_one_breaks_none(rule: str) -> None:
+def test_the_broken_program_breaks_the_rule_and_the_fixed_one_breaks_none(rule: str) -> None:
     broken, mended = judged(rule, "-"), judged(rule, "+")
 
     assert rule in broken_rules(broken)
@@ -36,7 +36,7 @@ def judged(rule: str, sign: str) -> Report:
 
 
 def gathered(build: Callable[..., Any], *, runs: bool) -> Evidence:
-    """What is known of a builder, which for one GPU is its own reference."""
+    """The evidence on a builder, which is its own reference for one GPU."""
     if is_eager(build):
         with watch(2, eager=True) as code:
             build(2)
@@ -68,7 +68,7 @@ def state(report: Report, rule: str) -> str:
     return next(verdict.state for verdict in report.verdicts if verdict.rule == rule)
 
 
-def test_there_is_an_example_of_each_rule_and_no_other() -> None:
+def test_each_rule_has_an_example() -> None:
     files = Path(examples.__file__).parent.glob("*.diff")
 
     assert sorted(file.stem for file in files) == sorted(NAMES)

@@ -1,4 +1,4 @@
-"""What rules advise where a strategy, or a traced function, has made what is wrong."""
+"""The fixes of rules for programs with a strategy or a traced function."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def fix(rule: str, graph: Placement) -> str:
 
 def test_no_session_runs_a_traced_function() -> None:
     assert reason("session-memory", program(step={"traced": True})) == (
-        "the step is a tf.function, which no session runs; what it takes of the GPUs' memory is "
-        "set by tf.config.experimental.set_memory_growth"
+        "the step is a tf.function, which runs without a session; "
+        "tf.config.experimental.set_memory_growth controls its use of GPU memory"
     )
     assert "{'config': config}" in str(reason("session-memory", program()))
 
@@ -38,7 +38,7 @@ def test_a_tape_cannot_colocate_gradients(*, traced: bool) -> None:
     advice = fix("gradients-colocated", program(placed, step={"traced": traced}))
 
     assert ("colocate_gradients_with_ops" in advice) is not traced
-    assert advice.startswith("take the gradients inside the tower's `with tf.device(...):`")
+    assert advice.startswith("compute the gradients inside the tower's `with tf.device(...):`")
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_a_tape_cannot_colocate_gradients(*, traced: bool) -> None:
         (MIRRORED, "let the strategy keep it there: MirroredStrategy(gpus)"),
     ],
 )
-def test_the_strategy_says_where_its_variables_are(strategy: Strategy, advice: str) -> None:
+def test_the_fix_for_a_variable_of_a_strategy(strategy: Strategy, advice: str) -> None:
     assert fix("variables-on-host", placement(ON_GPU, strategy=strategy)) == advice
 
 
-def test_a_variable_outside_of_the_scope_is_where_its_own_scope_says() -> None:
+def test_the_fix_for_a_variable_outside_the_scope() -> None:
     outside = Strategy("CentralStorageStrategy", GPUS, {}, ["w"])
 
     assert "`with tf.device('/cpu:0'):`" in fix(

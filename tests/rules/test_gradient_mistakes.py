@@ -9,13 +9,13 @@ from support.towers import gradient, host, on, program
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Strategy
 from placement_checks.numerics.row_weights import Diagnosis, Mistake
-from placement_checks.rules.gradient_mistakes import place_of, scalings
+from placement_checks.rules.gradient_mistakes import locate_mistake, loss_scalings
 
 GPUS = [Device(type="GPU", index=i) for i in (0, 1)]
 
 
 class Anywhere(dict[str, str]):
-    """A line for every op, and those that are given."""
+    """A line for every op, by default main.py:1."""
 
     def get(self, op: str, _: Any = None) -> str:
         return super().get(op) or "main.py:1"
@@ -27,29 +27,29 @@ def built(*ops: Op, **more: Any) -> Placement:
 
 
 def found(graph: Placement, mistake: Mistake, **more: Any) -> list[str]:
-    return [*place_of(graph, "w", Diagnosis("", "", mistake=mistake, **more)).ops]
+    return [*locate_mistake(graph, "w", Diagnosis("", "", mistake=mistake, **more)).ops]
 
 
-def test_a_sum_is_where_gradients_are_added_up() -> None:
+def test_a_sum_is_located_at_the_op_that_adds_gradients() -> None:
     assert found(built(), "sum") == ["sum/w"]
 
 
-def test_a_strategys_sum_leads_to_the_losses_that_it_makes_too_large() -> None:
+def test_a_sum_of_a_strategy_is_located_at_the_losses() -> None:
     graph = built(lines={"tower_0/loss": "main.py:9"}, strategy=Strategy("MirroredStrategy", GPUS))
 
     assert found(graph, "sum") == ["tower_0/loss", "tower_1/loss"]
 
 
-def test_nothing_is_known_of_other_mistakes() -> None:
+def test_other_mistakes_are_not_located() -> None:
     assert found(built(), "paired") == found(built(), "") == []
 
 
-def test_what_a_library_built_alone_leads_nowhere() -> None:
-    assert place_of(program(), "w", Diagnosis("", "", mistake="sum")).ops == ()
+def test_ops_of_a_library_are_not_located() -> None:
+    assert locate_mistake(program(), "w", Diagnosis("", "", mistake="sum")).ops == ()
 
 
 def scaled(kind: str, value: float | str, **more: Any) -> Placement:
-    """Towers whose losses are multiplied or divided."""
+    """Towers with losses that are multiplied or divided."""
     return built(
         host("factor", "Const" if isinstance(value, float) else "Placeholder"),
         *(on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)),
@@ -63,12 +63,12 @@ LOSSES = ["tower_0/loss", "tower_1/loss"]
 
 
 @pytest.mark.parametrize(("kind", "value"), [("RealDiv", 2.0), ("Mul", 0.5)])
-def test_a_loss_that_is_divided_is_named_before_the_mean(kind: str, value: float) -> None:
+def test_the_division_of_a_loss_precedes_the_mean(kind: str, value: float) -> None:
     assert found(scaled(kind, value), "divided", ratio=0.5000001) == LOSSES
 
 
 @pytest.mark.parametrize(("kind", "value"), [("RealDiv", 0.5), ("Mul", 2.0), ("Mul", "fed")])
-def test_where_no_loss_is_divided_it_is_the_mean(kind: str, value: float | str) -> None:
+def test_without_a_divided_loss_it_is_the_mean(kind: str, value: float | str) -> None:
     assert found(scaled(kind, value), "divided", ratio=0.5) == ["sum/w"]
 
 
@@ -77,16 +77,16 @@ def test_a_loss_scale_is_found(named: str) -> None:
     step = {"objectives": (), "losses": (), named: ("tower_0/loss:0", "tower_1/loss")}
     graph = scaled("Mul", 128.0, step=step)
 
-    assert [graph.by_number[op].name for op in scalings(graph, 128.0)] == LOSSES
+    assert [graph.by_number[op].name for op in loss_scalings(graph, 128.0)] == LOSSES
 
 
 LINES = {gradient(0): "main.py:8", gradient(1): "main.py:8"}
 
 
-def test_wrong_weights_are_where_the_helper_is_called() -> None:
+def test_wrong_weights_are_located_at_the_call_of_the_helper() -> None:
     graph = built(lines={**LINES, "sum/w": "main.py:9 net.py:36"})
 
-    place = place_of(graph, "w", Diagnosis("", "", mistake="weights"))
+    place = locate_mistake(graph, "w", Diagnosis("", "", mistake="weights"))
 
     assert (place.ops, place.frames) == (["sum/w"], ("main.py:9",))
 
@@ -102,21 +102,21 @@ def test_weights_that_are_constants_are_shown() -> None:
         values={"one": 1.0, "none": 0.0},
     )
 
-    assert place_of(graph, "w", Diagnosis("", "", mistake="weights")).path == (
+    assert locate_mistake(graph, "w", Diagnosis("", "", mistake="weights")).path == (
         "1 x in own (Mul) main.py:1",
         "0 x in other (Mul) net.py:42",
     )
 
 
 @pytest.mark.parametrize("mistake", ["changed", "changed in towers"])
-def test_what_changes_gradients_in_towers_is_where_it_is_called(mistake: Mistake) -> None:
+def test_a_change_of_gradients_is_located_at_its_call(mistake: Mistake) -> None:
     norms = [on(i, f"norm_{i}", "Sqrt", gradient(i)) for i in (0, 1)]
     clipped = [on(i, f"clip_{i}", "Mul", gradient(i), f"norm_{i}") for i in (0, 1)]
     total = host("sum/w", "AddN", "clip_0", "clip_1")
     lines = {**LINES, "clip_0": "main.py:9 net.py:36", "clip_1": "main.py:9 net.py:36"}
     graph = built(*norms, *clipped, total, lines=lines)
 
-    place = place_of(graph, "w", Diagnosis("", "", mistake=mistake))
+    place = locate_mistake(graph, "w", Diagnosis("", "", mistake=mistake))
 
     assert (place.ops, place.frames) == (["clip_0"], ("main.py:9",))
 
@@ -125,7 +125,7 @@ def test_gradients_that_no_tower_changes() -> None:
     assert found(built(), "changed") == []
 
 
-def test_a_penalty_is_what_is_added_to_a_loss_without_examples() -> None:
+def test_a_penalty_is_a_term_of_the_loss_without_examples() -> None:
     def tower(i: int) -> Iterator[Op]:
         yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
         yield on(i, f"tower_{i}/penalty", "L2Loss", f"tower_{i}/w/read")
@@ -138,8 +138,8 @@ def test_a_penalty_is_what_is_added_to_a_loss_without_examples() -> None:
     assert sorted(found(graph, "penalty")) == ["tower_0/penalty", "tower_1/penalty"]
 
 
-def normalised(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean") -> Placement:
-    """Towers of which each subtracts what it reduces its rows to."""
+def normalized(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean") -> Placement:
+    """Towers that subtract a statistic of their rows from the rows."""
 
     def tower(i: int) -> Iterator[Op]:
         yield on(i, f"tower_{i}/moment", kind, f"tower_{i}/w/MatMul", "axis")
@@ -153,20 +153,20 @@ def normalised(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean"
 
 
 @pytest.mark.parametrize("kind", ["Mean", "Sum"])
-def test_statistics_are_what_rows_are_reduced_to_and_computed_with(kind: str) -> None:
+def test_statistics_reduce_rows_and_are_used_by_rows(kind: str) -> None:
     moments = {"moment": (1, 4), "squeezed": (4,)}
 
-    assert found(normalised(moments, kind), "statistics") == ["tower_0/moment", "tower_1/moment"]
+    assert found(normalized(moments, kind), "statistics") == ["tower_0/moment", "tower_1/moment"]
 
 
 def test_a_mean_of_each_row_is_no_statistic() -> None:
-    graph = normalised({"moment": (None, 1), "squeezed": (None,)})
+    graph = normalized({"moment": (None, 1), "squeezed": (None,)})
 
     assert found(graph, "statistics") == []
 
 
-def test_batch_normalisation_is_an_op_of_its_own() -> None:
-    graph = normalised({"moment": (None, 4), "squeezed": (None, 4)}, "FusedBatchNormV3")
+def test_batch_normalization_is_one_op() -> None:
+    graph = normalized({"moment": (None, 4), "squeezed": (None, 4)}, "FusedBatchNormV3")
 
     assert found(graph, "statistics") == ["tower_0/moment", "tower_1/moment"]
 
@@ -183,7 +183,7 @@ def masked(*mask: Op) -> Placement:
     )
 
 
-def test_what_is_frozen_in_a_tower_is_so_by_its_mask() -> None:
+def test_a_frozen_variable_is_located_at_its_mask() -> None:
     graph = masked(host("mask", "Cast", "less"), host("less", "Less", "share", "share"))
 
     assert found(graph, "frozen", towers=(1,)) == ["mask"]
@@ -196,11 +196,11 @@ def test_a_factor_of_examples_or_variables_is_no_mask(mask: Op) -> None:
     assert found(masked(mask), "frozen", towers=(1,)) == ["tower_1/masked"]
 
 
-def test_without_a_mask_it_is_what_reads_the_variable_there() -> None:
+def test_without_a_mask_it_is_located_at_the_reads() -> None:
     assert found(built(), "frozen", towers=(1,)) == ["tower_1/w/MatMul"]
 
 
-def test_rows_are_moved_by_what_orders_them_anew() -> None:
+def test_moved_rows_are_located_at_the_op_that_reorders_them() -> None:
     graph = built(
         host("tower_0/x", "Placeholder"),
         host("part", "StridedSlice", "tower_0/x", "share", "share"),
@@ -219,7 +219,7 @@ def test_an_embedding_moves_no_rows() -> None:
     assert found(built(table), "moved") == []
 
 
-def test_features_that_the_model_takes_are_no_part_of_a_batch() -> None:
+def test_a_slice_of_features_is_no_slice_of_the_batch() -> None:
     first = on(0, "first", "StridedSlice", "part_0", "begin", "begin", "begin")
     model = on(0, "tower_0/w/MatMul", "MatMul", "first", "tower_0/w/read")
 
@@ -227,7 +227,7 @@ def test_features_that_the_model_takes_are_no_part_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("inputs", [(("x:0",),), ()])
-def test_where_nothing_orders_rows_anew_it_is_what_cuts_them(inputs: Any) -> None:
+def test_without_a_reordering_op_it_is_the_slice(inputs: Any) -> None:
     assert found(cut(step={"inputs": inputs}), "moved") == ["part_0", "part_1"]
 
 
@@ -247,22 +247,22 @@ def cut(*changes: Op, end: str = "begin", **more: Any) -> Placement:
     )
 
 
-def test_a_tail_is_dropped_where_the_last_part_ends() -> None:
+def test_a_dropped_tail_is_located_at_the_end_of_the_last_slice() -> None:
     ends = [host("rows", "Mul", "begin", "share"), host("stack", "Pack", "rows")]
 
     assert found(cut(*ends, end="stack"), "tail") == ["rows"]
 
 
-def test_a_tail_is_dropped_by_the_sizes_of_a_split() -> None:
+def test_a_dropped_tail_is_located_at_the_sizes_of_a_split() -> None:
     sizes = host("sizes", "Mul", "begin", "share")
     split = host("part_1", "SplitV", "x", "sizes", "begin")
 
     assert found(cut(sizes, split), "tail") == ["sizes"]
 
 
-def test_a_tail_is_dropped_by_what_cuts_to_a_fixed_size() -> None:
+def test_a_dropped_tail_is_located_at_a_slice_of_fixed_size() -> None:
     assert found(cut(), "tail") == ["part_1"]
 
 
-def test_a_batch_that_nothing_cuts_has_no_tail() -> None:
+def test_a_batch_without_slices_has_no_tail() -> None:
     assert found(built(), "tail") == []

@@ -8,7 +8,7 @@ import pytest
 from support.graphs import op, placement
 
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import located
+from placement_checks.rules.base import locate
 
 LINES = {
     "w": "train.py:88 train.py:40 model.py:12 model.py:3",
@@ -31,7 +31,7 @@ def at(*ops: str, object: str = "w", placed: str | None = None) -> Finding:
         device_lines={"w": "train.py:39"},
     )
     finding = Finding(object, "VarHandleOp", "assigned", "", "", "", "", ops=ops, placed=placed)
-    return located(finding, graph)
+    return locate(finding, graph)
 
 
 def test_the_innermost_line_of_the_object_itself() -> None:
@@ -55,22 +55,20 @@ def test_the_innermost_line_of_the_object_itself() -> None:
         (["out", "other"], "train.py:41", 2),  # none in common
     ],
 )
-def test_the_line_at_which_ops_part_and_no_caller_of_all(
-    ops: list[str], where: str, frames: int
-) -> None:
+def test_the_line_distinguishes_the_ops(ops: list[str], where: str, frames: int) -> None:
     finding = at(*ops)
 
     assert (finding.where, len(finding.frames)) == (where, frames)
 
 
-def test_of_what_a_library_made_alone_no_line_is_known() -> None:
+def test_an_op_of_a_library_has_no_line() -> None:
     finding = at(object="of_a_library", placed="of_a_library")
 
     assert (finding.where, finding.frames, finding.device_line) == (None, (), None)
 
 
 @pytest.mark.parametrize("name", ["w", "slot"])
-def test_the_scope_that_decided_the_device_of_an_op_or_of_what_it_goes_with(name: str) -> None:
+def test_the_scope_that_decided_the_device_of_an_op_or_of_its_colocated_op(name: str) -> None:
     assert at(placed=name).device_line == "train.py:39"
 
 
@@ -84,21 +82,21 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     graph = placement(op("a", "MatMul"), lines={"a": "a.py:3 a.py:3 b.py:5"})
     finding = Finding("a", "MatMul", "assigned", "", "", "", "")
 
-    assert located(finding, graph).frames == ("a.py:3", "b.py:5")
+    assert locate(finding, graph).frames == ("a.py:3", "b.py:5")
 
 
-def test_a_rule_may_tell_another_of_the_lines_than_the_innermost() -> None:
+def test_a_rule_may_choose_another_line_than_the_innermost() -> None:
     finding = replace(at(), at="train.py:40")
 
     assert (finding.where, finding.frames[-1]) == ("train.py:40", "model.py:3")
 
 
-def test_the_lines_are_the_first_ops_where_the_one_to_look_at_is_not_shared() -> None:
+def test_the_lines_are_the_first_ops_if_the_chosen_one_is_not_shared() -> None:
     graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
     finding = Finding("w", "VarHandleOp", "requested", "", "", "", "", ops=("w", "out"))
 
-    assert located(finding, graph).frames == ("train.py:88", "train.py:40")
-    assert located(replace(finding, at="model.py:12"), graph).frames == (
+    assert locate(finding, graph).frames == ("train.py:88", "train.py:40")
+    assert locate(replace(finding, at="model.py:12"), graph).frames == (
         "train.py:88",
         "train.py:40",
         "model.py:12",

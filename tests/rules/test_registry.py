@@ -1,4 +1,4 @@
-"""A rule is a file, and a line of the registry."""
+"""Each rule has a module, a test and an entry in the registry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from placement_checks.rules.registry import NAMES, RULES, impact_of
 _ROOM = Path(registry.__file__).parent
 _NOTHING_LOADED = """
 import sys
-from placement_checks.rules.registry import NAMES, RULES, rule
+from placement_checks.rules.registry import NAMES, RULES, rule_class
 assert list(RULES) == list(NAMES) and len(RULES) == len(NAMES)
 assert not [name for name in sys.modules if name.startswith("placement_checks.rules.") and
             name not in ("placement_checks.rules.registry", "placement_checks.rules.entry_points")]
-rule("no-fallback")
+rule_class("no-fallback")
 assert "placement_checks.rules.devices.no_fallback" in sys.modules
 assert "placement_checks.rules.devices.placeable" not in sys.modules
 """
@@ -39,7 +39,7 @@ def test_every_file_of_a_group_is_registered_once() -> None:
         if path.stem != "__init__"
     )
 
-    assert sorted(registry._FILES) == files
+    assert sorted(registry._IMPACTS) == files
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,7 +59,7 @@ def test_a_rule_has_a_test_of_its_own(name: str) -> None:
     assert Path(__file__).with_name(group).joinpath(f"test_{name.replace('-', '_')}.py").is_file()
 
 
-def test_names_are_known_without_loading_a_rule() -> None:
+def test_names_are_listed_without_importing_a_rule() -> None:
     subprocess.run([sys.executable, "-c", _NOTHING_LOADED], check=True)
 
 
@@ -78,13 +78,13 @@ def test_the_impact_of_a_rule(name: str, impact: Impact) -> None:
 
 
 @pytest.mark.parametrize("op", [COLLECTIVE_REDUCE, COLLECTIVE_GATHER])
-def test_a_collective_that_waits_without_end_stops_the_program(op: str) -> None:
+def test_a_collective_that_never_ends_stops_the_program(op: str) -> None:
     assert impact_of(RULES["replicas-in-sync"], op) == Impact.EXECUTION
     assert impact_of(RULES["replicas-in-sync"], "VarHandleOp") == Impact.TRAINING
     assert impact_of(RULES["no-fallback"], op) == Impact.LAYOUT
 
 
-def test_a_rule_of_others_declares_its_impact() -> None:
+def test_a_rule_of_another_distribution_declares_its_impact() -> None:
     class Own(Rule):
         name = "own-rule"
         kind = "requested"

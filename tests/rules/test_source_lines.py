@@ -28,7 +28,7 @@ class Details(HandWrittenDetails):
         pytest.param("build:9 clip:3", "train:8", [9, 3], id="no function in common"),
         pytest.param("build:9 clip:3", "", [9, 3], id="nothing is known of the other"),
         pytest.param("build:9", "build:9 grad:5", [9], id="the other is in a helper of that line"),
-        pytest.param("build:9 build:9 mul:4", "build:9 build:8", [9], id="a line is told once"),
+        pytest.param("build:9 build:9 mul:4", "build:9 build:8", [9], id="a line appears once"),
     ],
 )
 def test_the_line_is_in_a_function_that_built_both(

@@ -15,8 +15,8 @@ from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.rules.base import Rule
 
 NO_TOWERS = (
-    "no op that requests a GPU reads a variable, so there are no towers; build each under "
-    "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+    "no op that requests a GPU reads a variable, so there are no towers; build each tower "
+    "under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …"
 )
 
 _APPLY = "ResourceApplyGradientDescent"

@@ -90,12 +90,12 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
         assert_variables_shared(unsound)
     assert str(caught.value) == (
         "variables-shared is broken by train.py:build on gpu*2: 1 finding\n"
-        "  main.py:9: the tower on /device:GPU:1 reads w_1 where the tower on /device:GPU:0 "
+        "  main.py:9: the tower on /device:GPU:1 reads w_1, but the tower on /device:GPU:0 "
         "reads w: they are trained separately\n"
-        "    each tower learns from its own part of each batch alone; what is evaluated or "
-        "exported is one tower's weights\n"
-        "    fix: use tf.compat.v1.get_variable in place of tf.Variable, and variable_scope in "
-        "place of name_scope, in the model,\n"
+        "    each tower learns only from its own part of each batch; evaluation and export use "
+        "the weights of one tower\n"
+        "    fix: in the model use tf.compat.v1.get_variable instead of tf.Variable, and "
+        "variable_scope instead of name_scope,\n"
         "        and build each tower under "
         "`with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):`"
     )

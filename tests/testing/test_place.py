@@ -102,7 +102,7 @@ def defects(file: str) -> list[str]:
         "it asks for /device:GPU:0",
         "E * likewise 1 more: w_1",
         f"E *AssertionError: variables-shared is broken by {program} on gpu?2: 1 finding",
-        f"E *{file}:{line}: the tower on /device:GPU:1 reads w_1 where the tower on *",
+        f"E *{file}:{line}: the tower on /device:GPU:1 reads w_1, but the tower on *",
         "E *| w = tf1.get_variable(*",
     ]
 

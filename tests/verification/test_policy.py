@@ -119,11 +119,11 @@ def test_made_takes_lists_for_tuples() -> None:
         ),
         (
             {"variables-on-host": {"device": ["/cpu:0", ""]}},
-            ["variables-on-host.device names no device; give one, such as /cpu:0"],
+            ["variables-on-host.device names no device; name one, such as /cpu:0"],
         ),
         (
             {"variables-on-host": {"device": []}},
-            ["variables-on-host.device names no device; give one, such as /cpu:0"],
+            ["variables-on-host.device names no device; name one, such as /cpu:0"],
         ),
         (
             {"no-idle-device": {"allow": ["gpu one"]}},

@@ -1,1 +1,1 @@
-"""Rules on where ops and variables are."""
+"""Rules on the devices of ops and variables."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.updates import Update
@@ -13,7 +12,15 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, device_line, path_lines, requested_device
+from placement_checks.rules.base import (
+    Rule,
+    device_line,
+    device_names,
+    devices_text,
+    is_on,
+    path_lines,
+    requested_device,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import joining_ops
 from placement_checks.util.text import plural, range_text
@@ -21,20 +28,20 @@ from placement_checks.util.text import plural, range_text
 
 @dataclass(frozen=True)
 class AveragingOnHost(Rule):
-    """The gradients of the towers are brought together on the device named.
+    """The gradients of the towers are combined on the declared device, /cpu:0 by default.
 
-    Averaged on one tower's GPU, all gradients travel to it and that GPU does the work of all,
-    while the variables wait on the host.
+    If they are averaged on one tower's GPU, all gradients travel to that GPU, and it does this
+    work in addition to its own, while the variables wait on the host.
 
-    Gradients are brought together by the ops that first depend on more than one tower's. Where
-    the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
-    pass, on the first tower's GPU unless told otherwise.
+    The ops judged are the first ones that depend on gradients of several towers. If a program
+    computes the gradients of one loss for all towers, TensorFlow adds them up in the backward
+    pass, by default on the first tower's GPU.
 
-    Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
-    it is made. The gradients of a part of a split model may be added up on the GPU that has the
-    part. Collective ops, such as those of NCCL, bring gradients together on no device.
+    Sums that update only copies of mirrored variables are not judged: each GPU needs such a sum,
+    on any device. If a model is split among GPUs, the gradients of a part may be added up on the
+    GPU that has the part. Collective ops, such as NCCL's, combine gradients on no single device.
 
-    `device` is a name or a list of names; a partial one such as /job:ps matches any task.
+    `device` is a name or a list of names; a partial name such as /job:ps matches any task.
     """
 
     name = "averaging-on-host"
@@ -45,39 +52,36 @@ class AveragingOnHost(Rule):
     device: str | tuple[str, ...] = "/cpu:0"
 
     def __post_init__(self) -> None:
-        for name in self._names():
-            Device.parse(name)
+        devices_text(device_names(self.device))  # raises for a name that is not valid
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyse(placement)
-        joining = list(_judged(placement))
+        joining = _judged_ops(placement)
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
                 analysis.updates.unknown or "no variable is updated by a gradient"
             )
         if not joining:
-            return self.not_checked(_why_none(placement))
-        allowed = [Device.parse(name) for name in self._names()]
+            return self.not_checked(_no_op_reason(placement))
+        names = device_names(self.device)
         findings = []
         for op in joining:
             assigned = placement.by_number[op].assigned
-            if assigned and not any(assigned.matches(device) for device in allowed):
+            if assigned and not is_on(assigned, names):
                 findings.append(self._finding(placement, op, assigned))
-        if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
-            return self.without(of_log)
-        bring = "brings" if len(joining) == 1 else "bring"
-        return self.verdict(findings, f"{plural(len(joining), 'op')} {bring} gradients together")
-
-    def _names(self) -> tuple[str, ...]:
-        return (self.device,) if isinstance(self.device, str) else tuple(self.device)
+        if not findings and (no_gpus := Need.GPUS.missing(evidence)) is not None:
+            return self.without(no_gpus)
+        combine = "combines" if len(joining) == 1 else "combine"
+        return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
     def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
         analysis = analyse(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
         towers = range_text(str(analysis.towers[tower]) for tower in numbers)
-        expected = " or ".join(str(Device.parse(name)) for name in self._names())
+        names = device_names(self.device)
+        expected = devices_text(names)
         return Finding(
             object=op.name,
             op=op.type,
@@ -90,18 +94,22 @@ class AveragingOnHost(Rule):
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]
             ),
-            message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
-            f"together on {assigned.short}, not on {expected}; it asks for {requested_device(op)}",
-            consequence=f"all gradients travel to {assigned.short}, which adds them up on top of "
-            "what else it computes",
-            fix=f"average under `with tf.device('{self._names()[0]}'):`, from one list of "
-            "gradients per tower",
-            follows="variables-shared" if _is_for_unshared(placement, number) else None,
+            message=f"{op.name} ({op.type}) sits on {assigned.short}, not on {expected}, and "
+            f"combines the gradients of the towers on {towers}; "
+            f"it asks for {requested_device(op)}",
+            consequence=f"all gradients travel to {assigned.short}, which adds them up in "
+            "addition to its other work",
+            fix="compute a list of gradients per tower, and average the lists under "
+            f"`with tf.device('{names[0]}'):`",
+            follows="variables-shared" if _updates_unshared_only(placement, number) else None,
         )
 
 
-def _judged(placement: Placement) -> Iterator[int]:
-    """The ops that bring gradients together, of which each is on a device of its own."""
+def _judged_ops(placement: Placement) -> list[int]:
+    """Return the ops that combine gradients on a single device.
+
+    A sum on the GPU of the model part that it updates is left out.
+    """
     copies, flow = variable_layout(placement).copies, analyse(placement).flow
     by_device: dict[Device | None, list[Update]] = defaultdict(list)
     for variable, updates in gradient_flow(placement).trained.items():
@@ -111,14 +119,14 @@ def _judged(placement: Placement) -> Iterator[int]:
     for device, updates in by_device.items():
         for op in joining_ops(placement, updates):
             assigned = placement.by_number[op].assigned
-            at_part = assigned is not None and device is not None and assigned.matches(device)
-            if assigned and not at_part and flow.types[op] not in AMONG_DEVICES:
+            is_with_part = assigned and device and assigned.matches(device)
+            if assigned and not is_with_part and flow.types[op] not in AMONG_DEVICES:
                 judged.add(op)
-    yield from sorted(judged)
+    return sorted(judged)
 
 
-def _is_for_unshared(placement: Placement, op: int) -> bool:
-    """Whether a sum is on the GPU of the tower whose own variables alone it updates."""
+def _updates_unshared_only(placement: Placement, op: int) -> bool:
+    """Return whether a sum updates only unshared variables of the tower on its GPU."""
     gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
     return all(
         unshared(placement).is_on_own_tower(variable, assigned)
@@ -127,15 +135,14 @@ def _is_for_unshared(placement: Placement, op: int) -> bool:
     )
 
 
-def _why_none(placement: Placement) -> str:
-    """Why there is no op to judge."""
+def _no_op_reason(placement: Placement) -> str:
     if variable_layout(placement).mirrored:
         return (
             "each GPU applies the sum of the gradients to its own copy of the variables, and no "
-            "one device brings them together"
+            "single device combines them"
         )
     collective = next(iter(analyse(placement).flow.having(AMONG_DEVICES.__contains__)), None)
     if collective is not None:
         name = placement.by_number[collective].name
-        return f"collective ops such as {name} bring the gradients together, on no device alone"
-    return "no op that brings the gradients of the towers together was found"
+        return f"collective ops such as {name} combine the gradients on no single device"
+    return "no op combines the gradients of the towers"

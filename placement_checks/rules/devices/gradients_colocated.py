@@ -15,17 +15,19 @@ from placement_checks.util.text import plural
 
 @dataclass(frozen=True)
 class GradientsColocated(Rule):
-    """Each backward op sits with its forward op.
+    """Each backward op sits on the device of its forward op.
 
-    Gradients that are taken outside the towers' device scopes ask for no device, and the placer
-    puts the backward pass of every tower on the first GPU, which computes most of the step and
-    holds all activations, without any warning.
+    If a program computes gradients outside the towers' device scopes, the backward ops ask for no
+    device. Without any warning, the placer puts the backward pass of every tower on the first GPU,
+    which then computes most of the step and holds all activations.
 
-    TensorFlow records the forward op of each backward op; in a saved graph without
-    that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
-    forward op on the host, such as a lookup in a table that the host holds. It may be on its own
-    tower's GPU if the forward op is not: if that is bound to a variable on another GPU, uses an
-    expert or a shard that another GPU has, or is made once for several towers.
+    TensorFlow records the forward op of each backward op. In a saved graph without this record the
+    name of the backward op identifies its forward op, and the finding states this.
+
+    Not findings: a backward op on a GPU for a forward op on the host, such as a lookup in a table
+    on the host; and a backward op on its own tower's GPU for a forward op on another GPU, if the
+    forward op is bound to a variable there, uses an expert or a shard there, or serves several
+    towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
     """
@@ -54,52 +56,50 @@ class GradientsColocated(Rule):
                 and forward_op.assigned.is_gpu
                 and not (op.fallback_reason and not op.fell_with_another)
                 and not is_allowed(op, self.allow)
-                and not _is_with_its_tower(placement, number, forward)
+                and not _is_on_own_tower(placement, number, forward)
             ):
                 findings.append(_finding(placement, op, forward_op, known_by))
         if not judged:
-            return self.not_checked(_why_none_judged(analysis.backward.ops))
+            return self.not_checked(
+                "the forward ops of the backward ops are not known"
+                if any(analysis.backward.ops)
+                else "the graph computes no gradients"
+            )
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
             return self.not_checked(mixed.reason)
         return self.verdict(findings, plural(judged, "backward op"))
 
 
-def _is_with_its_tower(placement: Placement, number: int, forward: int) -> bool:
-    """Whether a backward op is on its own tower's GPU, and its forward op need not be there."""
+def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:
+    """Return whether a backward op is on its own tower's GPU and may stay there."""
     analysis, assigned = analyse(placement), placement.by_number[number].assigned
-    tower, of = analysis.tower_of[number], placement.by_number[forward]
+    tower, forward_op = analysis.tower_of[number], placement.by_number[forward]
     if assigned is None or tower < 0:
         return False
     devices = analysis.towers[tower].devices
     is_elsewhere = (
-        bool(of.colocated)
+        bool(forward_op.colocated)
         or analysis.tower_of[forward] < 0
-        or requested_gpu(of.requested) not in devices
+        or requested_gpu(forward_op.requested) not in devices
     )
     return is_elsewhere and any(map(assigned.matches, devices))
 
 
 def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
-    """Whether it is what `VariableShape` is to resource variables, of a ref variable.
+    """Return whether an op yields the shape of a ref variable, or casts it.
 
-    TensorFlow may cast it.
+    For resource variables the op `VariableShape` does the same.
     """
     return (op.type in SHAPES or op.type == CAST) and any(
         placement.ops[name].type in VARIABLES for name in op.colocated if name in placement.ops
     )
 
 
-def _why_none_judged(backward: bytearray) -> str:
-    if any(backward):
-        return "the forward ops of the backward ops are not known"
-    return "the graph computes no gradients"
-
-
 def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Finding:
     assert op.assigned is not None
     assert forward.assigned is not None
     found, expected = op.assigned.short, forward.assigned.short
-    named = ", as its name says," if known_by == "name" else ""
+    named = ", according to its name," if known_by == "name" else ""
     where = placement.where(forward.name)
     return Finding(
         object=op.name,
@@ -116,11 +116,8 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
         message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
         f"it asks for {requested_device(op)}",
         consequence=f"{found} computes the backward pass "
-        + ("of other towers too" if op.assigned.is_gpu else "in the place of the GPUs")
-        + ", and what it needs of the forward pass is copied there",
-        fix=_INSIDE if placement.step.traced else f"{_INSIDE}, or pass {_COLOCATE}",
+        + ("of other towers too" if op.assigned.is_gpu else "instead of the GPUs")
+        + ", and the values that it needs from the forward pass are copied there",
+        fix="compute the gradients inside the tower's `with tf.device(...):`"
+        + ("" if placement.step.traced else ", or pass colocate_gradients_with_ops=True"),
     )
-
-
-_INSIDE = "take the gradients inside the tower's `with tf.device(...):`"
-_COLOCATE = "colocate_gradients_with_ops=True"

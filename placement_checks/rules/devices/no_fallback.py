@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
@@ -26,100 +26,18 @@ from placement_checks.rules.base import Rule, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 
 
-def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]:
-    """Those of some ops that nobody wants on a GPU.
-
-    They yield text, write or test for people, save or restore, or only such ops take their
-    values. So does the switch of a value that is on the host itself, such as a predicate. Nor the
-    whole numbers that a strategy lets replicas tell each other, which have few kernels on GPUs: of
-    the rows of a sparse gradient, which go from GPU to GPU themselves, and of the replicas that
-    have a batch.
-
-    Args:
-        placement: the program.
-        ops: the ops asked about, by name, in the order of building.
-    """
-    takers: dict[str, list[str]] = defaultdict(list)
-    for op in placement.ops.values() if ops else ():
-        for source in op.inputs:
-            if source[0] != "^" and (name := producer_of(source)) in ops:
-                takers[name].append(op.name)
-    found: set[str] = set()
-    for op in reversed(list(ops.values())):
-        only_for_those = bool(takers[op.name]) and all(
-            taker in found or _is_for_people(placement.ops[taker]) for taker in takers[op.name]
-        )
-        if (
-            only_for_those
-            or _is_for_people(op)
-            or _is_text(placement, op)
-            or _switches_on_host(placement, op)
-            or _numbers_rows(placement, op, takers[op.name])
-            or _is_of_a_count(placement, op)
-        ):
-            found.add(op.name)
-    return frozenset(found)
-
-
-def _is_for_people(op: Op) -> bool:
-    return op.type in FOR_PEOPLE or op.type in SAVERS
-
-
-def _is_text(placement: Placement, op: Op) -> bool:
-    """Whether all that an op yields is text."""
-    outputs = placement.details.outputs(op.name)
-    return bool(outputs) and all(output.dtype == "string" for output in outputs)
-
-
-def _numbers_rows(placement: Placement, op: Op, takers: Sequence[str]) -> bool:
-    """Whether all that it yields are whole numbers, which are only joined with other replicas'."""
-    return (
-        bool(takers)
-        and _is_whole_numbers(placement, op)
-        and all(placement.ops[taker].type == COLLECTIVE_GATHER for taker in takers)
-    )
-
-
-def _is_of_a_count(placement: Placement, op: Op) -> bool:
-    """Whether it cuts up whole numbers that a strategy has joined to add them up at once."""
-    source = placement.ops.get(producer_of(op.inputs[0])) if op.type == CUT and op.inputs else None
-    return (
-        source is not None
-        and source.type == COLLECTIVE_REDUCE
-        and _is_whole_numbers(placement, op)
-    )
-
-
-def _is_whole_numbers(placement: Placement, op: Op) -> bool:
-    outputs = placement.details.outputs(op.name)
-    return bool(outputs) and all(output.dtype in ("int32", "int64") for output in outputs)
-
-
-def _switches_on_host(placement: Placement, op: Op) -> bool:
-    """Whether it is a switch of a value that was asked for on the host, not of a variable."""
-    if op.type not in SWITCHES or not op.fell_with_another or not op.inputs:
-        return False
-    producer = placement.ops.get(producer_of(op.inputs[0]))
-    return (
-        producer is not None
-        and producer.assigned == op.assigned
-        and not producer.requested.is_gpu
-        and producer.type not in VARIABLES
-    )
-
-
 @dataclass(frozen=True)
 class NoFallback(Rule):
     """No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
 
-    Soft placement moves such ops silently. Each finding says why: the op has no GPU kernel,
-    its GPU kernel does not support the type, or there is no such device. Ops that are bound to one
-    that fell, by colocation or by a reference, are named with it.
+    Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
+    kernel, its GPU kernel does not support the type, or the device does not exist. If further ops
+    are bound to a moved op, by colocation or by a reference, its finding lists them.
 
-    Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
-    resource to the host it was asked for, such as its reads and its initialization test; strings,
-    summaries, assertions, printed lines, savers, and what only these take; the switch of a
-    predicate that is on the host.
+    Not findings: ops in an inner /cpu:0 scope; ops that only follow a variable or another resource
+    to the host that it requests, such as its reads and its initialization test; strings,
+    summaries, assertions, printed lines, savers, and ops that only these use; and the switch of a
+    predicate on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
     """
@@ -138,14 +56,13 @@ class NoFallback(Rule):
             return self.not_checked("no op asks for a GPU")
         if not any(assigned for _, assigned in asking):
             return self.not_checked("no op that asks for a GPU was placed")
-        fell = {pair for pair in asking if _fell(*pair, placement.machine)}
+        fell = {pair for pair in asking if _fell_back(*pair, placement.machine)}
         fallen = {
             op.name: op
             for op in (placement.ops.values() if fell else ())
             if (op.requested, op.assigned) in fell
         }
-        beside = host_only_ops(placement, fallen)
-        for name in beside:
+        for name in host_only_ops(placement, fallen):
             del fallen[name]
         groups: dict[str, list[Op]] = {}
         for op in fallen.values():
@@ -157,11 +74,11 @@ class NoFallback(Rule):
             for name, group in groups.items()
             if not is_allowed(placement.ops[name], self.allow)
         ]
-        return self.verdict(list(_of_one_scope(placement, findings)))
+        return self.verdict(list(_with_known_scopes(placement, findings)))
 
 
-def _fell(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
-    """Whether an op that asks for a GPU did not get it."""
+def _fell_back(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
+    """Return whether an op that requests a GPU was assigned to another device."""
     if assigned is None:
         return False
     if assigned.type == "CPU":
@@ -171,20 +88,85 @@ def _fell(requested: Device, assigned: Device | None, machine: Machine | None) -
     return not machine.has(requested)
 
 
+def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]:
+    """Return the ops that need no GPU.
+
+    These are ops that yield text, save, restore, print or check; ops that only such ops use; the
+    switch of a value on the host, such as a predicate; and integers that replicas exchange under a
+    strategy (row numbers of sparse gradients, counts of replicas that have a batch), since few
+    GPU kernels support integers.
+
+    Args:
+        placement: the program.
+        ops: the ops to choose from, by name, in the order of building.
+    """
+    consumers: dict[str, list[Op]] = defaultdict(list)
+    for op in placement.ops.values() if ops else ():
+        for source in _data_inputs(op):
+            if (name := producer_of(source)) in ops:
+                consumers[name].append(op)
+    found: set[str] = set()
+    for op in reversed(list(ops.values())):
+        users = consumers[op.name]
+        if (
+            (users and all(user.name in found or _is_output(user) for user in users))
+            or _is_output(op)
+            or _yields(placement, op, {"string"})
+            or _switches_on_host(placement, op)
+            or _exchanges_integers(placement, op, users)
+        ):
+            found.add(op.name)
+    return frozenset(found)
+
+
+def _is_output(op: Op) -> bool:
+    return op.type in FOR_PEOPLE or op.type in SAVERS
+
+
+def _yields(placement: Placement, op: Op, dtypes: Collection[str]) -> bool:
+    """Return whether all outputs of an op have one of the dtypes."""
+    outputs = placement.details.outputs(op.name)
+    return bool(outputs) and all(output.dtype in dtypes for output in outputs)
+
+
+def _exchanges_integers(placement: Placement, op: Op, users: Sequence[Op]) -> bool:
+    """Return whether an op yields integers that are only gathered, or splits a sum of integers."""
+    if not _yields(placement, op, {"int32", "int64"}):
+        return False
+    if users and all(user.type == COLLECTIVE_GATHER for user in users):
+        return True
+    source = placement.ops.get(producer_of(op.inputs[0])) if op.type == CUT and op.inputs else None
+    return source is not None and source.type == COLLECTIVE_REDUCE
+
+
+def _switches_on_host(placement: Placement, op: Op) -> bool:
+    """Return whether an op switches a value that requests the host, and is no variable."""
+    if op.type not in SWITCHES or not op.fell_with_another or not op.inputs:
+        return False
+    producer = placement.ops.get(producer_of(op.inputs[0]))
+    return (
+        producer is not None
+        and producer.assigned == op.assigned
+        and not producer.requested.is_gpu
+        and producer.type not in VARIABLES
+    )
+
+
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:
-    """The op that ``op`` followed: one that fell for a reason of its own, else ``op`` itself.
+    """Return the op that made ``op`` fall back; ``op`` itself if it had its own reason.
 
-    A variable comes before other ops, as it is what the user knows. An op of a function's body
-    that takes no resource is where the call is.
-
-    None where it followed a resource to the host that the resource requests.
+    Variables are preferred to other ops, as users know them by name. An op in the body of a
+    function that uses no resource follows the call. The result is None if ``op`` followed a
+    resource to the host that the resource requests.
     """
     if (
         op.fell_with_another
         and op.caller
         and not any(_is_resource(name, placement) for name in _data_inputs(op))
     ):
-        return _outermost(op, placement)
+        while op.caller:  # the inputs of the outermost call decide where it is
+            op = placement.ops[op.caller]
+        return op.name
     if not op.fell_with_another:
         return next((name for name in _bound_to(op, placement) if _leads(name, fallen)), op.name)
     leader = op.name
@@ -206,20 +188,13 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
     return leader
 
 
-def _outermost(op: Op, placement: Placement) -> str:
-    """The outermost call: its inputs decide where it is."""
-    while op.caller:
-        op = placement.ops[op.caller]
-    return op.name
-
-
 def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
-    """Whether it is a variable that fell for a reason of its own: so do the ops that take it."""
+    """Return whether an op is a variable that fell back for its own reason: its users follow."""
     return name in fallen and fallen[name].type in VARIABLES and not fallen[name].fell_with_another
 
 
 def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
-    """What must be where ``op`` is: its colocation group, and the resources it takes."""
+    """Yield the ops that must be on the device of ``op``: its colocation group and resources."""
     yield from op.colocated
     for name in (op.name, *op.colocated):
         yield from placement.colocations.get(name, ())
@@ -234,18 +209,21 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
 
 
 def _data_inputs(op: Op) -> Iterator[str]:
-    """The inputs of ``op``, control edges left out."""
+    """Return the inputs of ``op`` without control edges."""
     return (source for source in op.inputs if not source.startswith("^"))
 
 
 def _is_resource(source: str, placement: Placement) -> bool:
-    """Whether an input is a variable, a table, a queue or the like."""
+    """Return whether an input is a variable, a table, a queue or another resource."""
     producer = placement.ops.get(producer_of(source))
     return producer is not None and holds_state(producer.type)
 
 
 def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
-    """The finding on ``op`` and what followed it; of a call, only the body may have fallen."""
+    """Return the finding on ``op`` and the ops that followed it.
+
+    If ``op`` is a call, possibly only ops in its body fell back.
+    """
     followers = [follower for follower in group if follower.name != op.name]
     itself = len(followers) < len(group)
     fell = op if itself else group[0]
@@ -276,8 +254,8 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     )
 
 
-def _of_one_scope(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """The findings, those that a library made among the user's under the scope of the others."""
+def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings; ops of a library get the device line of similar ops of the user."""
     known: dict[Hashable, str] = {}
     for finding in findings:
         if finding.placed and placement.details.device_line(finding.placed) is not None:
@@ -287,8 +265,8 @@ def _of_one_scope(placement: Placement, findings: Sequence[Finding]) -> Iterator
         yield replace(finding, placed=known.get(finding.alike)) if of_library else finding
 
 
-def _is_lacking(op: Op, placement: Placement) -> bool:
-    """Whether it fell because there is no such device."""
+def _lacks_device(op: Op, placement: Placement) -> bool:
+    """Return whether an op fell back because its device does not exist."""
     return placement.machine is not None and not placement.machine.has(op.requested)
 
 
@@ -296,27 +274,27 @@ def _consequence(op: Op, placement: Placement) -> str:
     if op.assigned is None:
         return ""
     there = op.assigned.short
-    if _is_lacking(op, placement) and op.assigned.is_gpu:
+    if _lacks_device(op, placement) and op.assigned.is_gpu:
         asked = (kind.requested for kind in placement.kinds)
         busy = any(device.is_gpu and op.assigned.matches(device) for device in asked)
-        more = ", beside what is meant for itself" if busy else ""
-        return f"{there} computes what is meant for {op.requested}{more}"
-    if _is_lacking(op, placement) or op.caller:
-        return f"{there} computes what is meant for a GPU"
+        more = ", in addition to its own work" if busy else ""
+        return f"{there} does the work of {op.requested}{more}"
+    if _lacks_device(op, placement) or op.caller:
+        return f"{there} does the work of a GPU"
     if op.type in VARIABLES:
-        return f"it is kept on {there}, and copied to each GPU that reads it, in every step"
-    return f"its inputs leave the GPU for {there}, and its value goes back, in every step"
+        return f"it stays on {there}, and every step copies it to each GPU that reads it"
+    return f"every step copies its inputs from the GPU to {there}, and its value back"
 
 
 def _fix(op: Op, placement: Placement) -> str:
-    if _is_lacking(op, placement):
+    if _lacks_device(op, placement):
         return (
-            "correct the index, GPUs count from 0: `with tf.device(f'/gpu:{i}'):`; or give as "
-            "many GPUs as the program names (--gpus)"
+            "correct the index, GPUs count from 0: `with tf.device(f'/gpu:{i}'):`; or set --gpus "
+            "to the number of GPUs that the program names"
         )
     if op.type in CALLS:
-        return "read the variables before and pass their values: tf.identity(variable)"
+        return "read the variables before the call and pass their values: tf.identity(variable)"
     return (
-        "build it under `with tf.device('/cpu:0'):` if it belongs there, so that the program says "
-        "so; else use a type or an op that has a GPU kernel"
+        "if it belongs on the CPU, build it under `with tf.device('/cpu:0'):`; otherwise use a "
+        "type or an op that has a GPU kernel"
     )

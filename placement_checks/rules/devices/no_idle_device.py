@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
@@ -16,126 +16,29 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
-
-def gpus_without_loss(
-    placement: Placement, single: Placement | None, gpus: Sequence[Device]
-) -> list[Device]:
-    """The GPUs that compute no part of a loss, though the model is built once for each of them.
-
-    They may hold variables, and average and apply gradients. A program that keeps a GPU for that
-    builds its model less often than there are GPUs.
-
-    Args:
-        placement: the program.
-        single: the same for one GPU; None where that is not known.
-        gpus: those that are to compute.
-    """
-    if len(gpus) < 2 or not _is_built_for_each(placement, single, len(gpus)):
-        return []
-    computing = _computing(placement)
-    idle = [gpu for gpu in gpus if gpu not in computing]
-    return idle if len(idle) < len(gpus) else []
-
-
-def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int) -> bool:
-    """Whether the model is built as many times as there are GPUs, for each one as for one.
-
-    Where that for one is not known, there must be as many losses that have no more in common than
-    examples and variables: those of two networks that are trained in turn do, and so do those of
-    one network for two tasks.
-    """
-    losses = _losses(placement)
-    if single is None:
-        return len(losses) >= gpus and _have_nothing_in_common(analyse(placement), losses)
-    of_one = len(_losses(single))
-    return 0 < of_one * gpus <= len(losses) or _is_read_more_often(placement, single, gpus)
-
-
-def _losses(placement: Placement) -> list[int]:
-    number = analyse(placement).flow.number
-    names = dict.fromkeys(map(producer_of, placement.step.objectives))
-    return [number[name] for name in names if name in number]
-
-
-def _have_nothing_in_common(analysis: TowerAnalysis, losses: Collection[int]) -> bool:
-    """Whether no op that computes with examples and variables is behind two losses."""
-    flow = analysis.flow
-    variables = [flow.number[variable.name] for variable in analysis.placement.variables]
-    weighted = flow.propagate(flow.marks([variables]))
-    model = [op for op, examples in enumerate(analysis.examples) if examples and weighted[op]]
-    reached = reachability_masks(flow, [[loss] for loss in losses])
-    return all(reached[op].bit_count() < 2 for op in model)
-
-
-def _is_read_more_often(placement: Placement, single: Placement, gpus: int) -> bool:
-    """Whether every trainable variable is read so many times as often as in that for one GPU."""
-    ours, theirs = dict(_reads(placement)), dict(_reads(single))
-    both = ours.keys() & theirs.keys()
-    return bool(both) and all(ours[name] >= gpus * theirs[name] for name in both)
-
-
-def _reads(placement: Placement) -> Iterator[tuple[str, int]]:
-    """How many ops of a forward pass compute with each trainable variable of a loss."""
-    analysis = analyse(placement)
-    for name in placement.collected.get(TRAINABLE, ()):
-        readers = analysis.reads_by_gpu.readers.get(name, ())
-        forward = [
-            op
-            for op in readers
-            if not analysis.backward.ops[op] and analysis.reads_by_gpu.in_loss(op)
-        ]
-        if forward:
-            yield name, len(forward)
-
-
-def _computing(placement: Placement) -> set[Device | None]:
-    """The devices of what computes with variables, or with examples on the way to a loss.
-
-    Ops that work for another GPU than they ask for are left out: others there take their values.
-    """
-    analysis = analyse(placement)
-    behind = analysis.flow.reachable(_losses(placement))
-    computing = {
-        op
-        for readers in analysis.reads_by_gpu.readers.values()
-        for op in readers
-        if analysis.sites[op] is not None
-    }
-    computing |= {
-        op
-        for op, kind in enumerate(analysis.flow.types)
-        if op in behind and analysis.examples[op] and kind not in NO_COMPUTATION
-    }
-    return {
-        placement.by_number[op].assigned
-        for op in computing
-        if (site := analysis.sites[op]) is None
-        or site.device == requested_gpu(placement.by_number[op].requested)
-    }
-
-
-_SHOWN = 4  # GPUs that a note names one by one
+_MOST_NAMED = 4  # GPUs that a note names one by one
 
 
 @dataclass(frozen=True)
 class NoIdleDevice(Rule):
     """Every GPU of the machine computes.
 
-    A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
-    the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
+    A GPU that has only constants, placeholders, variables and copies does nothing in a step: all
+    towers were built for another GPU, or no op was pinned and all ops went to GPU 0.
 
     A GPU that only holds variables, and averages and applies their gradients, is idle too if the
-    model is built as many times as there are GPUs: the copies take turns on the others. That
-    shows against the program for one GPU, or by as many losses that have nothing in common but
-    examples and variables. A program that keeps a GPU for variables has fewer copies.
+    model is built once for each GPU, because the copies of the model then share the other GPUs.
+    The rule counts the copies by comparison with the program for one GPU, or by the losses that
+    share only examples and variables. A program that reserves a GPU for variables has fewer
+    copies.
 
-    Where workers train between graphs, each builds a graph for itself: if variables are on another
+    With between-graph replication each worker builds its own graph. If variables are on another
     job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
-    are left to the graphs of those. Ops that leave the task open all go to the first one, and that
-    is a finding.
+    belong to other graphs and are not judged. If the ops do not name a task, they all go to the
+    first one, which is a finding.
 
     `allow` lists the GPUs that may do nothing, or only hold variables; a partial name such as
-    /job:evaluator matches any of its devices.
+    /job:evaluator matches any device of the job.
     """
 
     name = "no-idle-device"
@@ -163,33 +66,33 @@ class NoIdleDevice(Rule):
         for kind, ops in computing.items():
             work[kind.assigned] += ops
         own = _own_tasks(placement, computing, gpus)
-        of_all_tasks = len(gpus)
+        all_gpus = len(gpus)
         gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
-        of_others = of_all_tasks - len(gpus)
         idle = [gpu for gpu in gpus if not work[gpu]]
-        findings = _findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
+        findings = _idle_findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
-            findings = [_serving(placement, gpu, serving, gpus, work) for gpu in serving]
+            findings = list(_parameter_gpu_findings(placement, serving, gpus, work))
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
-        if of_others:
-            note += f"; other tasks have {plural(of_others, 'GPU')} for graphs of their own"
+        if all_gpus > len(gpus):
+            others = plural(all_gpus - len(gpus), "GPU")
+            note += f"; other tasks have {others} for their own graphs"
         return self.verdict(findings, note)
 
 
-def _findings(
+def _idle_findings(
     placement: Placement,
     idle: Sequence[Device],
     busy: Sequence[Device],
     work: Counter[Device | None],
 ) -> list[Finding]:
-    """One for each GPU without work; all have one cause, which is where the others have theirs."""
+    """Return a finding for each GPU without work; all have the same cause."""
     if not idle:
         return []
-    asking = _asking(placement, busy[0]) if len(busy) == 1 else ()
-    others = _others(placement, busy, work, asks=bool(asking))
+    pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
+    others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
     return [
         Finding(
             object=gpu.short,
@@ -197,72 +100,69 @@ def _findings(
             evidence="assigned",
             expected="ops that compute",
             found="none",
-            ops=asking,
-            placed=asking[0] if asking else None,
+            ops=pinned,
+            placed=pinned[0] if pinned else None,
             alike=others,
             message=f"{gpu.short} computes nothing; {others}",
             consequence=_consequence(len(idle), len(busy)),
-            fix=f"{_fix(gpu)}, or say how many GPUs the program is meant for (--gpus)",
+            fix=f"{_fix(gpu)}, or set --gpus to the number of GPUs that the program is for",
         )
         for gpu in idle
     ]
 
 
-def _serving(
+def _parameter_gpu_findings(
     placement: Placement,
-    gpu: Device,
     serving: Sequence[Device],
     gpus: Sequence[Device],
     work: Counter[Device | None],
-) -> Finding:
-    """A finding on a GPU that works for those that compute the losses, and computes none."""
-    busy = [each for each in gpus if each not in serving]
-    asking = _asking(placement, busy[0]) if len(busy) == 1 else ()
-    others = _others(placement, busy, work, asks=bool(asking))
-    held = sum(placement.ops[variable.name].assigned == gpu for variable in placement.variables)
-    holds = f"holds {plural(held, 'variable')}" if held else "combines what others compute"
+) -> Iterator[Finding]:
+    """Yield a finding for each GPU that only holds variables or combines results."""
+    busy = [gpu for gpu in gpus if gpu not in serving]
+    pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
+    others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
     computes = "computes" if len(busy) == 1 else "compute"
-    return Finding(
-        object=gpu.short,
-        op="",
-        evidence="assigned",
-        expected="a part of a loss",
-        found=f"it only {holds}",
-        ops=asking,
-        placed=asking[0] if asking else None,
-        alike=("serving", others),
-        message=f"{gpu.short} computes no part of a loss, and only {holds}; {others}",
-        consequence=f"the model is built {len(gpus)} times, and "
-        f"{join_and(each.short for each in busy)} {computes} one copy after the other",
-        fix=f"{_fix(gpu)}; a GPU that is kept for variables is declared: "
-        f"--set no-idle-device.allow=/gpu:{gpu.index}",
-    )
+    for gpu in serving:
+        held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
+        task = f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
+        yield Finding(
+            object=gpu.short,
+            op="",
+            evidence="assigned",
+            expected="a part of a loss",
+            found=f"it only {task}",
+            ops=pinned,
+            placed=pinned[0] if pinned else None,
+            alike=("serving", others),
+            message=f"{gpu.short} computes no part of a loss, and only {task}; {others}",
+            consequence=f"the model is built {len(gpus)} times, and "
+            f"{join_and(each.short for each in busy)} {computes} one copy after the other",
+            fix=f"{_fix(gpu)}; to reserve a GPU for variables, declare it: "
+            f"--set no-idle-device.allow=/gpu:{gpu.index}",
+        )
 
 
 def _fix(gpu: Device) -> str:
-    return f"build tower i under `with tf.device(f'{_task_of(gpu)}/gpu:{{i}}'):`"
+    is_local = gpu.short == f"/device:GPU:{gpu.index}"
+    task = "" if is_local else f"/job:{gpu.job}/task:{{task}}"
+    return f"build tower i under `with tf.device(f'{task}/gpu:{{i}}'):`"
 
 
-def _task_of(gpu: Device) -> str:
-    """What the name of a device begins with, as code; nothing on a single host."""
-    return "" if gpu.short == f"/device:GPU:{gpu.index}" else f"/job:{gpu.job}/task:{{task}}"
-
-
-def _asking(placement: Placement, gpu: Device) -> tuple[str, ...]:
-    """The ops that compute on a GPU and were put there by the program."""
-    asking = [
+def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
+    """Return the computing ops that request a GPU and got it; one with a known line is first."""
+    pinned = [
         op.name
         for op in placement.assigned_to(gpu)
         if op.requested.is_gpu and op.type not in NO_COMPUTATION
     ]
-    known = next((name for name in asking if placement.details.device_line(name)), None)
-    return tuple(asking) if known is None else (known, *(op for op in asking if op != known))
+    known = next((name for name in pinned if placement.details.device_line(name)), None)
+    return tuple(pinned) if known is None else (known, *(op for op in pinned if op != known))
 
 
-def _others(
-    placement: Placement, busy: Sequence[Device], work: Counter[Device | None], *, asks: bool
+def _describe_busy(
+    placement: Placement, busy: Sequence[Device], work: Counter[Device | None], *, is_pinned: bool
 ) -> str:
-    """What the other GPUs do, as text."""
+    """Return a clause on the GPUs that compute."""
     if not busy:
         return "no GPU computes anything"
     busiest = max(busy, key=lambda gpu: work[gpu])
@@ -274,7 +174,7 @@ def _others(
     if len(wanted) > 1 and all(device.is_gpu and busiest.matches(device) for device in wanted):
         every = "both" if len(wanted) == 2 else f"all {len(wanted)}"
         return f"{every} losses ask for {busiest.short}, which {ops.partition(' ')[2]}"
-    if not asks and placement.requested:
+    if not is_pinned and placement.requested:
         return f"no op asks for a GPU, and the placer takes the first: {ops}"
     return ops
 
@@ -292,7 +192,7 @@ def _consequence(idle: int, busy: int) -> str:
 def _own_tasks(
     placement: Placement, computing: Iterable[Kind], gpus: Sequence[Device]
 ) -> dict[str | None, set[Device]]:
-    """The task that a graph is built for, by job, where other tasks build graphs of their own."""
+    """Return, by job, the task that builds this graph, if other tasks build their own graphs."""
     wanted = set(gpus)
     master = placement.machine.stated_master if placement.machine else None
     tasks: dict[str | None, set[Device]] = defaultdict(set)
@@ -300,7 +200,7 @@ def _own_tasks(
     for _, requested, assigned in computing:
         if assigned in wanted:
             tasks[assigned.job].add(assigned.task_device)
-            # What names no task follows the master, whose program it is where that is known.
+            # Ops that name no task go to the master, which runs this program if it is known.
             if requested.task is None and (assigned.job, assigned.task) != master:
                 unnamed.add(assigned.job)
     variables = (placement.ops[variable.name].assigned for variable in placement.variables)
@@ -313,10 +213,104 @@ def _own_tasks(
 
 
 def _note(gpus: Sequence[Device], work: Counter[Device | None]) -> str:
-    if len(gpus) <= _SHOWN:
+    if len(gpus) <= _MOST_NAMED:
         return ", ".join(f"{gpu.short} computes with {plural(work[gpu], 'op')}" for gpu in gpus)
     numbers = sorted(work[gpu] for gpu in gpus)
     ops = plural(numbers[-1], "op")
     if numbers[0] != numbers[-1]:
         ops = f"{numbers[0]:,} to {ops}"
     return f"{len(gpus):,} GPUs compute, with {ops} each"
+
+
+def gpus_without_loss(
+    placement: Placement, single: Placement | None, gpus: Sequence[Device]
+) -> list[Device]:
+    """Return the GPUs that compute no part of a loss, if the model is built once for each GPU.
+
+    Such GPUs may hold variables, and average and apply gradients. A program that reserves a GPU
+    for this work builds its model fewer times than there are GPUs.
+
+    Args:
+        placement: the program.
+        single: the program for one GPU; None if it is unknown.
+        gpus: the GPUs that should compute.
+    """
+    if len(gpus) < 2 or not _is_built_for_each(placement, single, len(gpus)):
+        return []
+    computing = _computing_devices(placement)
+    idle = [gpu for gpu in gpus if gpu not in computing]
+    return idle if len(idle) < len(gpus) else []
+
+
+def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int) -> bool:
+    """Return whether the model is built once for each GPU.
+
+    If the program for one GPU is unknown, there must be one loss for each GPU, and the losses may
+    share only examples and variables. The losses of two networks that are trained in turns share
+    more, as do the losses of one network for two tasks.
+    """
+    losses = _loss_ops(placement)
+    if single is None:
+        return len(losses) >= gpus and _are_separate(analyse(placement), losses)
+    single_losses = len(_loss_ops(single))
+    return 0 < single_losses * gpus <= len(losses) or _multiplies_reads(placement, single, gpus)
+
+
+def _loss_ops(placement: Placement) -> list[int]:
+    number = analyse(placement).flow.number
+    names = dict.fromkeys(map(producer_of, placement.step.objectives))
+    return [number[name] for name in names if name in number]
+
+
+def _are_separate(analysis: TowerAnalysis, losses: Collection[int]) -> bool:
+    """Return whether no two losses depend on one op that computes with examples and variables."""
+    flow = analysis.flow
+    variables = [flow.number[variable.name] for variable in analysis.placement.variables]
+    weighted = flow.propagate(flow.marks([variables]))
+    model = [op for op, examples in enumerate(analysis.examples) if examples and weighted[op]]
+    reached = reachability_masks(flow, [[loss] for loss in losses])
+    return all(reached[op].bit_count() < 2 for op in model)
+
+
+def _multiplies_reads(placement: Placement, single: Placement, gpus: int) -> bool:
+    """Return whether each trainable variable has ``gpus`` times as many readers as for one GPU."""
+    reads, single_reads = _count_forward_reads(placement), _count_forward_reads(single)
+    both = reads.keys() & single_reads.keys()
+    return bool(both) and all(reads[name] >= gpus * single_reads[name] for name in both)
+
+
+def _count_forward_reads(placement: Placement) -> Mapping[str, int]:
+    """Return the number of forward ops of a loss that read each trainable variable, if any."""
+    reads, backward = analyse(placement).reads_by_gpu, analyse(placement).backward.ops
+    trainable = placement.collected.get(TRAINABLE, ())
+    forward = {
+        name: sum(not backward[op] and reads.in_loss(op) for op in reads.readers.get(name, ()))
+        for name in trainable
+    }
+    return {name: number for name, number in forward.items() if number}
+
+
+def _computing_devices(placement: Placement) -> set[Device | None]:
+    """Return the devices that compute with variables, or with examples on the way to a loss.
+
+    Ops that work for another GPU than they request do not count.
+    """
+    analysis = analyse(placement)
+    behind = analysis.flow.reachable(_loss_ops(placement))
+    computing = {
+        op
+        for readers in analysis.reads_by_gpu.readers.values()
+        for op in readers
+        if analysis.sites[op] is not None
+    }
+    computing |= {
+        op
+        for op, kind in enumerate(analysis.flow.types)
+        if op in behind and analysis.examples[op] and kind not in NO_COMPUTATION
+    }
+    return {
+        placement.by_number[op].assigned
+        for op in computing
+        if (site := analysis.sites[op]) is None
+        or site.device == requested_gpu(placement.by_number[op].requested)
+    }

@@ -12,18 +12,18 @@ from placement_checks.rules.base import Rule, requested_device
 from placement_checks.rules.requirements import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
-_DEVICE = re.compile(r"'/\S+'")  # '/device:GPU:0', which a tower has another of
+_DEVICE = re.compile(r"'/\S+'")  # '/device:GPU:0', which differs between towers
 _MEMBER = re.compile(r"  (\S+) \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
 
 
 @dataclass(frozen=True)
 class Placeable(Rule):
-    """The placer can place every op where the program asks for it.
+    """The placer can place every op on the device that the program requests.
 
-    Without soft placement TensorFlow refuses a graph with an op that has no kernel for the device
-    it is pinned to, that asks for a device the machine lacks, or that is bound to an op elsewhere.
-    The reason given is the placer's own. With soft placement only what cannot be placed anywhere
-    is refused; what was moved then is reported by no-fallback.
+    Without soft placement TensorFlow refuses a graph if an op has no kernel for its requested
+    device, requests a device that the machine lacks, or is bound to an op on another device. The
+    finding quotes the placer's own reason. With soft placement TensorFlow refuses only ops that no
+    device can run; no-fallback reports the ops that it moves.
     """
 
     name = "placeable"
@@ -35,7 +35,7 @@ class Placeable(Rule):
         may_be_more = len(placement.refusals) >= MAX_REFUSALS
         return self.verdict(
             [_finding(placement, refusal) for refusal in placement.refusals],
-            "the placer names one op at a time, and there may be more" if may_be_more else None,
+            "the placer names one op at a time; further ops may fail" if may_be_more else None,
         )
 
 
@@ -52,23 +52,23 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         found="refused by the placer",
         ops=(refusal.op,),
         placed=refusal.op,
-        alike=_kind(placement, op, reason),
-        path=tuple(_group(rest)),
+        alike=_refusal_kind(placement, op, reason),
+        path=tuple(_colocation_lines(rest)),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}",
         consequence="the session refuses the graph, and no step runs",
         fix=_fix(placement, op, rest),
     )
 
 
-def _kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
-    """Why an op was refused: a device that is not there, or else the placer's reason and type."""
+def _refusal_kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
+    """Return what groups refusals: a device that does not exist, or else op type and reason."""
     if op and placement.machine and not placement.machine.has(op.requested):
         return op.requested
     return op.type if op else "", _DEVICE.sub("", reason)
 
 
-def _group(lines: Sequence[str]) -> Iterator[str]:
-    """What the placer says of the colocation group: supported devices by type, and members."""
+def _colocation_lines(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the placer's lines on the colocation group: supported devices, and members."""
     for line in lines:
         if _SUPPORTED.fullmatch(line) or _MEMBER.fullmatch(line):
             yield line.strip()
@@ -77,29 +77,29 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if op and placement.machine and placement.machine.lacks(op.requested):
         return placement.machine.fix_for(op.requested)
+    soft = "allow soft placement (allow_soft_placement=True, --soft)"
     if server := _task_without_gpu(placement, op, group):
         return (
-            f"{server} has no GPU, and a device scope or device function around it names one: "
-            f"give replica_device_setter ps_device='/job:{server.job}/cpu:0', or allow soft "
-            "placement (allow_soft_placement=True, --soft)"
+            f"{server} has no GPU, but a device scope or device function around it names one: "
+            f"pass ps_device='/job:{server.job}/cpu:0' to replica_device_setter, or {soft}"
         )
     if op and placement.machine and not placement.machine.has(op.requested):
         return (
-            f"{placement.machine} has no {requested_device(op)}: correct the index, or give more "
+            f"{placement.machine} has no {requested_device(op)}: correct the index, or add "
             "devices (--gpus, --machine)"
         )
     if placement.soft or op is None:
-        return "ask for one device for all ops that share this variable or resource"
-    soft = "or allow soft placement (allow_soft_placement=True, --soft)"
+        return "request one device for all ops that share this variable or resource"
     if not op.requested.is_gpu:
-        return f"let all ops that are bound to it ask for one device, {soft}"
-    return f"build it under `with tf.device('/cpu:0'):`, {soft}"
+        return f"request one device for all ops that are bound to it, or {soft}"
+    return f"build it under `with tf.device('/cpu:0'):`, or {soft}"
 
 
 def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str]) -> Device | None:
-    """The task without GPUs whose GPU an op, or one bound to it, requests, where others have some.
+    """Return the task without GPUs on which an op, or an op bound to it, requests a GPU.
 
-    The index is not wrong then: the device of a worker was merged into that of a server.
+    None if there is no such task, or no task has GPUs. The index of the GPU is correct then: the
+    program merged the device of a worker into the device of a server.
     """
     machine = placement.machine
     if machine is None or not machine.gpus or placement.soft:

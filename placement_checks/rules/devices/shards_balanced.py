@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.devices import Device
@@ -17,40 +17,26 @@ from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
 _PARAMETER_JOB = "ps"
-_SHOWN = 4  # servers in a note, and variables in the path of a finding
-
-
-class Shard(NamedTuple):
-    """What one parameter server holds, in the order of building."""
-
-    task: Device
-    variables: Sequence[Variable]
-
-    @property
-    def bytes(self) -> int:
-        """The size of the variables whose shape is known."""
-        return sum(_bytes(variable) or 0 for variable in self.variables)
-
-    def __str__(self) -> str:
-        return f"{self.task} holds {plural(len(self.variables), 'variable')}, {self.bytes:,} bytes"
+_MOST_NAMED = 4  # servers in a note, and variables in the path of a finding
 
 
 @dataclass(frozen=True)
 class ShardsBalanced(Rule):
     """Variables are spread over the parameter servers as declared.
 
-    Every worker fetches every variable in each step, so the server that holds most sets the pace.
-    `replica_device_setter` deals variables out in turn, whatever their size: with weights and
-    biases made one after the other and two servers, one server gets all weights.
+    Every worker fetches every variable in each step, so the server with the most bytes limits the
+    speed. `replica_device_setter` assigns variables to the servers in turn, whatever their size:
+    if a program alternates weights and biases and there are two servers, one server gets all
+    weights.
 
-    What is bound to another variable, as slots are, goes with that one and is not counted.
+    A variable that is bound to another one, such as a slot, follows it and is not counted.
 
-    `by` says how they are meant to be spread: "round-robin", each variable on the next server in
-    the order of building, or "bytes", no server with more than `most` times its even share, which
-    is no less than the largest variable. Without it, either will do, as long as no server is
-    empty that could hold something. `job` names the servers; by default they are the job ps, or
-    the one that holds variables and has no tower. `allow` lists variables, or patterns such as
-    table/part_*, that are where they are on purpose.
+    `by` is the intended distribution: "round-robin", each variable on the next server in the order
+    of building, or "bytes", no server with more than `most` times its even share, which is at
+    least the size of the largest variable. By default either is allowed, as long as no server is
+    empty that could hold a variable. `job` is the job of the servers; by default the job ps, or
+    the job that holds variables and runs no tower. `allow` lists variables, or patterns such as
+    table/part_*, that may be on any server.
     """
 
     name = "shards-balanced"
@@ -65,16 +51,19 @@ class ShardsBalanced(Rule):
 
     def __post_init__(self) -> None:
         if self.most < 1:
-            raise ConfigError("most", f"{self.most} is below an even share", "give 1 or more")
+            raise ConfigError(
+                "most", f"{self.most} is below an even share", "give a number of 1 or more"
+            )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         assert placement.machine is not None
         jobs = placement.machine.jobs
-        job = self.job or _servers(placement)
+        job = self.job or _server_job(placement)
         if not job:
             return self.not_checked(
-                "the job of the parameter servers is not known: --set shards-balanced.job=J"
+                "the job of the parameter servers is not known; name it: "
+                "--set shards-balanced.job=J"
             )
         if job not in jobs:
             lacking = placement.machine.lacks(Device(job))
@@ -88,35 +77,53 @@ class ShardsBalanced(Rule):
         shards = _shards(placement, job, judged)
         if not judged:
             return self.not_checked(f"no variable is on /job:{job}")
-        note = "; ".join(map(str, shards[:_SHOWN]))
-        if len(shards) > _SHOWN:
-            note += f"; and {len(shards) - _SHOWN} more, see --format json"
+        note = "; ".join(map(str, shards[:_MOST_NAMED]))
+        if len(shards) > _MOST_NAMED:
+            note += f"; and {len(shards) - _MOST_NAMED} more, see --format json"
         counts = [len(shard.variables) for shard in shards]
         unknown = sum(_bytes(variable) is None for variable in judged)
         if unknown and self.by != "round-robin" and (self.by or max(counts) - min(counts) > 1):
             reason = f"the size of {plural(unknown, 'variable')} is not known"
             return self.not_checked(reason, note)
         findings = (
-            list(_out_of_turn(placement, shards, counted))
+            list(_round_robin_findings(placement, shards, counted))
             if self.by == "round-robin"
-            else list(self._findings(shards))
+            else [_finding(shards, shard) for shard in self._heavy(shards)]
         )
-        return replace(self.verdict(findings, note), figures=[_figure(shard) for shard in shards])
+        figures = [
+            {"task": str(shard.task), "variables": len(shard.variables), "bytes": shard.bytes}
+            for shard in shards
+        ]
+        return replace(self.verdict(findings, note), figures=figures)
 
-    def _findings(self, shards: Sequence[Shard]) -> Iterator[Finding]:
-        """The servers that hold too much."""
+    def _heavy(self, shards: Sequence[Shard]) -> Sequence[Shard]:
+        """Return the servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
-            return
+            return ()
         heavy = [shard for shard in shards if shard.bytes > self.most * _even_share(shards)]
         if not heavy and min(counts) == 0 and max(counts) > 1:
-            heavy = [shards[counts.index(max(counts))]]
-        for shard in heavy:
-            yield _finding(shards, shard)
+            return [shards[counts.index(max(counts))]]
+        return heavy
 
 
-def _servers(placement: Placement) -> str:
-    """The job of the parameter servers; ``""`` where it is not known."""
+class Shard(NamedTuple):
+    """The variables of one parameter server, in the order of building."""
+
+    task: Device
+    variables: Sequence[Variable]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the variables with a known shape."""
+        return sum(_bytes(variable) or 0 for variable in self.variables)
+
+    def __str__(self) -> str:
+        return f"{self.task} holds {plural(len(self.variables), 'variable')}, {self.bytes:,} bytes"
+
+
+def _server_job(placement: Placement) -> str:
+    """Return the job of the parameter servers; ``""`` if it is unknown."""
     assert placement.machine is not None
     if _PARAMETER_JOB in placement.machine.jobs:
         return _PARAMETER_JOB
@@ -128,7 +135,7 @@ def _servers(placement: Placement) -> str:
 
 
 def _counted_variables(placement: Placement, job: str) -> list[Variable]:
-    """The variables on a job that are not bound to another, in the order of building."""
+    """Return a job's variables that are not bound to others, in the order of building."""
     names = {variable.name for variable in placement.variables}
     return [
         variable
@@ -149,33 +156,33 @@ def _shards(placement: Placement, job: str, variables: Sequence[Variable]) -> li
 
 
 def _bytes(variable: Variable) -> int | None:
-    """The size of a variable; None where its shape is not known."""
+    """Return the size of a variable; None if its shape is unknown."""
     return Tensor(variable.dtype, variable.shape).bytes
 
 
 def _even_share(shards: Sequence[Shard]) -> float:
-    """Bytes of an even share: no server can have less than the largest variable."""
+    """Return the bytes of an even share, at least the size of the largest variable."""
     sizes = [_bytes(variable) or 0 for shard in shards for variable in shard.variables]
     return max(sum(sizes) / len(shards), *sizes)
 
 
-def _out_of_turn(
+def _round_robin_findings(
     placement: Placement, shards: Sequence[Shard], counted: Sequence[Variable]
 ) -> Iterator[Finding]:
-    """The variables that are not on the server after that of the variable before."""
-    on = {
+    """Yield a finding for each variable that is not on the next server in turn."""
+    numbers = {
         variable.name: number
         for number, shard in enumerate(shards)
         for variable in shard.variables
     }
-    before = ""
+    previous = ""
     for name in (variable.name for variable in counted):
-        if name not in on:  # allowed where it is: it may have taken a turn, or none
-            before = ""
+        if name not in numbers:  # it is allowed anywhere: it may have taken a turn or not
+            previous = ""
             continue
-        if before and on[name] != (on[before] + 1) % len(shards):
-            expected = str(shards[(on[before] + 1) % len(shards)].task)
-            found = str(shards[on[name]].task)
+        turn = (numbers[previous] + 1) % len(shards) if previous else numbers[name]
+        if numbers[name] != turn:
+            expected, found = str(shards[turn].task), str(shards[numbers[name]].task)
             yield Finding(
                 object=name,
                 op=placement.ops[name].type,
@@ -184,12 +191,12 @@ def _out_of_turn(
                 found=found,
                 placed=name,
                 alike="out of turn",
-                message=f"variable {name} sits on {found}; after {before} on "
-                f"{shards[on[before]].task} it is the turn of {expected}",
-                fix="make all variables under one replica_device_setter, which deals them out, "
-                "and pin none",
+                message=f"variable {name} sits on {found}; the next server after {previous} on "
+                f"{shards[numbers[previous]].task} is {expected}",
+                fix="create all variables under one replica_device_setter, which assigns them in "
+                "turn, and pin none",
             )
-        before = name
+        previous = name
 
 
 def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
@@ -209,16 +216,12 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
         placed=largest[0].name,
         alike="holds too much",
         path=tuple(
-            f"{variable.name}: {_bytes(variable):,} bytes" for variable in largest[:_SHOWN]
+            f"{variable.name}: {_bytes(variable):,} bytes" for variable in largest[:_MOST_NAMED]
         ),
         message=f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
         f"{idle}",
-        consequence=f"every worker fetches all of that from {heavy.task} in each step, and the "
+        consequence=f"every worker fetches all of them from {heavy.task} in each step, while the "
         "other servers wait",
-        fix="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "
-        "or cut large variables up (tf.compat.v1.fixed_size_partitioner)",
+        fix="pass replica_device_setter a ps_strategy that picks the server with the fewest "
+        "bytes, or partition large variables (tf.compat.v1.fixed_size_partitioner)",
     )
-
-
-def _figure(shard: Shard) -> Mapping[str, Any]:
-    return {"task": str(shard.task), "variables": len(shard.variables), "bytes": shard.bytes}

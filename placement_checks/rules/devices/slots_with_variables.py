@@ -17,19 +17,19 @@ from placement_checks.util.text import plural
 
 @dataclass(frozen=True)
 class SlotsWithVariables(Rule):
-    """Optimiser slots and moving averages sit with their variable.
+    """Optimizer slots and moving averages sit with their variable.
 
-    A slot on another device is sent there and back in every step. TensorFlow's own optimisers
-    bind their slots to the variable; hand-made momenta and averages, and optimisers that build
+    If a slot is on another device, every step sends it there and back. TensorFlow's own optimizers
+    bind their slots to the variable. User-defined momenta and averages, and optimizers that create
     their slots under another device, do not.
 
-    A slot is known by what binds it to a variable (`_class`), by the update op that takes both,
-    or by data flow: it has the variable's shape, no tower reads it, and the update of one is
-    computed with the other. A slot that updates several copies of a variable, as when each GPU
-    keeps the optimizer state of a part of the variables, sits with one of the copies.
+    The rule recognizes a slot by its colocation with a variable (`_class`), by an update op that
+    uses both, or by data flow: it has the variable's shape, no tower reads it, and the update of
+    one of them depends on the other. A slot may update several copies of a variable, for example
+    if each GPU holds the optimizer state of a part of the variables; then it sits with one of
+    them.
 
-    `allow` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
-    purpose.
+    `allow` lists slots, or patterns such as */ExponentialMovingAverage, that may be on any device.
     """
 
     name = "slots-with-variables"
@@ -45,7 +45,7 @@ class SlotsWithVariables(Rule):
         for slot, variable in _slots(placement):
             slots[slot].append(variable)
         if not slots:
-            return self.not_checked("no optimiser slot and no moving average is updated")
+            return self.not_checked("no optimizer slot and no moving average is updated")
         findings = [
             _finding(placement, slot, variables[-1])
             for slot, variables in slots.items()
@@ -55,13 +55,13 @@ class SlotsWithVariables(Rule):
                 for variable in variables
             )
         ]
-        if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
-            return self.without(of_log)
+        if not findings and (no_gpus := Need.GPUS.missing(evidence)) is not None:
+            return self.without(no_gpus)
         return self.verdict(findings, plural(len(slots), "slot"))
 
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
-    """Every slot with its variable."""
+    """Yield each slot with its variable."""
     analysis = analyse(placement)
     shapes = {variable.name: variable[1:] for variable in placement.variables}
     for variable, updates in analysis.updates.by_variable.items():
@@ -80,15 +80,12 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
 def _slots_by_data_flow(
     analysis: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
 ) -> Iterator[tuple[str, str]]:
-    """Slots and averages whose updates are composed of simple ops."""
-    flow, read, trained = (
-        analysis.flow,
-        analysis.variables_read,
-        gradient_flow(analysis.placement).trained,
-    )
+    """Yield slots and averages with updates that are composed of simple ops."""
+    flow, read = analysis.flow, analysis.variables_read
+    trained = gradient_flow(analysis.placement).trained
     for variable, updates in analysis.updates.by_variable.items():
-        of_trained = variable in trained
-        if not of_trained and variable in read:
+        is_trained = variable in trained
+        if not is_trained and variable in read:
             continue
         for update in updates:
             if is_gradient_update(flow.types[update.op]):
@@ -97,9 +94,9 @@ def _slots_by_data_flow(
                 name = flow.names[op]
                 if flow.types[op] not in VARIABLES or shapes[name] != shapes[variable]:
                     continue
-                if of_trained and name not in read and name in analysis.updates.by_variable:
+                if is_trained and name not in read and name in analysis.updates.by_variable:
                     yield name, variable
-                elif not of_trained and name in trained:
+                elif not is_trained and name in trained:
                     yield variable, name
 
 
@@ -118,6 +115,6 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
         message=f"{slot} is a slot of {variable} and sits on {found}; the variable is on "
         f"{expected}",
         consequence=f"every step sends values between {found} and {expected} to update it",
-        fix="make it under `with tf.device(variable.device):`, or under "
+        fix="create it under `with tf.device(variable.device):`, or under "
         "`with tf.compat.v1.colocate_with(variable):`",
     )

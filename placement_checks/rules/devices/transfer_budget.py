@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from placement_checks.analysis.step.transfers import (
     CopiedTensor,
@@ -24,30 +24,31 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
-_PAIRS = 4  # that a report lists
-_LARGEST = 8  # tensors in the path of a finding
+_MOST_PAIRS = 4  # that a report lists
+_MOST_TENSORS = 8  # tensors in the path of a finding
 
 
 @dataclass(frozen=True)
 class TransferBudget(Rule):
     """Bytes and copies between devices per step stay under the budget.
 
-    Weights that live on the host travel to every tower, and gradients back, in each step: that is
-    the price of towers. What comes on top of it, an activation that changes devices or an input
-    that is copied whole to every tower, makes N GPUs slower than one.
+    Weights on the host travel to every tower in each step, and gradients travel back: this is the
+    price of towers. Additional transfers, such as an activation that changes devices or a whole
+    batch that is copied to every tower, make N GPUs slower than one.
 
-    Counted from the placed graph: shape times dtype of every tensor that an op of the step takes
-    from another device; the same tensor to the same device once, loops as one turn.
+    The rule counts, in the placed graph, the bytes (shape times size of dtype) of every tensor
+    that an op of the step reads from another device. A tensor counts once for each device that it
+    is copied to, and a loop counts as one iteration.
 
-    In a cluster the links between tasks count most: a variable on a parameter server goes to each
-    GPU of a worker by itself, and a large constant travels in every step, though it could be made
-    where it is read.
+    In a cluster the links between tasks matter most: a variable on a parameter server is copied to
+    each GPU of a worker separately, and a large constant travels in every step, although the
+    reading task could create it.
 
-    `bytes` and `copies` are the budget of one step, `link_bytes` and `link_copies` that of what
-    one task sends to another, `constant_bytes` the largest constant that may go from task to
-    task. `rows` are the rows of the global batch, for tensors whose first dimension the graph
-    leaves open. Without a budget nothing but constants is judged, and the transfers are shown all
-    the same.
+    `bytes` and `copies` are the budget of one step; `link_bytes` and `link_copies` are the budget
+    from one task to another; `constant_bytes` is the size of the largest constant that one task
+    may send to another. `rows` is the number of rows of the global batch, for tensors with an
+    unknown first dimension. Without a budget the rule judges only constants, but still shows the
+    transfers.
     """
 
     name = "transfer-budget"
@@ -65,7 +66,7 @@ class TransferBudget(Rule):
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and value < 0:
-                raise ConfigError(field.name, f"{value} is below 0", "give 0 or more")
+                raise ConfigError(field.name, f"{value} is below 0", "give a number of 0 or more")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -77,9 +78,9 @@ class TransferBudget(Rule):
         note = _note(links or transfers(copied))
         findings: dict[str, Finding] = {}
         for finding in (
-            *self._over_all(placement, copied),
-            *self._over_links(placement, copied, links),
-            *self._constants(placement, copied),
+            *self._step_findings(placement, copied),
+            *self._link_findings(placement, copied, links),
+            *self._constant_findings(placement, copied),
         ):
             findings.setdefault(finding.object, finding)
         if findings:
@@ -87,128 +88,128 @@ class TransferBudget(Rule):
         budgets = (self.bytes, self.copies, self.link_bytes, self.link_copies)
         if all(budget is None for budget in budgets):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
-        if (self.bytes, self.copies) == (None, None) and _is_one_host(placement):
+        is_local = placement.machine is not None and placement.machine.is_local
+        if (self.bytes, self.copies) == (None, None) and is_local:
             return self.not_checked("the machine is one host, without links between tasks", note)
         if lost := _constants_of_unknown_size(placement, copied):
             return self.not_checked(
                 f"the size of {plural(lost, 'constant')} that other tasks read is not known", note
             )
-        judged = copied if self.bytes is not None else _over_the_network(copied)
+        judged = copied if self.bytes is not None else _network_copies(copied)
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
             return self.not_checked(
-                f"the size of {unknown} tensors is not known; give the rows of the global batch: "
-                "--set transfer-budget.rows=N",
+                f"the size of {unknown} tensors is not known; set the number of rows of the "
+                "global batch: --set transfer-budget.rows=N",
                 note,
             )
         return self.verdict([], note)
 
-    def _over_all(self, placement: Placement, copied: list[CopiedTensor]) -> Iterator[Finding]:
-        if excess := _over(copied, self.bytes, self.copies):
-            first = producer_of(max(copied, key=_size).tensor)
+    def _step_findings(
+        self, placement: Placement, copied: list[CopiedTensor]
+    ) -> Iterator[Finding]:
+        size = sum(map(_size, copied))
+        if excess := _find_excess(size, len(copied), self.bytes, self.copies):
+            largest = producer_of(max(copied, key=_size).tensor)
             yield _finding(
                 copied,
                 excess,
-                object=first,
-                op=placement.ops[first].type,
-                message=f"one step sends {excess[1]} between devices, over the budget of "
-                f"{excess[0]}{_counted_all(placement)}; the largest is {first}",
+                object=largest,
+                op=placement.ops[largest].type,
+                message=f"one step sends {excess.amount} between devices, over the budget of "
+                f"{excess.budget}{_whole_graph_note(placement)}; the largest is {largest}",
             )
 
-    def _over_links(
+    def _link_findings(
         self, placement: Placement, copied: list[CopiedTensor], links: list[Transfer]
     ) -> Iterator[Finding]:
-        """A finding for each task that sends too much to some other."""
-        busy: dict[Device, list[Transfer]] = defaultdict(list)
+        """Yield a finding for each task that sends too much to another task."""
+        over_budget: dict[Device, list[tuple[Transfer, _Excess]]] = defaultdict(list)
         for link in links:
-            if _over_budget(link.bytes, link.copies, self.link_bytes, self.link_copies):
-                busy[link.source].append(link)
-        for task, over_budget in busy.items():
-            worst = over_budget[0]
-            sent = [
-                copy
-                for copy in copied
-                if copy.source.task_device == task and copy.to.task_device == worst.to
-            ]
-            excess = _over(sent, self.link_bytes, self.link_copies)
-            assert excess is not None
-            others = plural(len(over_budget) - 1, "other link")
-            more = (
-                f"; {others} of that task {'is' if len(over_budget) == 2 else 'are'} over it too"
-            )
+            excess = _find_excess(link.bytes, link.copies, self.link_bytes, self.link_copies)
+            if excess is not None:
+                over_budget[link.source].append((link, excess))
+        for task, ((worst, excess), *others) in over_budget.items():
+            more = ""
+            if others:
+                are = "is" if len(others) == 1 else "are"
+                more = f"; {plural(len(others), 'other link')} of that task {are} over it too"
             yield _finding(
-                sent,
+                [
+                    copy
+                    for copy in copied
+                    if copy.source.task_device == task and copy.to.task_device == worst.to
+                ],
                 excess,
                 object=str(task),
                 op="",
-                message=f"one step sends {excess[1]} from {task} to {worst.to}, over the budget "
-                f"of {excess[0]} per link{more if over_budget[1:] else ''}"
-                f"{_counted_all(placement)}",
+                message=f"one step sends {excess.amount} from {task} to {worst.to}, over the "
+                f"budget of {excess.budget} per link{more}{_whole_graph_note(placement)}",
             )
 
-    def _constants(self, placement: Placement, copied: list[CopiedTensor]) -> Iterator[Finding]:
+    def _constant_findings(
+        self, placement: Placement, copied: list[CopiedTensor]
+    ) -> Iterator[Finding]:
         large: dict[str, list[CopiedTensor]] = defaultdict(list)
-        for copy in _over_the_network(copied):
+        for copy in _network_copies(copied):
             if (copy.bytes or 0) > self.constant_bytes:
                 large[producer_of(copy.tensor)].append(copy)
         for name, sent in large.items():
             if placement.ops[name].type == CONST:
                 yield _finding(
                     sent,
-                    (f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
+                    _Excess(f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
                     object=name,
                     op=CONST,
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
                     alike="a constant",
-                    fix="create it where it is read, or keep it in a variable there",
+                    fix="create it on the task that reads it, or store it in a variable there",
                 )
 
 
+class _Excess(NamedTuple):
+    """A budget, and the larger amount that a step sends, as text."""
+
+    budget: str
+    amount: str
+
+
 def _note(sums: list[Transfer]) -> str:
-    note = "; ".join(map(str, sums[:_PAIRS])) or "nothing is copied"
-    if len(sums) > _PAIRS:
-        note += f"; {len(sums) - _PAIRS} more, see place --transfers"
+    note = "; ".join(map(str, sums[:_MOST_PAIRS])) or "nothing is copied"
+    if len(sums) > _MOST_PAIRS:
+        note += f"; {len(sums) - _MOST_PAIRS} more, see place --transfers"
     return note
-
-
-def _is_one_host(placement: Placement) -> bool:
-    return placement.machine is not None and placement.machine.is_local
 
 
 def _size(copy: CopiedTensor) -> int:
     return copy.bytes or 0
 
 
-def _over_the_network(copied: list[CopiedTensor]) -> list[CopiedTensor]:
+def _network_copies(copied: list[CopiedTensor]) -> list[CopiedTensor]:
     return [copy for copy in copied if copy.source.task_device != copy.to.task_device]
 
 
 def _constants_of_unknown_size(placement: Placement, copied: list[CopiedTensor]) -> int:
-    sent = {producer_of(copy.tensor) for copy in _over_the_network(copied) if copy.bytes is None}
+    sent = {producer_of(copy.tensor) for copy in _network_copies(copied) if copy.bytes is None}
     return sum(placement.ops[name].type == CONST for name in sent)
 
 
-def _over_budget(size: int, number: int, most: int | None, most_copies: int | None) -> bool:
-    return (most is not None and size > most) or (most_copies is not None and number > most_copies)
-
-
-def _over(
-    copied: list[CopiedTensor], most: int | None, most_copies: int | None
-) -> tuple[str, str] | None:
-    """The budget that copies exceed, and what they need, as text."""
-    size = sum(map(_size, copied))
+def _find_excess(
+    size: int, number: int, most: int | None, most_copies: int | None
+) -> _Excess | None:
+    """Return the budget that copies exceed, and their amount; None if they do not."""
     if most is not None and size > most:
-        return f"{most:,} bytes", f"{size:,} bytes"
-    if most_copies is not None and len(copied) > most_copies:
-        return copies_text(most_copies), copies_text(len(copied))
+        return _Excess(f"{most:,} bytes", f"{size:,} bytes")
+    if most_copies is not None and number > most_copies:
+        return _Excess(copies_text(most_copies), copies_text(number))
     return None
 
 
-def _counted_all(placement: Placement) -> str:
+def _whole_graph_note(placement: Placement) -> str:
     unknown = analyse(placement).updates.unknown
-    return f" (all ops were counted: {unknown})" if unknown else ""
+    return f" (all ops of the graph were counted: {unknown})" if unknown else ""
 
 
 def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
@@ -226,21 +227,21 @@ def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
 
 def _finding(
     copied: list[CopiedTensor],
-    excess: tuple[str, str],
+    excess: _Excess,
     *,
     object: str,
     op: str,
     message: str,
     alike: Hashable = None,
-    fix: str = "keep large tensors where they are used, and feed each tower only its part",
+    fix: str = "keep large tensors on the devices that use them; feed each tower only its part",
 ) -> Finding:
-    largest = sorted(copied, key=lambda copy: -_size(copy))[:_LARGEST]
+    largest = sorted(copied, key=lambda copy: -_size(copy))[:_MOST_TENSORS]
     return Finding(
         object=object,
         op=op,
         evidence="assigned",
-        expected=f"at most {excess[0]} per step",
-        found=excess[1],
+        expected=f"at most {excess.budget} per step",
+        found=excess.amount,
         ops=(producer_of(largest[0].tensor),),
         alike=alike,
         path=tuple(

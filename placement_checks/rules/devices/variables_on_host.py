@@ -9,50 +9,58 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, requested_device
+from placement_checks.rules.base import (
+    Rule,
+    device_names,
+    devices_text,
+    is_on,
+    matches_any,
+    requested_device,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
 _DEVICE_FUNCTION = (
-    "; a device function must send VarHandleOp there as well as Variable and VariableV2"
+    "; a device function must return this device for VarHandleOp too, not only for Variable and "
+    "VariableV2"
 )
 _KINDS = "('VarHandleOp', 'Variable', 'VariableV2')"
 
 
 @dataclass(frozen=True)
 class VariablesOnHost(Rule):
-    """Every variable sits on the device named, /cpu:0 by default.
+    """Every variable sits on the declared device, /cpu:0 by default.
 
-    Towers that share variables read them from the host; a variable on one GPU is copied from that
-    GPU to all others in every step, and fills its memory. The usual causes are a variable made
-    inside a tower's device scope, a layer that ignores the scope around it, and a device function
-    that knows only the ref variable ops (Variable, VariableV2) and not VarHandleOp.
+    Towers that share variables read them from the host. If a variable is on a GPU, every step
+    copies it from that GPU to all others, and it fills the GPU's memory. The usual causes are a
+    variable created inside a tower's device scope, a layer that ignores the scope around it, and a
+    device function that knows only the ref variable ops (Variable, VariableV2) and not
+    VarHandleOp.
 
-    A variable that requests no device is a finding too, wherever it is: the next machine may put
-    it elsewhere. Only an int32 step counter is not, as TensorFlow updates it on the CPU alone. A
+    A variable that requests no device is a finding on any device, since another machine may put it
+    elsewhere. The exception is an int32 step counter, which TensorFlow updates only on the CPU. A
     variable that requests only a job is judged by its assigned device.
 
-    The role of a variable (docs/roles.md) may allow a GPU as well: a copy of a mirrored variable,
-    its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower; a
+    The role of a variable (docs/roles.md) may allow a GPU as well. A copy of a mirrored variable,
+    its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower. A
     part of a model that is split among GPUs, such as an expert or the shard of a table, and its
     slots, may be on the only GPU that computes with it.
 
-    A scalar that is made outside the scope of a strategy, such as the learning rate of an
+    A scalar that is created outside the scope of a strategy, such as the learning rate of an
     optimizer, may be on the GPU of a replica; created-in-scope reports trained variables.
 
-    Where get_variable makes such variables for each tower and no sum makes them copies, that is
-    the mistake, and that they are on the GPUs of their towers follows from it.
+    If get_variable creates separate variables for each tower and no sum of gradients makes them
+    copies, variables-shared reports the root cause, and their devices follow from it.
 
-    `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
-    matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
-    `local` names the devices of local variables, which are in neither of the collections
-    TRAINABLE_VARIABLES and GLOBAL_VARIABLES, if they are others.
-    `allow` lists variables, or patterns such as table/part_*, that may sit anywhere.
+    `device` is a device or a list of allowed devices; a partial name such as /job:ps or /cpu:0
+    matches any task. In a cluster /job:ps/cpu:0 is more specific than /cpu:0, which every task
+    has. `local` lists other devices for local variables, which are in neither of the collections
+    TRAINABLE_VARIABLES and GLOBAL_VARIABLES. `allow` lists variables, or patterns such as
+    table/part_*, that may be on any device.
     """
 
     name = "variables-on-host"
@@ -65,55 +73,52 @@ class VariablesOnHost(Rule):
     local: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field, names in (("device", self._names() or ("",)), ("local", self.local)):
+        devices = device_names(self.device) or ("",)
+        for field, names in (("device", devices), ("local", self.local)):
             if not all(map(Device.parse, names)):
-                raise ConfigError(field, "names no device", "give one, such as /cpu:0")
+                raise ConfigError(field, "names no device", "name one, such as /cpu:0")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        machine = placement.machine
-        allowed = [Device.parse(name) for name in self._names()]
+        machine, names = placement.machine, device_names(self.device)
         if (
             machine is not None
             and not machine.gpus
-            and (machine.is_local or _only_allowed_devices(machine, allowed))
+            and (machine.is_local or all(is_on(device, names) for device in machine.devices))
         ):
+            log_of_cpus = Need.GPUS.missing(evidence)
             no_gpu = Missing(f"the machine ({machine}) has no GPU, so every op is on a CPU")
-            of_log = Need.GPUS.missing(evidence)
-            return self.without(no_gpu if of_log is None else of_log)
+            return self.without(no_gpu if log_of_cpus is None else log_of_cpus)
         ops = (placement.ops[variable.name] for variable in placement.variables)
         placed = [op for op in ops if op.assigned]
         if not placed:
-            return self.not_checked(_why_none(placement))
+            return self.not_checked(_no_variable_reason(placement))
         findings = []
         for op in placed:
             if op.assigned is None or matches_any(op.name, self.allow):
                 continue
-            names = self._meant(placement, op.name)
-            if not _is_on(names, op.assigned):
-                names = (*names, *self._with_tower(placement, op.name))
-            if not _is_on(names, op.assigned):
+            names = self._declared_devices(placement, op.name)
+            if not is_on(op.assigned, names):
+                names = (*names, *self._role_devices(placement, op.name))
+            if not is_on(op.assigned, names):
                 findings.append(_misplaced(placement, op, names))
             elif not (
                 op.requested
                 or op.colocated
                 or not placement.requested
-                or (_is_on_cpu(op) and roles(placement).stays_on_cpu(op.name))
+                or (op.assigned.type == "CPU" and roles(placement).stays_on_cpu(op.name))
             ):
                 findings.append(_without_request(placement, op, names))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
 
-    def _names(self) -> tuple[str, ...]:
-        return (self.device,) if isinstance(self.device, str) else tuple(self.device)
+    def _declared_devices(self, placement: Placement, variable: str) -> tuple[str, ...]:
+        is_local = bool(self.local) and _is_local(placement, variable)
+        return self.local if is_local else device_names(self.device)
 
-    def _meant(self, placement: Placement, variable: str) -> tuple[str, ...]:
-        """The devices that are declared for a variable."""
-        return self.local if self.local and _is_local(placement, variable) else self._names()
-
-    def _with_tower(self, placement: Placement, variable: str) -> Iterator[str]:
-        """The GPUs of the tower that a variable is the own of, unless it has its own devices."""
+    def _role_devices(self, placement: Placement, variable: str) -> Iterator[str]:
+        """Yield the GPUs that the strategy or the role of a variable allows besides."""
         strategy = placement.strategy
         if strategy is not None and (device := strategy.device_of(variable)) is not None:
             yield device.short
@@ -128,16 +133,8 @@ class VariablesOnHost(Rule):
             yield from (device.short for device in (role.devices if role is not None else ()))
 
 
-def _is_on_cpu(op: Op) -> bool:
-    return op.assigned is not None and op.assigned.type == "CPU"
-
-
 def _is_scalar(placement: Placement, name: str) -> bool:
     return any(each.name == name and each.shape == () for each in placement.variables)
-
-
-def _is_on(names: Sequence[str], assigned: Device) -> bool:
-    return any(assigned.matches(Device.parse(name)) for name in names)
 
 
 def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
@@ -147,11 +144,12 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=_text(names),
+        expected=devices_text(names),
         found=found,
         placed=_decided_by(op),
         alike=(op.assigned.job, op.assigned.type, tuple(names)),
-        message=f"variable {op.name} sits on {found}, not on {_text(names)}{_asks(placement, op)}",
+        message=f"variable {op.name} sits on {found}, not on {devices_text(names)}"
+        f"{_request_text(placement, op)}",
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0]),
         follows="variables-shared"
@@ -170,19 +168,19 @@ def _fix(placement: Placement, op: Op, name: str) -> str:
         which = f", parameter_device='{name}'" if "CentralStorage" in strategy.name else ""
         return f"let the strategy keep it there: {strategy.name}(gpus{which})"
     if strategy is not None and "CentralStorage" not in strategy.name:
-        return "make it under `with strategy.scope():`"
+        return "create it under `with strategy.scope():`"
     decided = placement.details.device_line(_decided_by(op))
     if decided is not None and decided.function:
         named = "" if decided.function.startswith("<") else f" {decided.function}"
         return (
-            f"let the device function{named} return '{name}' for every kind of variable: "
+            f"let the device function{named} return '{name}' for every type of variable op: "
             f"op.type in {_KINDS}"
         )
-    # Where nothing is known of the line, it may be a function from the days of ref variables.
+    # If the line is unknown, the cause may be a device function written for ref variables.
     asks = op.requested or not placement.requested
     may_be_function = decided is None and asks and not op.colocated
     also = _DEVICE_FUNCTION if may_be_function and op.type in RESOURCE_VARIABLES else ""
-    return f"make it under `with tf.device('{name}'):`{also}"
+    return f"create it under `with tf.device('{name}'):`{also}"
 
 
 def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
@@ -191,40 +189,36 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
         object=op.name,
         op=op.type,
         evidence="requested",
-        expected=_text(names),
+        expected=devices_text(names),
         found="no device",
         alike="no device",
         message=f"variable {op.name} asks for no device; the placer chose {found} on this "
-        f"machine and may choose another elsewhere",
+        f"machine and may choose another device on other machines",
         fix=_fix(placement, op, names[0]),
     )
 
 
-def _text(names: Sequence[str]) -> str:
-    return " or ".join(str(Device.parse(name)) for name in names)
-
-
 def _is_local(placement: Placement, variable: str) -> bool:
-    """Whether it is in neither collection, of a program that has them."""
+    """Return whether a program has collections, and a variable is in none of them."""
     collected = placement.collected
     return any(collected.values()) and not any(variable in names for names in collected.values())
 
 
 def _decided_by(op: Op) -> str:
-    """What decided where a variable is: of a slot, the variable that it is bound to."""
+    """Return the op that decides the device of a variable: for a slot, its variable."""
     return op.colocated[0] if op.colocated else op.name
 
 
-def _asks(placement: Placement, op: Op) -> str:
+def _request_text(placement: Placement, op: Op) -> str:
     if not placement.requested:
         return ""
     if op.colocated:
-        return f"; it goes with {op.colocated[0]}"
+        return f"; it is colocated with {op.colocated[0]}"
     return f"; it asks for {requested_device(op)}"
 
 
 def _consequence(placement: Placement, op: Op) -> str:
-    """What it costs that a variable is on a GPU that others read it from."""
+    """Return the cost of a variable on a GPU, if other GPUs read it."""
     if op.assigned is None or not op.assigned.is_gpu or not placement.requested:
         return ""
     readers = analyse(placement).reads_by_gpu.readers.get(op.name, ())
@@ -238,16 +232,10 @@ def _consequence(placement: Placement, op: Op) -> str:
     )
 
 
-def _only_allowed_devices(machine: Machine, allowed: list[Device]) -> bool:
-    """Whether a variable can only be where it is allowed to be."""
-    return all(any(device.matches(name) for name in allowed) for device in machine.devices)
-
-
-def _why_none(placement: Placement) -> str:
-    """Why there is no variable to judge."""
+def _no_variable_reason(placement: Placement) -> str:
     if placement.variables:
-        by = "named in the log" if placement.placer == "log" else "placed"
-        return f"none of the graph's variables is {by}"
+        state = "in the log" if placement.placer == "log" else "placed"
+        return f"no variable of the graph is {state}"
     if not placement.requested and not any(op.type for op in placement.ops.values()):
-        return "logs of TensorFlow before 0.12 have no op types; give the program with --graph"
+        return "logs of TensorFlow before 0.12 have no op types; pass the program with --graph"
     return "the log names no variable" if not placement.requested else "the graph has no variables"

@@ -1,7 +1,7 @@
-"""For each rule a short program that breaks it, and the mended one: ``RULE.diff`` holds both.
+"""An example of each rule in ``RULE.diff``: a short program that breaks it, and its fixed version.
 
-A line belongs to the broken program (``-``), to the mended one (``+``), or to both. Each is a
-function ``build`` that runs with ``import tensorflow as tf; tf1 = tf.compat.v1``.
+A line belongs to the broken program (``-``), to the fixed one (``+``), or to both. Each program is
+a function ``build`` that runs after ``import tensorflow as tf; tf1 = tf.compat.v1``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 
 def example(rule: str) -> Sequence[str]:
-    """The lines of a rule's example, each behind its sign; none for a rule of another package."""
-    from importlib.resources import files  # not before somebody asks: rules are listed without
+    """Return the lines of a rule's example, each after its sign.
+
+    The result is empty for a rule of another package.
+    """
+    from importlib.resources import files  # slow to import, and not needed to list rules
 
     file = files(__name__).joinpath(f"{rule}.diff")
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else ()

@@ -11,7 +11,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
-from placement_checks.rules.gradient_mistakes import own_counts, place_of, scalings
+from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -187,7 +187,7 @@ def _diagnoses(
         for name, diagnosis in found.items():
             if diagnosis.mistake == "changed":
                 found[name] = NORM_OF_SLICES
-    if placement.cached(own_counts):
+    if placement.cached(count_divisions):
         for name, diagnosis in found.items():
             if diagnosis.mistake == "statistics":
                 found[name] = COUNTS_OR_STATISTICS
@@ -213,9 +213,9 @@ def _finding(
     placement: Placement, measured: Measurement, difference: Difference, diagnosis: Diagnosis
 ) -> Finding:
     name = difference.variable
-    place = place_of(placement, name, diagnosis)
+    place = locate_mistake(placement, name, diagnosis)
     factor = diagnosis.ratio if diagnosis.mistake == "scaled" else None
-    scaling = () if factor is None else scalings(placement, factor)
+    scaling = () if factor is None else loss_scalings(placement, factor)
     verb = (
         f"is {diagnosis.ratio:.4g} times the reference's"
         if diagnosis.ratio is not None

@@ -11,7 +11,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.weight_mistakes import COPIES, Cause, cause_of, copies_of
+from placement_checks.rules.weight_mistakes import COPIES, Cause, find_cause, stale_copies
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _finding(
     divergences: Sequence[Divergence],
 ) -> Finding:
     name = divergence.difference.variable
-    cause = cause_of(placement, measured, trajectory, divergence, divergences)
+    cause = find_cause(placement, measured, trajectory, divergence, divergences)
     steps = plural(divergence.step, "step")
     return Finding(
         object=name,
@@ -224,7 +224,7 @@ def _stale(
 ) -> Finding:
     """The finding on a variable whose gradient differs though all variables are equal."""
     steps = plural(len(trajectory.steps), "step")
-    cause = COPIES._replace(place=copies_of(placement, name))
+    cause = COPIES._replace(place=stale_copies(placement, name))
     return Finding(
         object=name,
         op=placement.ops[name].type,

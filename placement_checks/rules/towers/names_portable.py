@@ -12,7 +12,7 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, located, matches_any
+from placement_checks.rules.base import Rule, locate, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.tower_variables import OwnVariables
 from placement_checks.util.text import nearest, plural
@@ -196,7 +196,7 @@ def _against(placement: Placement, reference: Placement, name: str, fault: _Faul
         fix=fault.fix,
         alike=fault.consequence,
     )
-    return located(finding, home)
+    return locate(finding, home)
 
 
 def _towers_of_scopes(analysis: TowerAnalysis) -> dict[str, int]:
@@ -246,7 +246,7 @@ def _finding(
     analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, towers: int
 ) -> Finding:
     tower = analysis.towers[towers.bit_length() - 1]
-    anew = own.is_anew(variable)
+    anew = own.uses_tf_variable(variable)
     return Finding(
         object=variable,
         op=analysis.placement.ops[variable].type,

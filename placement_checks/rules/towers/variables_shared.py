@@ -198,11 +198,11 @@ class VariablesShared(Rule):
         }
         own = OwnVariables(placement, {*copies, *(copy.original for copy in copies.values())})
         findings = [each for name, each in apart.items() if not self._is_allowed(name)]
-        findings += [own.doubled(copy) for copy in copies.values()]
+        findings += [own.duplicate_finding(copy) for copy in copies.values()]
         if single is not None:
             slots = _primaries(placement)
             findings += [
-                own.added(variable, slot=bool(slots.get(variable)))
+                own.additional_finding(variable, slot=bool(slots.get(variable)))
                 for variable in _grown(placement, single, {*copies, *apart}, slots)
                 if variable not in may_grow and not self._is_allowed(variable)
             ]

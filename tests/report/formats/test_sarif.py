@@ -147,7 +147,7 @@ def test_rules_have_their_explanation() -> None:
     rule = rules["variables-on-host"]
     assert rule["name"] == "VariablesOnHost"
     assert rule["shortDescription"]["text"] == (
-        "Every variable sits on the device named, /cpu:0 by default."
+        "Every variable sits on the declared device, /cpu:0 by default."
     )
     assert rule["fullDescription"]["text"].startswith("Towers that share variables read them")
     assert "variables-on-host.device = '/cpu:0'" in rule["help"]["text"]

@@ -32,7 +32,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 def on_gpu(count: int = 2, **more: Any) -> Placement:
-    """Towers whose gradients are added up on the first GPU."""
+    """Towers with gradients that are added up on the first GPU."""
     total = on(0, "sum/w", "AddN", *(gradient(i) for i in range(count)))
     return program(total, gpus=range(count), **more)
 
@@ -90,7 +90,7 @@ def test_a_long_path_is_cut_in_the_middle() -> None:
     assert finding.path[-1] == "gradients/tower_11/w/MatMul_grad/MatMul (MatMul)"
 
 
-def test_the_path_has_the_gradients_alone() -> None:
+def test_the_path_contains_only_the_gradients() -> None:
     graph = program(
         host("finite", "IsFinite", "tower_0/loss"),
         on(0, "sum/w", "SelectV2", "finite", gradient(0), gradient(1)),
@@ -105,8 +105,8 @@ def test_the_path_has_the_gradients_alone() -> None:
     )
 
 
-def test_it_is_judged_by_where_the_placer_put_it(snapshot: SnapshotAssertion) -> None:
-    """Without a request, the placer puts it beside the gradients."""
+def test_the_assigned_device_is_judged(snapshot: SnapshotAssertion) -> None:
+    """Without a request, the placer puts the sum with the gradients."""
     total = op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))
 
     (finding,) = AveragingOnHost().judge(program(total)).findings
@@ -114,7 +114,7 @@ def test_it_is_judged_by_where_the_placer_put_it(snapshot: SnapshotAssertion) ->
     assert messages(finding) == snapshot
 
 
-def test_gradients_that_are_added_one_by_one_are_joined_by_every_addition(
+def test_every_addition_of_a_chain_combines_gradients(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -129,7 +129,7 @@ def test_gradients_that_are_added_one_by_one_are_joined_by_every_addition(
     assert messages(verdict) == snapshot
 
 
-def test_gradients_that_are_stacked_are_joined_by_the_stack_alone(
+def test_only_the_stack_combines_stacked_gradients(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -142,7 +142,7 @@ def test_gradients_that_are_stacked_are_joined_by_the_stack_alone(
     assert messages(verdict) == snapshot
 
 
-def test_the_gradients_of_each_variable_are_looked_at(snapshot: SnapshotAssertion) -> None:
+def test_the_gradients_of_each_variable_are_judged(snapshot: SnapshotAssertion) -> None:
     graph = program(
         on(1, "sum/b", "AddN", gradient(0, "b"), gradient(1, "b")), variables=["a", "b", "c"]
     )
@@ -153,7 +153,7 @@ def test_the_gradients_of_each_variable_are_looked_at(snapshot: SnapshotAssertio
     assert messages(verdict) == snapshot
 
 
-def test_what_a_tower_adds_up_itself_brings_no_towers_together(
+def test_a_sum_within_a_tower_combines_no_towers(
     snapshot: SnapshotAssertion,
 ) -> None:
     """Weights that are used twice have two gradients."""
@@ -181,7 +181,7 @@ def test_gradients_are_scaled_and_clipped_in_their_towers() -> None:
     assert objects(graph) == []
 
 
-def test_the_norm_of_all_gradients_on_a_gpu_brings_none_together() -> None:
+def test_the_norm_of_all_gradients_on_a_gpu_combines_none() -> None:
     """Clipping by the global norm scales every gradient by a scalar."""
     graph = program(
         on(0, "norm", "L2Loss", "sum/w"),
@@ -206,7 +206,7 @@ def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pa
     assert objects(graph) == broken
 
 
-def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_towers(
+def test_a_sum_on_the_gpu_of_a_third_tower_does_not_name_that_tower(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -220,11 +220,11 @@ def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_to
     assert messages(finding) == snapshot
 
 
-def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be() -> None:
+def test_kept_by_gradients_of_one_loss_that_are_averaged_on_the_host() -> None:
     assert AveragingOnHost().judge(joint()).state == "kept"
 
 
-def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at() -> None:
+def test_ops_on_gradients_that_update_nothing_are_not_judged() -> None:
     """A summary of the gradients of all towers."""
     graph = program(on(0, "shown", "AddN", gradient(0), gradient(1)))
 
@@ -266,7 +266,7 @@ def test_a_partial_name_matches_any_task(task: int) -> None:
     assert objects(graph, device="/job:worker") == ["sum/w"]
 
 
-def test_what_is_not_a_device_is_refused() -> None:
+def test_an_invalid_device_is_refused() -> None:
     with pytest.raises(InputError, match="is not part of a device name"):
         AveragingOnHost(device="host")
 
@@ -325,7 +325,7 @@ def on_first_gpu(name: str, *inputs: str) -> Op:
     return on(0, name, "AddN", *inputs)
 
 
-def test_the_sum_that_copies_take_may_be_made_on_a_gpu(snapshot: SnapshotAssertion) -> None:
+def test_the_sum_that_updates_copies_may_be_on_a_gpu(snapshot: SnapshotAssertion) -> None:
     total = on_first_gpu("sum/w", gradient(0), gradient(1))
 
     verdict = AveragingOnHost().judge(program(total, mirrored=True))
@@ -334,7 +334,7 @@ def test_the_sum_that_copies_take_may_be_made_on_a_gpu(snapshot: SnapshotAsserti
     assert messages(verdict) == snapshot
 
 
-def test_beside_copies_the_sums_of_other_variables_are_judged() -> None:
+def test_in_addition_to_copies_the_sums_of_other_variables_are_judged() -> None:
     """A table that all towers read."""
     ops = [
         variable("table"),
@@ -352,7 +352,7 @@ def test_beside_copies_the_sums_of_other_variables_are_judged() -> None:
 
 
 @pytest.mark.parametrize("mirrored", [True, False])
-def test_collective_ops_bring_gradients_together_on_no_device(
+def test_collective_ops_combine_gradients_on_no_device(
     mirrored: bool, snapshot: SnapshotAssertion
 ) -> None:
     graph = program(
@@ -367,7 +367,7 @@ def test_collective_ops_bring_gradients_together_on_no_device(
     assert messages(verdict) == snapshot
 
 
-def test_what_is_computed_of_a_collective_brings_nothing_together() -> None:
+def test_ops_on_the_result_of_a_collective_combine_nothing() -> None:
     graph = program(
         *(on(i, f"reduced_{i}", "CollectiveReduceV2", gradient(i)) for i in (0, 1)),
         on_first_gpu("sum/w", "reduced_0", "reduced_1"),

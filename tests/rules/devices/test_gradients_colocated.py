@@ -83,7 +83,7 @@ def test_the_backward_pass_of_every_tower_but_the_first_is_found(count: int) -> 
     assert objects(program(*adrift(*names), gpus=range(count))) == names[1:]
 
 
-def test_where_the_graph_names_the_forward_op_the_finding_does_not_mention_the_name(
+def test_a_recorded_forward_op_is_not_explained_by_its_name(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -97,7 +97,7 @@ def test_where_the_graph_names_the_forward_op_the_finding_does_not_mention_the_n
     assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
 
 
-def test_what_tensorflow_noted_counts_more_than_the_name() -> None:
+def test_the_recorded_forward_op_precedes_the_name() -> None:
     class Noted(Details):
         def forward_op(self, op: str) -> str:
             return "tower_0/w/MatMul" if op == ADRIFT else ""
@@ -267,7 +267,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found() -> None:
+def test_mixed_losses_matter_only_if_there_is_a_finding() -> None:
     """The forward op of a gradient is known all the same."""
     assert GradientsColocated().judge(mixed_losses()).state == "kept"
 
@@ -286,7 +286,7 @@ def test_a_missing_forward_op_does_not_count(snapshot: SnapshotAssertion) -> Non
     assert messages(verdict) == snapshot
 
 
-def test_where_losses_contain_other_towers_gradients_are_those_of_both(
+def test_not_checked_if_mixed_losses_cause_the_finding(
     snapshot: SnapshotAssertion,
 ) -> None:
     total = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
@@ -307,14 +307,14 @@ def test_where_losses_contain_other_towers_gradients_are_those_of_both(
         "Merge",
     ],
 )
-def test_what_computes_nothing_may_sit_anywhere(kind: str) -> None:
+def test_ops_without_computation_may_sit_anywhere(kind: str) -> None:
     graph = program(op(ADRIFT, kind, "", "GPU:0", "tower_1/x"))
 
     assert objects(graph) == []
 
 
 @pytest.mark.parametrize(("gpu", "found"), [(0, []), (1, []), (2, ["gradients/row_grad/Reshape"])])
-def test_the_gradient_of_a_lookup_beside_its_table_may_be_with_the_tower(
+def test_the_gradient_of_a_lookup_may_be_on_the_gpu_of_its_tower(
     gpu: int, found: Sequence[str]
 ) -> None:
     """The table is on the first GPU, and the second tower looks rows up."""
@@ -330,7 +330,7 @@ def test_the_gradient_of_a_lookup_beside_its_table_may_be_with_the_tower(
 
 
 @pytest.mark.parametrize(("gpu", "found"), [(1, []), (2, ["gradients/kernel_grad/Mul"])])
-def test_the_gradient_of_what_towers_share_may_be_with_the_tower_it_comes_from(
+def test_the_gradient_of_a_shared_op_may_be_on_the_gpu_of_its_tower(
     gpu: int, found: Sequence[str]
 ) -> None:
     graph = program(

@@ -18,7 +18,7 @@ BOUND = "bound to another op, by colocation or by a reference"
 
 
 def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
-    """An op that asks for GPU:0 and ends on the CPU, for a reason of its own unless `bound`."""
+    """An op that asks for GPU:0 and ends on the CPU, for its own reason unless `bound`."""
     return op(name, type, "/gpu:0", "CPU:0", *inputs, **more)
 
 
@@ -67,13 +67,13 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
         ("/gpu:0", "", False),
     ],
 )
-def test_falls(requested: str, assigned: str, broken: bool) -> None:
-    """To a CPU, or to another GPU because the machine has not the one that was asked for."""
+def test_fallbacks(requested: str, assigned: str, broken: bool) -> None:
+    """To a CPU, or to another GPU because the machine lacks the requested one."""
     graph = placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
     assert NoFallback().judge(graph).state == ("broken" if broken else "kept")
 
 
-def test_ops_bound_to_one_that_fell_are_named_with_it(snapshot: SnapshotAssertion) -> None:
+def test_ops_bound_to_a_fallen_op_are_in_its_finding(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         fallen("step", "VariableV2", fallback_reason="VariableV2 does not take int32"),
         fallen("step/read", "Identity", "step", fell_with_another=True),
@@ -88,8 +88,8 @@ def test_ops_bound_to_one_that_fell_are_named_with_it(snapshot: SnapshotAssertio
     assert (other.object, other.path) == ("other", ())
 
 
-def test_variable_leads_ops_that_fell_for_a_reason_of_their_own() -> None:
-    """The user knows the variable, not the ops around it that have no kernel either."""
+def test_a_variable_leads_ops_with_their_own_reasons() -> None:
+    """Users know the variable, not the ops around it without a kernel."""
     graph = placement(
         fallen(
             "step/Assign", "Assign", "step", "zero", colocated=["step"], fallback_reason="no int32"
@@ -122,7 +122,7 @@ def test_colocation_binds_both_ways(
 
 
 def test_binding_is_followed_through_copies_and_loops() -> None:
-    """From the body of a loop, by the input of the loop that its second output is, to a table."""
+    """From the body of a loop, through its second input and output, to a table."""
     graph = placement(
         fallen("table", "HashTableV2", fallback_reason="HashTableV2 has no GPU kernel"),
         op("switch", "Switch", "/gpu:0", "GPU:0", "table", "x"),
@@ -235,7 +235,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_a_device_that_the_machine_lacks_has_a_fix_of_its_own(snapshot: SnapshotAssertion) -> None:
+def test_the_fix_for_a_device_that_the_machine_lacks(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:7", "GPU:0", fallback_reason="the machine has no GPU:7")
     )
@@ -269,7 +269,7 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_fix(snapshot: Snapshot
     assert messages(finding) == snapshot
 
 
-def test_kept_by_what_follows_a_variable_of_a_job() -> None:
+def test_kept_by_ops_that_follow_a_variable_of_a_job() -> None:
     """A device function of a parameter server: the reads ask for the worker's GPU."""
     server = "/job:ps/replica:0/task:0/cpu:0"
     graph = placement(
@@ -289,7 +289,7 @@ def test_kept_by_what_follows_a_variable_of_a_job() -> None:
     assert NoFallback().judge(graph).state == "kept"
 
 
-def test_kept_by_what_reads_a_variable_of_the_host_in_a_body() -> None:
+def test_kept_by_a_read_of_a_host_variable_in_a_body() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
@@ -323,9 +323,7 @@ def test_kept_by_what_reads_a_variable_of_the_host_in_a_body() -> None:
 @pytest.mark.parametrize(
     "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"]
 )
-def test_kept_by_what_follows_a_resource_of_the_host_through_a_copy_of_it(
-    kind: str, copy: str
-) -> None:
+def test_kept_by_ops_that_use_a_copy_of_a_host_resource(kind: str, copy: str) -> None:
     graph = placement(
         op("state", kind, "/cpu:0", "CPU:0"),
         fallen("use", "Sum", "state", fallback_reason=BOUND, fell_with_another=True),
@@ -339,7 +337,7 @@ def test_kept_by_what_follows_a_resource_of_the_host_through_a_copy_of_it(
 
 
 def test_without_a_machine_another_gpu_is_no_fallback() -> None:
-    """Where a log tells what was placed, it does not tell which GPUs there were."""
+    """A log of assigned devices does not list the GPUs of the machine."""
     graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0"), machine=None)
 
     assert NoFallback().judge(graph).state == "kept"
@@ -358,9 +356,7 @@ def test_without_a_machine_another_gpu_is_no_fallback() -> None:
         "StatefulPartitionedCall",
     ],
 )
-def test_the_fix_of_what_takes_a_variable_into_a_function(
-    call: str, snapshot: SnapshotAssertion
-) -> None:
+def test_the_fix_for_a_call_with_a_variable(call: str, snapshot: SnapshotAssertion) -> None:
     graph = placement(fallen("call", call, fallback_reason=BOUND))
 
     (finding,) = NoFallback().judge(graph).findings
@@ -368,7 +364,7 @@ def test_the_fix_of_what_takes_a_variable_into_a_function(
     assert messages(finding) == snapshot
 
 
-def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it(
+def test_the_reason_is_from_the_named_op_in_any_order_of_building(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = placement(
@@ -399,7 +395,7 @@ def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
     ]
 
 
-def test_what_takes_the_value_that_another_op_computes_is_not_bound_to_it() -> None:
+def test_the_consumer_of_a_value_is_not_bound_to_its_producer() -> None:
     graph = placement(
         fallen("print", "Print", fallback_reason=NO_KERNEL),
         fallen("sum", "Sum", "print", fell_with_another=True),
@@ -420,7 +416,7 @@ def test_one_op_in_the_body_of_a_function(snapshot: SnapshotAssertion) -> None:
     assert messages(finding) == snapshot
 
 
-def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself() -> None:
+def test_an_op_in_a_body_with_its_own_reason_is_the_object() -> None:
     graph = placement(
         op("call", "PartitionedCall", "/gpu:0", "GPU:0"),
         fallen("call/print", "Print", fallback_reason=NO_KERNEL, caller="call"),
@@ -435,7 +431,7 @@ def test_the_fix_where_the_machine_is_not_known(snapshot: SnapshotAssertion) -> 
     assert messages(finding) == snapshot
 
 
-def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that() -> None:
+def test_the_consumer_of_a_computed_value_is_not_bound_to_the_variable() -> None:
     graph = placement(
         fallen("step", "VariableV2", fallback_reason="no int32"),
         op("double", "Add", "/gpu:0", "GPU:0", "step", "step"),
@@ -445,7 +441,7 @@ def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that() -> N
     assert objects(graph) == ["step", "print"]
 
 
-def test_what_is_bound_to_an_op_that_asks_for_nothing_is_named_itself() -> None:
+def test_an_op_bound_to_an_op_without_request_is_the_object() -> None:
     graph = placement(
         op("c", "Const", "", "CPU:0"),
         fallen("add", "Add", fell_with_another=True, colocated=["c"]),
@@ -458,8 +454,10 @@ KINDS = [("a", "MatMul"), ("b", "Add")]
 
 
 @pytest.mark.parametrize("assigned", ["GPU:0", "CPU:0"])
-def test_what_a_tower_without_a_gpu_means(assigned: str, snapshot: SnapshotAssertion) -> None:
-    """All of it is told at once, with the scope that counts wrongly."""
+def test_the_consequence_of_a_tower_without_a_gpu(
+    assigned: str, snapshot: SnapshotAssertion
+) -> None:
+    """All findings name the scope that has the wrong index."""
     reason = "the machine has no GPU:2"
     graph = placement(
         *(op(name, kind, "/gpu:2", assigned, fallback_reason=reason) for name, kind in KINDS),
@@ -474,7 +472,7 @@ def test_what_a_tower_without_a_gpu_means(assigned: str, snapshot: SnapshotAsser
     assert messages(one) == snapshot
 
 
-def test_ops_of_several_towers_fall_alike_for_one_reason_each() -> None:
+def test_fallbacks_of_several_towers_are_grouped_by_reason() -> None:
     graph = placement(
         *(op(f"{i}/print", "Print", f"/gpu:{i}", "CPU:0", fallback_reason="a") for i in (0, 1)),
         op("hash", "Hash", "/gpu:0", "CPU:0", fallback_reason="b"),
@@ -485,7 +483,7 @@ def test_ops_of_several_towers_fall_alike_for_one_reason_each() -> None:
     assert one.alike == other.alike != different.alike
 
 
-def test_what_is_beside_the_computation_may_be_on_the_host() -> None:
+def test_host_only_ops_may_be_on_the_host() -> None:
     graph = placement(
         fallen("shown", "ScalarSummary", "mean", fallback_reason="no kernel"),
         fallen("mean", "Where", fallback_reason="no kernel"),

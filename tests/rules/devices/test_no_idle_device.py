@@ -56,7 +56,7 @@ def test_ops_of_all_kinds_are_counted() -> None:
     assert note == "/device:GPU:0 computes with 3 ops"
 
 
-def test_what_is_allowed_names_a_device() -> None:
+def test_allow_must_name_devices() -> None:
     with pytest.raises(InputError, match="'gpu0' is not part of a device name"):
         NoIdleDevice(allow=("gpu0",))
 
@@ -66,8 +66,8 @@ def test_all_gpus_idle(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_where_all_losses_are_on_one_gpu_its_scope_is_named(snapshot: SnapshotAssertion) -> None:
-    """The others are told with it."""
+def test_if_all_losses_are_on_one_gpu_its_scope_is_named(snapshot: SnapshotAssertion) -> None:
+    """The finding lists the other losses."""
     graph = placement(
         op("x", "Placeholder", "/gpu:0", "GPU:0"),
         *(op(f"tower_{i}/loss", "Mean", "/gpu:0", "GPU:0", "x") for i in (0, 1)),
@@ -84,7 +84,7 @@ def test_where_all_losses_are_on_one_gpu_its_scope_is_named(snapshot: SnapshotAs
     assert messages(one) == snapshot
 
 
-def test_where_nothing_asks_for_a_gpu_the_placer_chose(snapshot: SnapshotAssertion) -> None:
+def test_without_requests_for_gpus_the_placer_chose(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("a", "MatMul", "", "GPU:0"), step=StepOps(objectives=["a"]), lines={"a": "main.py:9"}
     )
@@ -130,7 +130,7 @@ def test_gpus_of_a_cluster_are_distinguished_by_task() -> None:
         ("NextIteration", False),
     ],
 )
-def test_what_computing_is(type: str, computes: bool) -> None:
+def test_which_ops_compute(type: str, computes: bool) -> None:
     graph = placement(op("a", type, "/gpu:0", "GPU:0"), machine="gpu*1")
     assert NoIdleDevice().judge(graph).state == ("kept" if computes else "broken")
 
@@ -275,14 +275,14 @@ def test_the_gpus_of_other_tasks_are_idle(graph: Placement, snapshot: SnapshotAs
     assert messages(verdict) == snapshot
 
 
-def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference() -> None:
+def test_further_variables_on_the_worker_make_no_difference() -> None:
     at = "/job:worker/task:0/cpu:0"
     graph = between(op("local", "VarHandleOp", at, at), *of_task(0, 0, 1))
     assert NoIdleDevice().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize(("master", "state"), [(0, "kept"), (1, "broken")])
-def test_what_leaves_the_task_open_is_of_the_master(master: int, state: str) -> None:
+def test_ops_without_a_task_belong_to_the_master(master: int, state: str) -> None:
     """A program that makes a server is known by its task."""
     machine = f"{WORKERS}; master=worker/task:{master}"
     graph = between(*of_task(0, 0), *of_task(0, 1, named=False), machine=machine)
@@ -297,7 +297,7 @@ def test_a_graph_for_two_tasks_is_judged_on_all(snapshot: SnapshotAssertion) -> 
 
 
 def test_every_job_has_its_own_task(snapshot: SnapshotAssertion) -> None:
-    """A chief that computes on all its tasks, beside a worker that names one."""
+    """A chief that computes on all its tasks, and a worker that names one."""
     machine = "ps*1; chief*2: gpu*1; worker*2: gpu*1"
     open_chief = of_task(0, 0, job="chief", named=False)
 
@@ -309,8 +309,8 @@ def test_every_job_has_its_own_task(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_what_does_not_compute_names_no_task() -> None:
-    """Nor does what is not on a GPU."""
+def test_ops_without_computation_name_no_task() -> None:
+    """An op that is not on a GPU names none either."""
     graph = between(
         *of_task(1, 0, 1),
         op("c", "Const", "/job:worker/gpu:0", "/job:worker/task:0/gpu:0"),
@@ -319,7 +319,7 @@ def test_what_does_not_compute_names_no_task() -> None:
     assert NoIdleDevice().judge(graph).state == "kept"
 
 
-def test_all_is_judged_where_no_gpu_computes() -> None:
+def test_all_gpus_are_judged_if_none_computes() -> None:
     graph = between(*of_task(0, 0, job="ps"), machine="ps*1; worker*2: gpu*1")
     assert len(NoIdleDevice().judge(graph).findings) == 2
 
@@ -335,13 +335,13 @@ def test_allowed_gpus_name_no_task(snapshot: SnapshotAssertion) -> None:
 
 def test_a_log_that_names_no_other_gpus_is_not_judged(snapshot: SnapshotAssertion) -> None:
     verdict = NoIdleDevice().judge(
-        between(*of_task(1, 0, 1), all_devices=Missing("a log names what is used"))
+        between(*of_task(1, 0, 1), all_devices=Missing("a log names only devices with ops"))
     )
     assert verdict.state == "not-checked"
     assert messages(verdict) == snapshot
 
 
-def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more() -> None:
+def test_a_visible_idle_gpu_is_found_even_if_there_may_be_more() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:0", "GPU:0"),
         machine="gpu*2",
@@ -352,7 +352,7 @@ def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more() -> No
     assert [finding.object for finding in verdict.findings] == ["/device:GPU:1"]
 
 
-def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen(
+def test_without_a_visible_idle_gpu_there_may_be_an_invisible_one(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = placement(
@@ -366,7 +366,7 @@ def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen(
     assert messages(verdict) == snapshot
 
 
-def test_of_many_gpus_the_note_has_the_fewest_and_the_most_ops(
+def test_for_many_gpus_the_note_has_the_fewest_and_the_most_ops(
     snapshot: SnapshotAssertion,
 ) -> None:
     """One of them has less to do than the others."""
@@ -394,7 +394,7 @@ def test_a_gpu_that_only_serves_towers_on_another(held: int, snapshot: SnapshotA
     assert NoIdleDevice(allow=("/gpu:1",)).judge(graph).state == "kept"
 
 
-def test_what_is_held_for_towers_on_several_gpus(snapshot: SnapshotAssertion) -> None:
+def test_a_gpu_that_only_serves_towers_on_several_gpus(snapshot: SnapshotAssertion) -> None:
     graph = program(
         on(2, "update/w", _APPLY, "w", "rate", "mean/w"), gpus=(0, 1, 1), machine="gpu*3"
     )

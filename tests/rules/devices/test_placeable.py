@@ -148,7 +148,7 @@ def test_kept_by_soft_placement_that_moved_an_op() -> None:
     assert Placeable().judge(placement(moved, soft=True)).state == "kept"
 
 
-def test_refusals_count_where_nothing_was_placed() -> None:
+def test_refusals_count_without_assigned_devices() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:7"),
         placer=None,
@@ -267,7 +267,7 @@ def test_the_fix_where_an_op_is_bound_to_another(
     assert messages(finding) == snapshot
 
 
-def test_soft_placement_is_no_fix_where_it_is_allowed(snapshot: SnapshotAssertion) -> None:
+def test_soft_placement_is_no_fix_if_it_is_allowed(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("a", "VarHandleOp", "/job:ps/task:0/gpu:0"),
         machine=CLUSTER,
@@ -280,7 +280,7 @@ def test_soft_placement_is_no_fix_where_it_is_allowed(snapshot: SnapshotAssertio
     assert messages(finding) == snapshot
 
 
-def test_a_log_does_not_tell_what_the_placer_would_refuse(snapshot: SnapshotAssertion) -> None:
+def test_not_checked_for_a_log(snapshot: SnapshotAssertion) -> None:
     verdict = Placeable().judge(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log"))
 
     assert verdict == Verdict("placeable", "not-checked", None, ANY)

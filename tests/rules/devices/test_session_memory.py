@@ -75,7 +75,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
         {"visible_device_list": ""},
     ],
 )
-def test_all_of_the_memory_is_what_settings_may_say(fields: Mapping[str, Any]) -> None:
+def test_settings_that_take_all_memory(fields: Mapping[str, Any]) -> None:
     (finding,) = SessionMemory().judge(options(**fields)).findings
 
     assert finding.found == "all of it"
@@ -91,7 +91,7 @@ def test_all_of_the_memory_is_what_settings_may_say(fields: Mapping[str, Any]) -
         {"gpu_options": {"force_gpu_compatible": True}},
     ],
 )
-def test_a_session_that_says_nothing_is_judged_where_a_share_is_declared(
+def test_a_session_without_settings_is_judged_if_a_share_is_declared(
     config: Mapping[str, Mapping[str, Any] | None], snapshot: SnapshotAssertion
 ) -> None:
     verdict = SessionMemory().judge(session(config))
@@ -158,11 +158,14 @@ def test_the_share_is_named_in_the_finding() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.01, 95])
-def test_what_is_no_share_is_refused(fraction: float) -> None:
+def test_an_invalid_share_is_refused(fraction: float) -> None:
     with pytest.raises(ConfigError) as refused:
         SessionMemory(fraction=fraction)
 
-    assert str(refused.value) == f"fraction: {fraction} is not a share; give one above 0, up to 1"
+    assert (
+        str(refused.value)
+        == f"fraction: {fraction} is not a share; give a number above 0, up to 1"
+    )
 
 
 def test_it_needs_neither_towers_nor_a_placer() -> None:
@@ -200,8 +203,8 @@ def test_a_share_that_is_no_number_is_not_judged(snapshot: SnapshotAssertion) ->
     assert messages(verdict) == snapshot
 
 
-def beside(*others: Mapping[str, Any], fraction: float = 0.95, **fields: Any) -> Verdict:
-    """The verdict on a session with these options beside others with theirs."""
+def judge_next_to(*others: Mapping[str, Any], fraction: float = 0.95, **fields: Any) -> Verdict:
+    """The verdict on a session with these options if other programs run with theirs."""
     return SessionMemory(fraction, others).judge(options(**fields))
 
 
@@ -214,7 +217,7 @@ def share(fraction: float, gpus: str | None = None) -> dict[str, Any]:
 
 
 def test_two_programs_that_both_take_all(snapshot: SnapshotAssertion) -> None:
-    verdict = beside({}, fraction=1)
+    verdict = judge_next_to({}, fraction=1)
 
     assert verdict == Verdict(
         "session-memory",
@@ -237,7 +240,7 @@ def test_two_programs_that_both_take_all(snapshot: SnapshotAssertion) -> None:
 
 
 def test_programs_that_share_one_gpu(snapshot: SnapshotAssertion) -> None:
-    verdict = beside(
+    verdict = judge_next_to(
         share(0.3, "0"), share(0.2), {"visible_device_list": "3"}, GROWS, **share(0.5, "0,2")
     )
 
@@ -271,7 +274,7 @@ def test_programs_that_share_one_gpu(snapshot: SnapshotAssertion) -> None:
             id="others fight for another GPU",
         ),
         pytest.param(GROWS, [GROWS], id="growth"),
-        pytest.param(share(0.9), [GROWS, GROWS], id="beside growth"),
+        pytest.param(share(0.9), [GROWS, GROWS], id="next to growth"),
         pytest.param(
             {**GROWS, "visible_device_list": "1"},
             [{"visible_device_list": "0"}],
@@ -279,10 +282,10 @@ def test_programs_that_share_one_gpu(snapshot: SnapshotAssertion) -> None:
         ),
     ],
 )
-def test_programs_that_go_together(
+def test_programs_that_fit_on_one_gpu(
     own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], snapshot: SnapshotAssertion
 ) -> None:
-    verdict = beside(*others, **own)
+    verdict = judge_next_to(*others, **own)
     assert verdict == Verdict("session-memory", "kept", "configuration", findings=[], note=ANY)
     assert messages(verdict) == snapshot
 
@@ -294,7 +297,7 @@ def test_programs_that_go_together(
         pytest.param(
             share(0.5), [share(0.25), share(0.25)], ["gpu_options"], "1 of it", id="three"
         ),
-        pytest.param(GROWS, [{}], ["gpu_options"], "1 of it", id="growth beside all"),
+        pytest.param(GROWS, [{}], ["gpu_options"], "1 of it", id="growth and another takes all"),
         pytest.param(share(0.5), [share(0.0)], ["gpu_options"], "1.5 of it", id="no share is all"),
         pytest.param(
             {"visible_device_list": "0,1"},
@@ -335,7 +338,7 @@ def test_programs_that_take_too_much_together(
     objects: Sequence[str],
     found: str,
 ) -> None:
-    verdict = beside(*others, **own)
+    verdict = judge_next_to(*others, **own)
 
     assert verdict.state == "broken"
     assert [finding.object for finding in verdict.findings] == objects
@@ -345,9 +348,9 @@ def test_programs_that_take_too_much_together(
 @pytest.mark.parametrize(
     ("own", "others", "object", "found"),
     [
-        pytest.param(GROWS, [{}], "gpu_options", "1 of it", id="growth beside all"),
+        pytest.param(GROWS, [{}], "gpu_options", "1 of it", id="growth and another takes all"),
         pytest.param(GROWS, [share(1.0)], "gpu_options", "1 of it", id="a share that is all"),
-        pytest.param({}, [GROWS], "gpu_options", "1 of it", id="all beside growth"),
+        pytest.param({}, [GROWS], "gpu_options", "1 of it", id="all and another grows"),
         pytest.param({}, [{**GROWS, **share(0.5)}], "gpu_options", "1 of it", id="growth first"),
         pytest.param(
             {**GROWS, "visible_device_list": "2"},
@@ -361,31 +364,31 @@ def test_programs_that_take_too_much_together(
 def test_what_grows_fails_beside_all_whatever_the_fraction(
     own: Mapping[str, str | bool], others: Sequence[Mapping[str, Any]], object: str, found: str
 ) -> None:
-    (finding,) = beside(*others, fraction=1, **own).findings
+    (finding,) = judge_next_to(*others, fraction=1, **own).findings
     assert (finding.object, finding.found) == (object, found)
 
 
 def test_growth_beside_nearly_all_goes_where_the_fraction_says_so() -> None:
-    assert beside(share(0.99), fraction=0.99, **GROWS).state == "kept"
-    assert beside(share(0.99), fraction=0.98, **GROWS).state == "broken"
+    assert judge_next_to(share(0.99), fraction=0.99, **GROWS).state == "kept"
+    assert judge_next_to(share(0.99), fraction=0.98, **GROWS).state == "broken"
 
 
 @pytest.mark.parametrize(
     ("own", "others"),
     [
-        pytest.param({}, [{}], id="all beside all"),
-        pytest.param({}, [GROWS], id="beside growth"),
-        pytest.param({}, [share(0.1, "4")], id="beside one GPU"),
-        pytest.param(share(0.99, "0"), [{"visible_device_list": "1"}], id="beside another GPU"),
-        pytest.param(share(0.96), [share(0.9), {}], id="beside two"),
+        pytest.param({}, [{}], id="all and another takes all"),
+        pytest.param({}, [GROWS], id="next to growth"),
+        pytest.param({}, [share(0.1, "4")], id="next to one GPU"),
+        pytest.param(share(0.99, "0"), [{"visible_device_list": "1"}], id="next to another GPU"),
+        pytest.param(share(0.96), [share(0.9), {}], id="next to two"),
     ],
 )
-def test_too_large_a_share_is_found_whatever_is_beside_it(
+def test_too_large_a_share_is_found_for_any_other_program(
     own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], snapshot: SnapshotAssertion
 ) -> None:
-    alone = beside(**{"allow_growth": False, **own})
+    alone = judge_next_to(**{"allow_growth": False, **own})
 
-    assert beside(*others, **own) == alone
+    assert judge_next_to(*others, **own) == alone
     assert messages(alone) == snapshot
 
 
@@ -401,16 +404,16 @@ def test_too_large_a_share_is_found_whatever_is_beside_it(
 )
 def test_shares_that_add_up_to_the_fraction(shares: Sequence[float], fraction: float) -> None:
     own, *others = map(share, shares)
-    assert beside(*others, fraction=fraction, **own).state == "kept"
-    assert beside(*others, fraction=fraction - 0.0001, **own).state == "broken"
-    assert beside(*others, share(0.0001), fraction=fraction, **own).state == "broken"
+    assert judge_next_to(*others, fraction=fraction, **own).state == "kept"
+    assert judge_next_to(*others, fraction=fraction - 0.0001, **own).state == "broken"
+    assert judge_next_to(*others, share(0.0001), fraction=fraction, **own).state == "broken"
 
 
 @pytest.mark.parametrize(
     ("fraction", "state"), [(1, "kept"), (0.75, "kept"), (0.74, "broken"), (0.5, "broken")]
 )
 def test_the_largest_share_that_programs_may_take_together(fraction: float, state: str) -> None:
-    assert beside(share(0.25), fraction=fraction, **share(0.5)).state == state
+    assert judge_next_to(share(0.25), fraction=fraction, **share(0.5)).state == state
 
 
 @pytest.mark.parametrize(
@@ -428,18 +431,18 @@ def test_the_largest_share_that_programs_may_take_together(fraction: float, stat
 def test_the_fix_gives_each_its_part(
     fraction: float, others: int, snapshot: SnapshotAssertion
 ) -> None:
-    (finding,) = beside(*[{}] * others, fraction=fraction, **GROWS).findings
+    (finding,) = judge_next_to(*[{}] * others, fraction=fraction, **GROWS).findings
     assert finding.fix == snapshot
 
 
-def test_beside_others_some_gpus_alone_are_no_excuse() -> None:
+def test_next_to_others_some_gpus_are_no_exception() -> None:
     """Alone, a session that names its GPUs leaves the rest to others."""
     assert SessionMemory().judge(options(visible_device_list="0")).state == "kept"
-    assert beside({}, visible_device_list="0").state == "broken"
+    assert judge_next_to({}, visible_device_list="0").state == "broken"
 
 
 def test_no_others_are_none(snapshot: SnapshotAssertion) -> None:
-    assert messages(beside(**share(0.9))) == snapshot
+    assert messages(judge_next_to(**share(0.9))) == snapshot
 
 
 @pytest.mark.parametrize("value", ["half", None, True, [0.5]])
@@ -464,7 +467,7 @@ def test_others_with_a_negative_share_are_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("others", [(), ({},)], ids=["alone", "beside"])
+@pytest.mark.parametrize("others", [(), ({},)], ids=["alone", "others"])
 @pytest.mark.parametrize("fraction", [-0.25, -1.0])
 @pytest.mark.parametrize("more", [{}, GROWS], ids=["", "growth"])
 def test_a_negative_share_is_not_judged(
@@ -473,15 +476,15 @@ def test_a_negative_share_is_not_judged(
     more: Mapping[str, bool],
     snapshot: SnapshotAssertion,
 ) -> None:
-    verdict = beside(*others, **share(fraction), **more)
+    verdict = judge_next_to(*others, **share(fraction), **more)
     assert verdict == Verdict("session-memory", "not-checked", None, ANY)
     assert messages(verdict) == snapshot
 
 
-def test_beside_others_a_share_that_is_no_number_is_not_judged(
+def test_an_invalid_share_is_not_judged_next_to_others(
     snapshot: SnapshotAssertion,
 ) -> None:
-    verdict = beside({}, per_process_gpu_memory_fraction=True)
+    verdict = judge_next_to({}, per_process_gpu_memory_fraction=True)
     assert verdict == Verdict("session-memory", "not-checked", None, ANY)
     assert messages(verdict) == snapshot
 
@@ -489,12 +492,12 @@ def test_beside_others_a_share_that_is_no_number_is_not_judged(
 @pytest.mark.parametrize(
     ("value", "state"), [("true", "kept"), ("false", "broken"), ("", "broken")]
 )
-def test_the_environment_lets_the_memory_grow_beside_others(
+def test_the_environment_lets_the_memory_grow_next_to_others(
     monkeypatch: pytest.MonkeyPatch, value: str, state: str, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setenv(GROWTH, value)
 
-    verdict = beside(share(0.9))
+    verdict = judge_next_to(share(0.9))
 
     assert verdict.state == state
     assert messages(verdict) == snapshot
@@ -505,7 +508,7 @@ def test_what_the_environment_lets_grow_fails_beside_all(
 ) -> None:
     monkeypatch.setenv(GROWTH, "true")
 
-    verdict = beside({"visible_device_list": "1"}, **share(0.5, "0,1"))
+    verdict = judge_next_to({"visible_device_list": "1"}, **share(0.5, "0,1"))
 
     assert messages(verdict) == snapshot
 
@@ -527,7 +530,7 @@ def test_the_environment_keeps_the_memory_from_growing(
 ) -> None:
     monkeypatch.setenv(GROWTH, "false")
 
-    verdict = beside(**fields)
+    verdict = judge_next_to(**fields)
 
     assert verdict.state == state
     assert messages(verdict) == snapshot
@@ -538,15 +541,15 @@ def test_the_environment_has_no_part_where_it_is_neither_true_nor_false(
     monkeypatch: pytest.MonkeyPatch, value: str, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setenv(GROWTH, value)
-    assert messages(beside(**GROWS)) == snapshot
-    assert beside(allow_growth=False).state == "broken"
+    assert messages(judge_next_to(**GROWS)) == snapshot
+    assert judge_next_to(allow_growth=False).state == "broken"
 
 
-def test_the_environment_keeps_the_memory_from_growing_beside_others(
+def test_the_environment_keeps_the_memory_from_growing_next_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = (share(0.5),)
-    assert beside(*others, **GROWS, **share(0.5)).state == "kept"
+    assert judge_next_to(*others, **GROWS, **share(0.5)).state == "kept"
     monkeypatch.setenv(GROWTH, "false")
-    assert beside(*others, **GROWS, **share(0.5)).state == "broken"
-    assert beside(GROWS, **share(0.5)).state == "kept"
+    assert judge_next_to(*others, **GROWS, **share(0.5)).state == "broken"
+    assert judge_next_to(GROWS, **share(0.5)).state == "kept"

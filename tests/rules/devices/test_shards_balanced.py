@@ -22,22 +22,22 @@ def task(number: int, job: str = "ps") -> str:
     return f"/job:{job}/task:{number}"
 
 
-def held(name: str, server: int, job: str = "ps", **more: Any) -> Op:
+def on_server(name: str, server: int, job: str = "ps", **more: Any) -> Op:
     """A variable on that server."""
     at = f"{task(server, job)}/cpu:0"
     return op(name, "VarHandleOp", task(server, job), at, **more)
 
 
-def dealt(*servers: int, job: str = "ps", **more: Any) -> Placement:
+def shards(*servers: int, job: str = "ps", **more: Any) -> Placement:
     """Variables v0, v1, … in the order of building, on these servers."""
-    variables = (held(f"v{number}", server, job) for number, server in enumerate(servers))
+    variables = (on_server(f"v{number}", server, job) for number, server in enumerate(servers))
     return placement(*variables, **{"machine": CLUSTER, **more})
 
 
 def sized(*sizes: tuple[int, int], **more: Any) -> Placement:
-    """Variables v0, v1, … of so many floats, each on the server named beside."""
+    """Variables v0, v1, … as pairs of a server and a number of floats."""
     shapes = {f"v{number}": (size,) for number, (_, size) in enumerate(sizes)}
-    return dealt(*(server for server, _ in sizes), shapes=shapes, **more)
+    return shards(*(server for server, _ in sizes), shapes=shapes, **more)
 
 
 def figure(server: int, variables: int, size: int, job: str = "ps") -> dict[str, str | int]:
@@ -56,7 +56,7 @@ def objects(graph: Placement, **fields: Any) -> list[str]:
 
 
 def test_kept(snapshot: SnapshotAssertion) -> None:
-    verdict = ShardsBalanced().judge(dealt(0, 1, 0))
+    verdict = ShardsBalanced().judge(shards(0, 1, 0))
     assert verdict == Verdict(
         "shards-balanced",
         "kept",
@@ -102,7 +102,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_the_finding_says_where_the_largest_is_built(snapshot: SnapshotAssertion) -> None:
+def test_the_finding_locates_the_largest_variable(snapshot: SnapshotAssertion) -> None:
     graph = sized((0, 1), (0, 9), (0, 5), lines={"v1": "main.py:9 net.py:3", "v0": "main.py:1"})
 
     (finding,) = ShardsBalanced().judge(graph).findings
@@ -112,8 +112,8 @@ def test_the_finding_says_where_the_largest_is_built(snapshot: SnapshotAssertion
 
 
 def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
-    """What comes after one that is out of turn is judged by where that one is."""
-    graph = dealt(
+    """The variable after one that is out of turn is judged by the server of that one."""
+    graph = shards(
         0, 1, 2, 2, 0, 0, 1, machine="ps*3; worker*1: gpu", lines={"v3": "main.py:9 net.py:3"}
     )
 
@@ -161,7 +161,7 @@ def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
     ],
 )
 def test_variables_out_of_turn(servers: Sequence[int], found: Sequence[str]) -> None:
-    verdict = ShardsBalanced(by="round-robin").judge(dealt(*servers))
+    verdict = ShardsBalanced(by="round-robin").judge(shards(*servers))
     assert [finding.object for finding in verdict.findings] == found
 
 
@@ -196,7 +196,7 @@ def test_turns_do_not_count_by_bytes() -> None:
         pytest.param([(1, 5)], "bytes", "kept", id="one variable by bytes"),
         pytest.param([(0, 9), (0, 1)], "", "broken", id="an empty server"),
         pytest.param([(0, 9), (0, 1)], "bytes", "broken", id="an empty server by bytes"),
-        pytest.param([(1, 0), (1, 0)], "", "broken", id="an empty server beside empty variables"),
+        pytest.param([(1, 0), (1, 0)], "", "broken", id="an empty server and empty variables"),
     ],
 )
 def test_spread(sizes: Sequence[tuple[int, int]], by: str, expected: str) -> None:
@@ -252,20 +252,20 @@ def test_several_empty_servers(snapshot: SnapshotAssertion) -> None:
     assert messages(finding) == snapshot
 
 
-def test_the_server_with_too_much_is_found_and_not_that_with_most_variables() -> None:
+def test_the_server_with_most_bytes_is_found_not_the_one_with_most_variables() -> None:
     sizes = [(0, 100), (0, 90), (1, 1), (1, 1), (1, 1)]
     assert objects(sized(*sizes, machine="ps*3; worker*1: gpu")) == [task(0)]
 
 
-def test_an_empty_server_is_no_finding_where_each_other_holds_one() -> None:
-    graph = dealt(0, 2, machine="ps*4; worker*1: gpu")
+def test_an_empty_server_is_no_finding_if_each_other_holds_one() -> None:
+    graph = shards(0, 2, machine="ps*4; worker*1: gpu")
     for by in ("", "bytes"):
         assert state(graph, by=by) == "kept"
 
 
-def test_what_is_bound_to_a_variable_is_not_counted() -> None:
-    slots = [held(f"v0/slot{i}", 0, colocated=["v0"]) for i in range(4)]
-    graph = placement(held("v0", 0), *slots, held("v1", 1), machine=CLUSTER)
+def test_variables_bound_to_a_variable_are_not_counted() -> None:
+    slots = [on_server(f"v0/slot{i}", 0, colocated=["v0"]) for i in range(4)]
+    graph = placement(on_server("v0", 0), *slots, on_server("v1", 1), machine=CLUSTER)
 
     verdict = ShardsBalanced(by="round-robin").judge(graph)
 
@@ -273,10 +273,10 @@ def test_what_is_bound_to_a_variable_is_not_counted() -> None:
     assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
-def test_what_is_bound_to_another_op_is_counted() -> None:
+def test_variables_bound_to_another_op_are_counted() -> None:
     graph = placement(
         op("table", "HashTable"),
-        *(held(f"v{i}", 0, colocated=["table"]) for i in range(3)),
+        *(on_server(f"v{i}", 0, colocated=["table"]) for i in range(3)),
         machine=CLUSTER,
     )
     assert objects(graph) == [task(0)]
@@ -295,7 +295,7 @@ def test_what_is_bound_to_another_op_is_counted() -> None:
 def test_allowed_variables_are_not_counted(
     allow: tuple[str, ...], expected: Sequence[str] | None
 ) -> None:
-    verdict = ShardsBalanced(allow=allow).judge(dealt(0, 0, 0))
+    verdict = ShardsBalanced(allow=allow).judge(shards(0, 0, 0))
 
     if expected is None:
         assert verdict.reason == "no variable is on /job:ps"
@@ -314,31 +314,33 @@ def test_allowed_variables_are_not_counted(
         pytest.param([0, 0, 0, 0], ("v1", "v2"), [], id="two"),
     ],
 )
-def test_an_allowed_variable_starts_the_turns_anew(
+def test_an_allowed_variable_restarts_the_turns(
     servers: Sequence[int], allow: tuple[str, ...], found: Sequence[str]
 ) -> None:
-    verdict = ShardsBalanced(by="round-robin", allow=allow).judge(dealt(*servers))
+    verdict = ShardsBalanced(by="round-robin", allow=allow).judge(shards(*servers))
     assert [finding.object for finding in verdict.findings] == found
 
 
 def test_an_allowed_variable_of_another_job_takes_no_turn() -> None:
-    graph = placement(held("v0", 0), held("w", 0, "worker"), held("v1", 0), machine=CLUSTER)
+    graph = placement(
+        on_server("v0", 0), on_server("w", 0, "worker"), on_server("v1", 0), machine=CLUSTER
+    )
     assert objects(graph, by="round-robin", allow=("w",)) == ["v1"]
 
 
 def test_an_allowed_variable_that_is_bound_to_another_takes_no_turn() -> None:
-    slot = held("v0/slot", 0, colocated=["v0"])
-    graph = placement(held("v0", 0), slot, held("v1", 0), machine=CLUSTER)
+    slot = on_server("v0/slot", 0, colocated=["v0"])
+    graph = placement(on_server("v0", 0), slot, on_server("v1", 0), machine=CLUSTER)
     assert objects(graph, by="round-robin", allow=("v0/slot",)) == ["v1"]
 
 
 def test_other_variables_are_not_counted() -> None:
-    """Those of the workers, and one that was not placed."""
+    """Variables of the workers, and one without an assigned device."""
     graph = placement(
-        *(held(f"local{i}", 0, "worker") for i in range(5)),
-        held("v0", 0),
+        *(on_server(f"local{i}", 0, "worker") for i in range(5)),
+        on_server("v0", 0),
         op("lost", "VarHandleOp", task(0)),
-        held("v1", 1),
+        on_server("v1", 1),
         machine=CLUSTER,
     )
     verdict = ShardsBalanced(by="round-robin").judge(graph)
@@ -349,18 +351,18 @@ def test_other_variables_are_not_counted() -> None:
 
 def test_a_variable_that_was_not_placed_takes_no_turn() -> None:
     lost = op("lost", "VarHandleOp", task(1))
-    graph = placement(held("v0", 0), lost, held("v1", 0), machine=CLUSTER)
+    graph = placement(on_server("v0", 0), lost, on_server("v1", 0), machine=CLUSTER)
     assert objects(graph, by="round-robin") == ["v1"]
 
 
 def test_a_job_that_leaves_its_task_open_has_the_first() -> None:
     at = op("v1", "VarHandleOp", "/job:ps", "/job:ps/cpu:0")
-    graph = placement(held("v0", 1), at, machine=CLUSTER)
+    graph = placement(on_server("v0", 1), at, machine=CLUSTER)
     assert ShardsBalanced().judge(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
 def test_servers_without_the_indices_between() -> None:
-    graph = dealt(3, 7, 3, machine="ps/task:3; ps/task:7; worker*1: gpu")
+    graph = shards(3, 7, 3, machine="ps/task:3; ps/task:7; worker*1: gpu")
     verdict = ShardsBalanced(by="round-robin").judge(graph)
 
     assert verdict.state == "kept"
@@ -368,7 +370,7 @@ def test_servers_without_the_indices_between() -> None:
 
 
 def test_the_note_has_four_servers(snapshot: SnapshotAssertion) -> None:
-    graph = dealt(*range(5), machine="ps*6; worker*1: gpu")
+    graph = shards(*range(5), machine="ps*6; worker*1: gpu")
     verdict = ShardsBalanced().judge(graph)
 
     assert messages(verdict) == snapshot
@@ -376,15 +378,15 @@ def test_the_note_has_four_servers(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_note_has_all_of_four_servers(snapshot: SnapshotAssertion) -> None:
-    verdict = ShardsBalanced().judge(dealt(*range(3), machine="ps*4; worker*1: gpu"))
+    verdict = ShardsBalanced().judge(shards(*range(3), machine="ps*4; worker*1: gpu"))
     assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("shape", [None, (None, 4), (4, None)])
-def test_what_has_no_known_size_counts_as_one_without_bytes(
+def test_a_variable_of_unknown_size_counts_as_empty(
     shape: tuple[int | None, int | None] | None,
 ) -> None:
-    graph = dealt(0, 1, 0, shapes={"v0": shape})
+    graph = shards(0, 1, 0, shapes={"v0": shape})
     verdict = ShardsBalanced().judge(graph)
 
     assert verdict.state == "kept"
@@ -413,20 +415,20 @@ def test_without_the_sizes_the_spread_is_not_known(
     by: Literal["", "round-robin", "bytes"],
     snapshot: SnapshotAssertion,
 ) -> None:
-    verdict = ShardsBalanced(by=by).judge(dealt(*servers, shapes=shapes))
+    verdict = ShardsBalanced(by=by).judge(shards(*servers, shapes=shapes))
 
     assert verdict == Verdict("shards-balanced", "not-checked", None, ANY, note=ANY)
     assert messages(verdict) == snapshot
 
 
 def test_sizes_of_allowed_variables_need_not_be_known() -> None:
-    graph = dealt(0, 0, 0, 1, shapes={"v0": None})
+    graph = shards(0, 0, 0, 1, shapes={"v0": None})
     assert ShardsBalanced(by="bytes").judge(graph).state == "not-checked"
     assert state(graph, by="bytes", allow=("v0",)) == "kept"
 
 
 def test_even_counts_need_no_sizes() -> None:
-    assert state(dealt(0, 1, 1, shapes=dict.fromkeys(["v0", "v1", "v2"]))) == "kept"
+    assert state(shards(0, 1, 1, shapes=dict.fromkeys(["v0", "v1", "v2"]))) == "kept"
 
 
 def test_without_any_bytes_an_empty_server_is_found(snapshot: SnapshotAssertion) -> None:
@@ -438,11 +440,11 @@ def test_without_any_bytes_an_empty_server_is_found(snapshot: SnapshotAssertion)
 
 
 def test_turns_need_no_sizes() -> None:
-    assert objects(dealt(0, 0, shapes={"v0": None}), by="round-robin") == ["v1"]
+    assert objects(shards(0, 0, shapes={"v0": None}), by="round-robin") == ["v1"]
 
 
 def trained(job: str, *servers: int, **more: Any) -> Placement:
-    """Variables on a job that is not called ps; the GPUs of the workers compute with them."""
+    """Variables on a job of another name than ps; the GPUs of the workers compute with them."""
     names = [f"v{number}" for number in range(len(servers))]
     reads = [
         op(
@@ -456,7 +458,7 @@ def trained(job: str, *servers: int, **more: Any) -> Placement:
         for worker in (0, 1)
     ]
     return placement(
-        *(held(name, server, job) for name, server in zip(names, servers, strict=True)),
+        *(on_server(name, server, job) for name, server in zip(names, servers, strict=True)),
         *reads,
         **{"machine": f"{job}*2; worker*2: gpu*1", **more},
     )
@@ -471,7 +473,7 @@ def test_the_servers_are_the_job_that_holds_variables_and_has_no_tower() -> None
 
 def test_the_servers_are_known_where_workers_hold_variables_too() -> None:
     graph = trained("store", 0, 1)
-    local = [held(f"local{i}", 0, "worker") for i in range(3)]
+    local = [on_server(f"local{i}", 0, "worker") for i in range(3)]
     graph = placement(*graph.ops.values(), *local, machine="worker*2: gpu*1; store*2")
 
     verdict = ShardsBalanced().judge(graph)
@@ -489,9 +491,9 @@ def test_the_servers_are_known_where_a_variable_was_not_placed() -> None:
     assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
 
 
-def test_a_job_called_ps_is_that_of_the_servers() -> None:
+def test_the_servers_are_the_job_ps() -> None:
     graph = trained("ps", 0, 1)
-    stored = [held(f"s{i}", 0, "store") for i in range(3)]
+    stored = [on_server(f"s{i}", 0, "store") for i in range(3)]
     graph = placement(*graph.ops.values(), *stored, machine="store*2; ps*2; worker*2: gpu*1")
 
     assert ShardsBalanced().judge(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
@@ -500,7 +502,7 @@ def test_a_job_called_ps_is_that_of_the_servers() -> None:
 
 def test_workers_may_hold_the_shards() -> None:
     graph = placement(
-        *(held(f"v{i}", 0, "worker") for i in range(2)), machine="ps*1; worker*2: gpu*1"
+        *(on_server(f"v{i}", 0, "worker") for i in range(2)), machine="ps*1; worker*2: gpu*1"
     )
     assert objects(graph, job="worker") == [task(0, "worker")]
 
@@ -508,15 +510,17 @@ def test_workers_may_hold_the_shards() -> None:
 @pytest.mark.parametrize(
     ("graph", "fields"),
     [
-        pytest.param(dealt(0, placer=None), {}, id="no placer"),
-        pytest.param(dealt(0, assigned=Missing("it died")), {}, id="unplaced"),
-        pytest.param(dealt(0, requested=Missing("a log has no requests")), {}, id="log"),
+        pytest.param(shards(0, placer=None), {}, id="no placer"),
+        pytest.param(shards(0, assigned=Missing("it died")), {}, id="unplaced"),
+        pytest.param(shards(0, requested=Missing("a log has no requests")), {}, id="log"),
         pytest.param(program(), {}, id="towers on one host"),
-        pytest.param(dealt(0, machine=None), {}, id="no machine"),
+        pytest.param(shards(0, machine=None), {}, id="no machine"),
         pytest.param(program(), {"job": "ps"}, id="one host and a job"),
         pytest.param(trained("worker", 0, 1, machine="worker*2: gpu*1"), {}, id="workers alone"),
         pytest.param(
-            placement(held("a", 0, "store"), held("b", 1, "keep"), machine="store*2; keep*2"),
+            placement(
+                on_server("a", 0, "store"), on_server("b", 1, "keep"), machine="store*2; keep*2"
+            ),
             {},
             id="two jobs with variables",
         ),
@@ -524,12 +528,12 @@ def test_workers_may_hold_the_shards() -> None:
             placement(op("a", "NoOp"), machine="store*2; worker*2: gpu"), {}, id="no variables"
         ),
         pytest.param(
-            dealt(0, machine="pss*2; worker*2: gpu"),
+            shards(0, machine="pss*2; worker*2: gpu"),
             {"job": "ps"},
             id="a job that the machine lacks",
         ),
-        pytest.param(dealt(0, 0, machine="ps*1; worker*2: gpu"), {}, id="one server"),
-        pytest.param(dealt(0, 0), {"job": "worker", "by": "bytes"}, id="a job without variables"),
+        pytest.param(shards(0, 0, machine="ps*1; worker*2: gpu"), {}, id="one server"),
+        pytest.param(shards(0, 0), {"job": "worker", "by": "bytes"}, id="a job without variables"),
         pytest.param(placement(op("a", "NoOp"), machine=CLUSTER), {}, id="ps without variables"),
     ],
 )
@@ -546,8 +550,8 @@ def test_not_checked(
     [
         ({"by": "size"}, "by: 'size' does not fit; give 'round-robin' or 'bytes'"),
         ({"by": "Bytes"}, "by: 'Bytes' does not fit; give 'round-robin' or 'bytes'"),
-        ({"most": 0.99}, "most: 0.99 is below an even share; give 1 or more"),
-        ({"most": -1}, "most: -1 is below an even share; give 1 or more"),
+        ({"most": 0.99}, "most: 0.99 is below an even share; give a number of 1 or more"),
+        ({"most": -1}, "most: -1 is below an even share; give a number of 1 or more"),
     ],
 )
 def test_fields_that_make_no_sense(fields: Mapping[str, Any], message: str) -> None:

@@ -28,7 +28,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 def momentum(at: str = "CPU:0", **more: Any) -> Placement:
-    """The slot of an optimiser of TensorFlow's own."""
+    """The slot of an optimizer of TensorFlow."""
     return program(
         variable("w/Momentum", at=at),
         host("update/w", "ResourceApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
@@ -68,7 +68,7 @@ def average(at: str = "CPU:0", kind: str = "ReadVariableOp", **more: Any) -> Pla
 WAYS = pytest.mark.parametrize(
     ("made", "slot"),
     [(momentum, "w/Momentum"), (velocity, "velocity"), (average, "w/average")],
-    ids=["an optimiser's slot", "momentum by hand", "a moving average"],
+    ids=["an optimizer's slot", "momentum by hand", "a moving average"],
 )
 
 
@@ -105,7 +105,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
 
 
 @WAYS
-def test_slots_of_every_making_are_found(made: Callable[..., Placement], slot: str) -> None:
+def test_all_types_of_slots_are_found(made: Callable[..., Placement], slot: str) -> None:
     (finding,) = SlotsWithVariables().judge(made("GPU:1")).findings
 
     assert (finding.object, finding.expected, finding.found) == (
@@ -137,7 +137,7 @@ def test_a_slot_on_the_host_of_a_variable_on_a_gpu() -> None:
     )
 
 
-def test_a_slot_is_known_by_what_binds_it() -> None:
+def test_a_slot_is_recognized_by_its_colocation() -> None:
     """No update takes it: the program only restores it."""
     graph = program(variable("w/slot", at="GPU:0", colocated=["w"]))
 
@@ -186,14 +186,14 @@ def test_averages_by_reference_are_known() -> None:
     ],
     ids=["a summary", "an evaluation on the host", "an evaluation anywhere"],
 )
-def test_an_average_is_one_whatever_reads_it_beside_the_towers(reader: Op) -> None:
+def test_an_average_may_be_read_outside_towers(reader: Op) -> None:
     graph = average("GPU:0")
     graph = program(*graph.ops.values(), reader)
 
     assert objects(graph) == ["w/average"]
 
 
-def test_slots_of_an_optimiser_are_known_without_a_train_op() -> None:
+def test_slots_of_an_optimizer_are_known_without_a_train_op() -> None:
     assert objects(momentum("GPU:0", step={"train_op": ()})) == ["w/Momentum"]
 
 
@@ -217,7 +217,7 @@ def test_a_slot_on_the_variables_own_server() -> None:
 
 
 def copied(*ops: Op, **more: Any) -> Placement:
-    """A variable on a GPU beside w, and what a step does with it."""
+    """Towers with another variable on a GPU, and a step with these ops on it."""
     return program(
         variable("other", at="GPU:0"),
         *ops,
@@ -260,15 +260,13 @@ def test_a_copy_of_a_trained_variable_is_found_as_its_average() -> None:
         ),
     ],
 )
-def test_not_checked_where_no_variable_is_a_slot(
-    graph: Placement, snapshot: SnapshotAssertion
-) -> None:
+def test_not_checked_without_slots(graph: Placement, snapshot: SnapshotAssertion) -> None:
     verdict = SlotsWithVariables().judge(graph)
 
     assert messages(verdict) == snapshot
 
 
-def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable(
+def test_the_scalars_of_an_optimizer_are_no_slots_of_a_larger_variable(
     snapshot: SnapshotAssertion,
 ) -> None:
     """Powers of beta may be anywhere; they are read and written on their own."""
@@ -351,7 +349,7 @@ def test_a_variable_that_is_only_fed_into_the_update_is_no_slot() -> None:
         (("*/Slow", "a", "slow"), ["a/slow", "b/slow"]),
     ],
 )
-def test_slots_that_are_elsewhere_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
+def test_allowed_slots_may_sit_anywhere(allow: Sequence[str], left: Sequence[str]) -> None:
     graph = program(
         *(variable(f"{name}/slow", at="GPU:0") for name in "ab"),
         *(host(f"update/{n}", "ResourceApplyMomentum", n, f"{n}/slow", f"mean/{n}") for n in "ab"),
@@ -382,7 +380,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_what_is_bound_to_an_op_that_is_no_variable_is_no_slot() -> None:
+def test_a_variable_bound_to_another_op_is_no_slot() -> None:
     graph = momentum()
     ops = {**graph.ops, "w": graph.ops["w"]._replace(colocated=["step/one", "gone"])}
 

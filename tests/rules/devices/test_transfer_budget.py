@@ -42,7 +42,7 @@ def sent(
 
 
 def copies(graph: Placement) -> int:
-    """How many copies there are, by a budget that there is."""
+    """The number of copies."""
     return sum(pair["copies"] for pair in TransferBudget(copies=1000).judge(graph).figures)
 
 
@@ -150,7 +150,7 @@ def test_one_tensor_is_copied_to_one_device_once() -> None:
     assert copies(sent(to=["GPU:0", "GPU:0", "GPU:1"])) == 2
 
 
-def test_the_outputs_of_an_op_are_tensors_of_their_own() -> None:
+def test_the_outputs_of_an_op_are_separate_tensors() -> None:
     graph = placement(
         host("split", "Split"),
         on(0, "one", "Neg", "split"),
@@ -174,14 +174,14 @@ def test_a_control_edge_copies_nothing() -> None:
     assert copies(graph) == 0
 
 
-def test_what_the_step_does_not_run_is_not_counted() -> None:
+def test_ops_outside_the_step_are_not_counted() -> None:
     graph = sent()
     more = placement(*graph.ops.values(), on(0, "other", "Neg", "train"), step=STEP)
 
     assert copies(more) == 2
 
 
-def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so(
+def test_without_a_train_op_all_ops_are_counted(
     snapshot: SnapshotAssertion,
 ) -> None:
     (finding,) = TransferBudget(bytes=63).judge(sent(step=StepOps())).findings
@@ -265,7 +265,7 @@ def test_copies_of_unknown_size_are_counted_and_shown(snapshot: SnapshotAssertio
     assert finding.path[0] == "x:0 /device:CPU:0 -> /device:GPU:0: unknown size"
 
 
-def test_what_is_over_the_budget_is_so_whatever_is_not_known_beside_it() -> None:
+def test_a_finding_does_not_need_all_sizes() -> None:
     graph = sent()
     graph = placement(
         *graph.ops.values(),
@@ -295,7 +295,7 @@ def test_other_dimensions_that_are_open_stay_unknown() -> None:
 
 
 def towers(*ops: Op, outputs: Mapping[str, tuple[int | None, ...]], **more: Any) -> Placement:
-    """Towers whose losses go to the host: the only copies are those of `outputs`."""
+    """Towers with losses that go to the host: the only copies are the `outputs`."""
     return program(*ops, outputs=outputs, step={"train_op": ("loss",), **more})
 
 
@@ -329,7 +329,7 @@ def test_the_rows_of_a_tower_are_its_part_of_the_batch() -> None:
         ("Identity", 8 * 2 * 4),
     ],
 )
-def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind: str, size: int) -> None:
+def test_the_host_slices_the_rows_of_a_tower(kind: str, size: int) -> None:
     graph = towers(
         host("images", "Placeholder"),
         host("part", kind, "images"),
@@ -423,7 +423,7 @@ def test_a_number_below_zero_is_refused(field: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TransferBudget(**{field: -1})
 
-    assert str(refused.value) == f"{field}: -1 is below 0; give 0 or more"
+    assert str(refused.value) == f"{field}: -1 is below 0; give a number of 0 or more"
 
 
 CLUSTER = "ps*2; worker*2: gpu*2"
@@ -575,7 +575,7 @@ def test_without_a_train_op_the_finding_of_a_link_says_so(snapshot: SnapshotAsse
     assert messages(finding) == snapshot
 
 
-def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own() -> None:
+def test_the_budgets_of_the_step_and_of_a_link_are_separate_findings() -> None:
     findings = TransferBudget(copies=2, link_copies=1).judge(linked(BOTH)).findings
 
     assert [(finding.object, finding.found) for finding in findings] == [
@@ -606,7 +606,7 @@ def test_a_constant_that_breaks_two_budgets_is_one_finding() -> None:
     assert (finding.object, finding.found) == ("x0", "80 bytes")
 
 
-def test_what_stays_within_a_task_is_no_part_of_the_link(snapshot: SnapshotAssertion) -> None:
+def test_copies_within_a_task_do_not_count_for_a_link(snapshot: SnapshotAssertion) -> None:
     graph = linked((gpu(0), (10,), [gpu(0, 1), gpu(1)]))
 
     verdict = TransferBudget(link_bytes=40, link_copies=1).judge(graph)
@@ -637,7 +637,7 @@ def test_a_link_with_sizes_that_are_not_known_is_not_judged(snapshot: SnapshotAs
     assert TransferBudget(link_copies=1).judge(graph).state == "kept"
 
 
-def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link(
+def test_unknown_sizes_within_a_task_do_not_count_for_a_link(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = linked((ps(0), (10,), [gpu(0)]), (gpu(0), None, [gpu(0, 1)]))
@@ -648,12 +648,12 @@ def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link(
     assert messages(verdict) == snapshot
 
 
-def test_a_link_is_over_its_budget_whatever_is_not_known_beside_it() -> None:
+def test_a_finding_on_a_link_does_not_need_all_sizes() -> None:
     graph = linked((ps(0), (11,), [gpu(0)]), (ps(1), None, [gpu(0)]))
     assert TransferBudget(link_bytes=40).judge(graph).state == "broken"
 
 
-def test_rows_give_the_size_of_what_goes_over_a_link() -> None:
+def test_rows_determine_the_size_of_copies_over_a_link() -> None:
     graph = linked((ps(0), (None, 2), [gpu(0)]))
 
     assert TransferBudget(link_bytes=64, rows=8).judge(graph).state == "kept"
@@ -764,7 +764,7 @@ def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget() -> None:
     assert TransferBudget(constant_bytes=0).judge(graph).state == "not-checked"
 
 
-def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size(
+def test_without_rows_the_size_of_values_per_row_is_unknown(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -789,13 +789,13 @@ def test_four_pairs_of_devices_are_listed(gpus: int, snapshot: SnapshotAssertion
     assert messages(TransferBudget().judge(graph)) == snapshot
 
 
-def test_links_are_judged_where_the_machine_is_not_known() -> None:
+def test_links_are_judged_without_a_machine() -> None:
     graph = placement(op("a", "MatMul", "/cpu:0", "CPU:0"), machine=None)
 
     assert TransferBudget(link_bytes=1).judge(graph).state == "kept"
 
 
-def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first(
+def test_pairs_with_equal_bytes_are_sorted_by_copies(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = placement(
@@ -810,7 +810,7 @@ def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first(
 
 
 @pytest.mark.parametrize(("shape", "size"), [((), 4), ((2,), 8), ((None,), 400)])
-def test_the_rows_are_those_of_an_unknown_first_dimension_alone(
+def test_rows_replace_only_an_unknown_first_dimension(
     shape: tuple[int | None, ...], size: int
 ) -> None:
     graph = placement(

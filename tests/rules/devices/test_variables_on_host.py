@@ -32,10 +32,10 @@ def test_kept(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize(("shape", "state"), [((), "kept"), ((8,), "broken")])
-def test_a_number_that_is_made_outside_of_a_strategys_scope(
+def test_a_scalar_created_outside_the_scope_of_a_strategy(
     shape: tuple[int, ...], state: str
 ) -> None:
-    """An optimiser that is made before the scope: its learning rate, and a table beside it."""
+    """An optimizer created before the scope: its learning rate, and a table."""
     replicas = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
     graph = placement(
         op("rate", "VarHandleOp", "/gpu:0", "GPU:0"),
@@ -48,7 +48,7 @@ def test_a_number_that_is_made_outside_of_a_strategys_scope(
 
     assert verdict.state == state
     assert [finding.fix for finding in verdict.findings] == (
-        [] if state == "kept" else ["make it under `with strategy.scope():`"]
+        [] if state == "kept" else ["create it under `with strategy.scope():`"]
     )
 
 
@@ -75,7 +75,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well(
+def test_a_variable_without_request_is_a_finding_on_the_host_too(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = placement(variable("", "CPU:0"), lines={"w": "main.py:9"})
@@ -95,7 +95,7 @@ def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_w
     assert messages(verdict) == snapshot
 
 
-def test_variable_that_asks_for_no_device_and_sits_elsewhere(snapshot: SnapshotAssertion) -> None:
+def test_a_variable_without_request_on_a_gpu(snapshot: SnapshotAssertion) -> None:
     (finding,) = VariablesOnHost().judge(placement(variable("", "GPU:0"))).findings
     assert messages(finding) == snapshot
 
@@ -108,7 +108,7 @@ def test_the_fix_mentions_device_functions_for_resource_variables_only(
     assert messages(finding) == snapshot
 
 
-def test_the_scope_that_put_it_there_is_named(snapshot: SnapshotAssertion) -> None:
+def test_the_device_scope_is_named(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         variable("/gpu:0", "GPU:0"),
         op("w/Momentum", "VarHandleOp", "", "GPU:0", colocated=["w"]),
@@ -123,9 +123,7 @@ def test_the_scope_that_put_it_there_is_named(snapshot: SnapshotAssertion) -> No
 
 
 @pytest.mark.parametrize("name", ["chosen", "<lambda>"])
-def test_the_device_function_that_put_it_there_is_named(
-    name: str, snapshot: SnapshotAssertion
-) -> None:
+def test_the_device_function_is_named(name: str, snapshot: SnapshotAssertion) -> None:
     lines = {"w": f"main.py:5 in {name}"}
     graph = placement(variable("/gpu:0", "GPU:0"), device_lines=lines)
 
@@ -136,7 +134,9 @@ def test_the_device_function_that_put_it_there_is_named(
 
 
 @pytest.mark.parametrize("towers", [2, 3])
-def test_what_other_gpus_read_is_copied_to_them(towers: int, snapshot: SnapshotAssertion) -> None:
+def test_the_consequence_of_a_variable_that_other_gpus_read(
+    towers: int, snapshot: SnapshotAssertion
+) -> None:
     reads = (op(f"a{i}", "MatMul", f"/gpu:{i}", f"GPU:{i}", "w") for i in range(towers))
     graph = placement(variable("/gpu:0", "GPU:0"), *reads, machine=f"gpu*{towers}")
 
@@ -234,7 +234,7 @@ SERVERS = "ps*2; worker*2"
 
 
 def misplaced(device: str | tuple[str, str], machine: str = SERVERS) -> Verdict:
-    """What is found of a variable that is on a worker of a cluster without GPUs."""
+    """Findings on a variable on a worker of a cluster without GPUs."""
     graph = placement(
         variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0", "VariableV2"),
         op("v", "VariableV2", "/job:ps/task:1", "/job:ps/task:1/cpu:0"),
@@ -270,14 +270,14 @@ def test_a_cluster_without_gpus_is_judged_by_the_job(snapshot: SnapshotAssertion
         (("/job:ps/task:0", "/job:worker"), ["v"]),
     ],
 )
-def test_what_is_found_in_a_cluster_without_gpus(
+def test_the_finding_in_a_cluster_without_gpus(
     device: str | tuple[str, str], objects: Sequence[str]
 ) -> None:
     assert [finding.object for finding in misplaced(device).findings] == objects
 
 
 @pytest.mark.parametrize("device", ["/cpu:0", "/cpu", ("/job:ps", "/job:worker"), "/task:*/cpu:0"])
-def test_a_cluster_without_gpus_where_a_variable_can_only_be_where_it_may(
+def test_a_cluster_with_only_allowed_devices(
     device: str | tuple[str, str],
     snapshot: SnapshotAssertion,
 ) -> None:
@@ -290,7 +290,7 @@ def test_a_second_cpu_is_judged() -> None:
     assert misplaced("/cpu:0", "ps*2; worker*2: cpu*2").state == "kept"
 
 
-def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
+def test_a_host_without_gpus_is_not_judged_for_any_device() -> None:
     graph = placement(variable("/cpu:1", "CPU:1"), machine="cpu*2")
     assert VariablesOnHost("/cpu:0").judge(graph).state == "not-checked"
 
@@ -305,7 +305,7 @@ def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
         (None, "/job:ps"),
     ],
 )
-def test_the_fix_where_the_machine_lacks_what_the_rule_names(
+def test_the_fix_for_a_declared_device_that_the_machine_lacks(
     machine: str | None, device: str | tuple[str, str], snapshot: SnapshotAssertion
 ) -> None:
     graph = placement(variable("/cpu:0", "CPU:0", "VariableV2"), machine=machine)
@@ -329,11 +329,11 @@ LOG = "a log has no requests"
 
 
 def logged(*ops: Op, **more: Any) -> Verdict:
-    """What a log of a machine with GPUs tells."""
+    """A placement from the log of a machine with GPUs."""
     return VariablesOnHost().judge(placement(*ops, placer="log", requested=Missing(LOG), **more))
 
 
-def test_a_log_says_where_variables_are_and_not_what_they_request(
+def test_a_log_has_assigned_devices_and_no_requests(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = logged(
@@ -345,7 +345,7 @@ def test_a_log_says_where_variables_are_and_not_what_they_request(
     assert messages(verdict) == snapshot
 
 
-def test_variables_that_the_log_does_not_name_are_counted_apart(
+def test_variables_missing_in_the_log_are_counted(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = logged(
@@ -369,7 +369,7 @@ def test_a_log_that_names_no_variable(ops: Sequence[Op], snapshot: SnapshotAsser
     assert messages(logged(*ops)) == snapshot
 
 
-def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead(
+def test_a_log_of_a_machine_without_gpus_is_not_checked(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = logged(op("w", "VarHandleOp", "", "CPU:0"), machine="cpu*1")
@@ -377,13 +377,13 @@ def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead(
     assert messages(verdict) == snapshot
 
 
-def test_variables_none_of_which_was_placed(snapshot: SnapshotAssertion) -> None:
+def test_variables_without_assigned_devices(snapshot: SnapshotAssertion) -> None:
     verdict = VariablesOnHost().judge(placement(op("w", "VarHandleOp", "/cpu:0")))
 
     assert messages(verdict) == snapshot
 
 
-# What is one tower's own.
+# Variables of one tower.
 
 LOCAL = {TRAINABLE: ["w"], GLOBAL: ["w", "step"]}
 
@@ -398,7 +398,7 @@ def cached(at: str) -> Placement:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_copy_is_right_on_its_own_towers_gpu(count: int, snapshot: SnapshotAssertion) -> None:
+def test_a_copy_may_be_on_the_gpu_of_its_tower(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = VariablesOnHost().judge(program(mirrored=True, gpus=range(count)))
 
     assert verdict.state == "kept"
@@ -425,9 +425,7 @@ def test_a_variable_that_only_looks_like_a_copy_is_found() -> None:
 
 
 @pytest.mark.parametrize(("at", "found"), [("GPU:1", []), ("CPU:0", []), ("GPU:0", ["images"])])
-def test_examples_are_right_where_they_are_read_and_on_the_host(
-    at: str, found: Sequence[str]
-) -> None:
+def test_examples_may_be_on_the_reading_gpu_and_on_the_host(at: str, found: Sequence[str]) -> None:
     assert objects_of(VariablesOnHost(), cached(at)) == found
 
 
@@ -441,13 +439,13 @@ def test_examples_are_right_where_they_are_read_and_on_the_host(
         (("/cpu:0",), ["images"]),
     ],
 )
-def test_local_variables_may_have_devices_of_their_own(
+def test_local_variables_may_have_other_devices(
     local: Sequence[str], found: Sequence[str]
 ) -> None:
     assert objects_of(VariablesOnHost(local=tuple(local)), cached("GPU:1")) == found
 
 
-def test_local_variables_on_a_server_are_found_where_they_are_declared_for_workers(
+def test_local_variables_on_a_server_are_found_if_declared_for_workers(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = placement(
@@ -463,7 +461,7 @@ def test_local_variables_on_a_server_are_found_where_they_are_declared_for_worke
     assert messages(verdict) == snapshot
 
 
-def test_every_variable_is_judged_alike_where_no_collection_is_known() -> None:
+def test_without_collections_all_variables_are_judged_alike() -> None:
     graph = placement(variable("/gpu:0", "GPU:0"))
 
     assert objects_of(VariablesOnHost(local=("/gpu:0",)), graph) == ["w"]
@@ -475,7 +473,7 @@ def test_local_must_be_devices() -> None:
 
 
 @pytest.mark.parametrize(("at", "found"), [("GPU:1", []), ("CPU:0", []), ("GPU:0", ["shown1"])])
-def test_what_a_tower_adds_up_to_be_shown_is_right_on_its_gpu(
+def test_an_accumulator_for_a_summary_may_be_on_the_gpu_of_its_tower(
     at: str, found: Sequence[str]
 ) -> None:
     graph = accumulating(op("shown1", "VarHandleOp", at, at))
@@ -486,7 +484,7 @@ def test_what_a_tower_adds_up_to_be_shown_is_right_on_its_gpu(
 # A split model.
 
 
-def test_a_part_of_a_split_model_is_right_on_its_own_gpu() -> None:
+def test_a_part_of_a_split_model_may_be_on_its_gpu() -> None:
     assert objects_of(VariablesOnHost(), split()) == []
 
 
@@ -499,7 +497,7 @@ def test_a_part_of_a_split_model_is_right_on_its_own_gpu() -> None:
         pytest.param(op("step", "VarHandleOp", "/gpu:0", "GPU:0"), id="of no part"),
     ],
 )
-def test_what_is_found_in_a_split_model(moved: Op) -> None:
+def test_findings_in_a_split_model(moved: Op) -> None:
     assert objects_of(VariablesOnHost(), split(moved)) == [moved.name]
 
 
@@ -518,7 +516,7 @@ def follows(graph: Placement) -> dict[str, str | None]:
     return {finding.object: finding.follows for finding in findings}
 
 
-def test_that_each_tower_has_a_variable_on_its_gpu_follows_from_a_broken_mirror() -> None:
+def test_variables_on_the_gpus_of_towers_follow_from_a_broken_mirror() -> None:
     slot = on(1, "v1/w/Momentum", "VarHandleOp", colocated=("v1/w",))
 
     assert follows(broken_mirror(slot)) == {
@@ -528,13 +526,13 @@ def test_that_each_tower_has_a_variable_on_its_gpu_follows_from_a_broken_mirror(
     }
 
 
-def test_another_gpu_is_a_mistake_of_its_own() -> None:
+def test_a_variable_on_another_gpu_is_a_separate_mistake() -> None:
     assert follows(broken_mirror(on(0, "v1/w", "VarHandleOp"))) == {
         "v0/w": "variables-shared",
         "v1/w": None,
     }
 
 
-def test_so_is_that_of_a_variable_which_was_given_a_value() -> None:
+def test_a_variable_of_tf_variable_is_a_separate_mistake() -> None:
     """By tf.Variable, which shares nothing: it stays on its GPU when all towers read it."""
     assert follows(broken_mirror(named=False)) == {"v0/w": None, "v1/w": None}

@@ -3,8 +3,8 @@ from __future__ import annotations
 from support.towers import host, on, program, variable
 
 from placement_checks import Op
-from placement_checks.rules.gradient_mistakes import Place
-from placement_checks.rules.weight_mistakes import copies_of, repeated_updates
+from placement_checks.rules.gradient_mistakes import MistakeLocation
+from placement_checks.rules.weight_mistakes import repeated_updates, stale_copies
 
 TRAIN = host("train", "NoOp", "^update/w", "^step/add", "^more", "^again")
 
@@ -24,8 +24,8 @@ def test_copies_start_as_the_variable_and_are_read_and_not_updated() -> None:
         on(1, "tower_1/loss", "Mean", "tower_1/own"),
     )
 
-    assert copies_of(graph, "w").ops == ["copy"]
-    assert copies_of(graph, "other").ops == []
+    assert stale_copies(graph, "w").ops == ["copy"]
+    assert stale_copies(graph, "other").ops == []
 
 
 def more(name: str, kind: str = "AssignAddVariableOp", to: str = "w") -> Op:
@@ -33,7 +33,7 @@ def more(name: str, kind: str = "AssignAddVariableOp", to: str = "w") -> Op:
 
 
 def test_one_update_is_not_repeated() -> None:
-    assert repeated_updates(program(), "w", is_trained=True) == (1, Place())
+    assert repeated_updates(program(), "w", is_trained=True) == (1, MistakeLocation())
 
 
 def test_of_a_trained_variable_it_is_what_no_optimiser_does() -> None:

@@ -90,7 +90,7 @@ def test_broken_by_data_flow(snapshot: SnapshotAssertion) -> None:
             op="VarHandleOp",
             evidence="requested",
             expected="w, which the tower on /device:GPU:0 reads",
-            found="a variable of its own for the tower on /device:GPU:1",
+            found="another variable in the tower on /device:GPU:1",
             frames=("main.py:30", "net.py:3"),
             at="net.py:3",
             path=("w -> matmul0_0 (/device:GPU:0)", "w_1 -> matmul1_0 (/device:GPU:1)"),

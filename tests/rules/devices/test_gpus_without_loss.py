@@ -1,4 +1,4 @@
-"""The GPUs that compute no part of a loss, though the model is built once for each of them."""
+"""GPUs that compute no part of a loss although the model is built once for each GPU."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ def test_a_gpu_that_only_holds_variables_is_found(single: Placement | None) -> N
 
 
 @pytest.mark.parametrize("single", [None, ONE])
-def test_of_a_loss_of_all_towers_the_reads_of_variables_tell(single: Placement | None) -> None:
+def test_reads_of_variables_count_the_towers_of_one_loss(single: Placement | None) -> None:
     joint = crowded(step={"objectives": ("loss:0",)})
 
     assert found(joint, single) == ([1] if single else [])
 
 
 @pytest.mark.parametrize("single", [None, ONE])
-def test_fewer_towers_than_gpus_leave_one_for_variables(single: Placement | None) -> None:
+def test_kept_by_a_gpu_for_variables_and_fewer_towers(single: Placement | None) -> None:
     assert found(crowded(gpus=(0,)), single) == []
 
 
-def test_as_many_losses_for_one_gpu_are_no_towers() -> None:
-    """Two networks that are trained in turn, on one GPU however many there are."""
+def test_losses_of_the_program_for_one_gpu_are_no_towers() -> None:
+    """Two networks that are trained in turns, on one GPU of any number."""
     both = program(gpus=(0, 0), collections={TRAINABLE: ["w"]}, machine="gpu*1")
 
     assert found(crowded(), both) == []
 
 
-def test_losses_that_share_what_they_compute_are_no_towers() -> None:
+def test_losses_with_shared_computation_are_no_towers() -> None:
     """One network for two tasks."""
     heads = on(0, "tower_1/w/MatMul", "MatMul", "tower_0/w/MatMul", "tower_1/w/read")
 
     assert found(crowded(heads)) == []
 
 
-def test_what_is_looked_up_beside_a_variable_is_of_its_tower() -> None:
+def test_a_lookup_on_the_gpu_of_a_table_works_for_its_tower() -> None:
     """The lookup is on GPU 1, and works for GPU 0."""
     lookup = on(1, "tower_1/w/read", "GatherV2", "w", "tower_1/x", colocated=("w",))
 
@@ -102,5 +102,5 @@ def test_a_gpu_with_a_part_of_a_loss_computes(changes: Sequence[Op]) -> None:
     assert found(crowded(*changes), ONE) == []
 
 
-def test_a_gpu_with_a_model_of_its_own_leaves_none_without() -> None:
+def test_a_gpu_with_its_own_model_computes() -> None:
     assert found(program(), ONE) == []

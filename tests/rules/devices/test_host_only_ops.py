@@ -1,4 +1,4 @@
-"""What is beside the computation."""
+"""Ops that need no GPU."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from placement_checks.core.placement import Details, Tensor
 from placement_checks.rules.devices.no_fallback import host_only_ops
 
 
-def fell(name: str, kind: str, *inputs: str, switched: bool = False) -> Op:
-    """An op that asks for a GPU and is on the host."""
+def fallen_op(name: str, kind: str, *inputs: str, switched: bool = False) -> Op:
+    """An op that requests a GPU and is on the host."""
     return op(name, kind, "/gpu:0", "CPU:0", *inputs, fell_with_another=switched)
 
 
-def beside(graph: Placement) -> list[str]:
+def host_only(graph: Placement) -> list[str]:
     fallen = {name: each for name, each in graph.ops.items() if each.requested.is_gpu}
     return sorted(host_only_ops(graph, fallen))
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_beside"),
+    ("kind", "is_host_only"),
     [
         ("ScalarSummary", True),
         ("MergeSummary", True),
@@ -38,12 +38,12 @@ def beside(graph: Placement) -> list[str]:
         ("Where", False),
     ],
 )
-def test_what_is_for_people_or_saved(kind: str, is_beside: bool) -> None:
-    assert beside(placement(fell("a", kind))) == (["a"] if is_beside else [])
+def test_output_and_saver_ops_need_no_gpu(kind: str, is_host_only: bool) -> None:
+    assert host_only(placement(fallen_op("a", kind))) == (["a"] if is_host_only else [])
 
 
 class Outputs(Details):
-    """The dtypes of what each op yields."""
+    """Output dtypes as in the name of the op."""
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         return [Tensor(dtype, ()) for dtype in op.split("_")]
@@ -52,34 +52,34 @@ class Outputs(Details):
 @pytest.mark.parametrize(
     ("name", "is_text"), [("string", True), ("string_string", True), ("string_int32", False)]
 )
-def test_text_has_no_place_on_a_gpu(name: str, is_text: bool) -> None:
-    graph = placement(fell(name, "Const"))
+def test_text_needs_no_gpu(name: str, is_text: bool) -> None:
+    graph = placement(fallen_op(name, "Const"))
 
-    assert beside(replace(graph, details=Outputs())) == ([name] if is_text else [])
-    assert beside(graph) == []  # nothing is known of what it yields
+    assert host_only(replace(graph, details=Outputs())) == ([name] if is_text else [])
+    assert host_only(graph) == []  # its outputs are unknown
 
 
 @pytest.mark.parametrize(
     ("ops", "found"),
     [
-        pytest.param([fell("shown", "ScalarSummary", "a")], ["a", "shown"], id="a summary"),
+        pytest.param([fallen_op("shown", "ScalarSummary", "a")], ["a", "shown"], id="a summary"),
         pytest.param([op("shown", "Assert", "", "", "a")], ["a"], id="one that asks for no GPU"),
         pytest.param(
-            [fell("shown", "ScalarSummary", "a"), op("used", "MatMul", "/cpu:0", "", "a")],
+            [fallen_op("shown", "ScalarSummary", "a"), op("used", "MatMul", "/cpu:0", "", "a")],
             ["shown"],
             id="and an op of the model",
         ),
         pytest.param(
-            [fell("b", "Unique", "a"), fell("shown", "PrintV2", "b")],
+            [fallen_op("b", "Unique", "a"), fallen_op("shown", "PrintV2", "b")],
             ["a", "b", "shown"],
             id="by way of another",
         ),
-        pytest.param([fell("shown", "PrintV2", "^a")], ["shown"], id="one that waits for it"),
+        pytest.param([fallen_op("shown", "PrintV2", "^a")], ["shown"], id="one that waits for it"),
         pytest.param([], [], id="nobody"),
     ],
 )
-def test_what_only_such_ops_take_is_beside_as_well(ops: Sequence[Op], found: list[str]) -> None:
-    assert beside(placement(fell("a", "Where"), *ops)) == found
+def test_ops_that_only_such_ops_use_need_no_gpu(ops: Sequence[Op], found: list[str]) -> None:
+    assert host_only(placement(fallen_op("a", "Where"), *ops)) == found
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,14 @@ def test_what_only_such_ops_take_is_beside_as_well(ops: Sequence[Op], found: lis
 def test_the_switch_of_a_value_that_is_on_the_host(
     value: Op, switched: bool, found: Sequence[str]
 ) -> None:
-    assert beside(placement(value, fell("s", "Switch", "value", "p", switched=switched))) == found
+    assert (
+        host_only(placement(value, fallen_op("s", "Switch", "value", "p", switched=switched)))
+        == found
+    )
 
 
 @pytest.mark.parametrize(
-    ("dtype", "takers", "is_beside"),
+    ("dtype", "takers", "is_host_only"),
     [
         ("int64", ["CollectiveGatherV2"], True),
         ("int32", ["CollectiveGatherV2", "CollectiveGatherV2"], True),
@@ -110,18 +113,18 @@ def test_the_switch_of_a_value_that_is_on_the_host(
         ("int64", [], False),
     ],
 )
-def test_the_numbers_of_rows_that_replicas_tell_each_other(
-    dtype: str, takers: Sequence[str], is_beside: bool
+def test_row_numbers_that_replicas_exchange_need_no_gpu(
+    dtype: str, takers: Sequence[str], is_host_only: bool
 ) -> None:
     """Replicas that meet different ids fill up theirs, before they give them to the others."""
     graph = placement(
-        fell("padded", "Pad"),
+        fallen_op("padded", "Pad"),
         *(op(f"taker_{i}", kind, "/gpu:0", "GPU:0", "padded") for i, kind in enumerate(takers)),
         outputs={"padded": (8,)},
         dtypes={"padded": dtype},
     )
 
-    assert beside(graph) == (["padded"] if is_beside else [])
+    assert host_only(graph) == (["padded"] if is_host_only else [])
 
 
 @pytest.mark.parametrize(
@@ -132,8 +135,8 @@ def test_the_numbers_of_rows_that_replicas_tell_each_other(
         ("int64", "ConcatV2", False),
     ],
 )
-def test_a_count_of_replicas_has_no_place_on_a_gpu(name: str, kind: str, is_count: bool) -> None:
-    graph = placement(op("sum", kind, "/gpu:0", "GPU:0"), fell(name, "SplitV", "sum:0"))
+def test_a_count_of_replicas_needs_no_gpu(name: str, kind: str, is_count: bool) -> None:
+    graph = placement(op("sum", kind, "/gpu:0", "GPU:0"), fallen_op(name, "SplitV", "sum:0"))
     fallen = {name: graph.ops[name]}
 
     known = replace(graph, details=Outputs())

@@ -1,4 +1,4 @@
-"""Rules of other distributions: what is wrong with one is said, and the others are judged."""
+"""Rules of other distributions: an invalid one is reported, and the others are judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.graphs import op, placement
 
 from placement_checks import RULES, verify
 from placement_checks.core.errors import ConfigError
-from placement_checks.rules import entry_points as rules_of_others
+from placement_checks.rules import entry_points
 from placement_checks.rules.plugins import load
 from placement_checks.rules.registry import NAMES
 
@@ -26,7 +26,7 @@ class Install(Protocol):
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts distributions on the path."""
+    """Install distributions in a directory on the path."""
     monkeypatch.syspath_prepend(tmp_path)
     forget()
     monkeypatch.delitem(sys.modules, "ours", raising=False)
@@ -35,11 +35,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def forget() -> None:
-    rules_of_others.discover.cache_clear()
+    entry_points.discover.cache_clear()
     load.cache_clear()
 
 
-def test_a_rule_of_others_is_listed_last_and_judged(install: Install) -> None:
+def test_a_rule_of_another_distribution_is_listed_last_and_judged(install: Install) -> None:
     install("our-rules", {"ops-on": "ours_1:OpsOn"}, ours_1=OPS_ON)
 
     assert list(RULES) == [*NAMES, "ops-on"]
@@ -79,27 +79,28 @@ class Base(Rule):
 """
 WRONG = {
     "import os.nothing": "ours:Found cannot be imported: ModuleNotFoundError: No module named "
-    "'os.nothing'; 'os' is not a package; mend it",
-    "raise SystemExit(3)": "ours:Found cannot be imported: SystemExit: 3; mend it",
-    "raise KeyError": "ours:Found cannot be imported: KeyError: ; mend it",
+    "'os.nothing'; 'os' is not a package; fix the import",
+    "raise SystemExit(3)": "ours:Found cannot be imported: SystemExit: 3; fix the import",
+    "raise KeyError": "ours:Found cannot be imported: KeyError: ; fix the import",
     "Other = 1": "ours:Found cannot be imported: AttributeError: module 'ours' has no attribute "
-    "'Found'; mend it",
+    "'Found'; fix the import",
     "Found = print": "ours:Found is not a rule; derive it from placement_checks.Rule",
     "class Found: pass": "ours:Found is not a rule; derive it from placement_checks.Rule",
-    "class Found(Rule): pass": "ours:Found has no method check; add check(self, evidence), which "
-    "returns a Verdict",
-    "class Found(Base): pass": "ours:Found has the name None, and its entry point 'found-it'; "
-    "give it the same name in both, of small letters, digits and hyphens",
-    "class Found(Base): name = 'found'": "ours:Found has the name 'found', and its entry point "
-    "'found-it'; give it the same name in both, of small letters, digits and hyphens",
-    "class Found(Base): name = 'found-it'": "ours:Found has the kind None; set kind to "
+    "class Found(Rule): pass": "ours:Found does not implement check; add check(self, evidence), "
+    "which returns a Verdict",
+    "class Found(Base): pass": "ours:Found has the name None, but its entry point is named "
+    "'found-it'; use one name for both, of lowercase letters, digits and hyphens",
+    "class Found(Base): name = 'found'": "ours:Found has the name 'found', but its entry point is "
+    "named 'found-it'; use one name for both, of lowercase letters, digits and hyphens",
+    "class Found(Base): name = 'found-it'": "ours:Found has the invalid kind None; set kind to "
     "'requested' or 'assigned' or 'executed' or 'configuration'",
     "class Found(Base):\n    name, kind = 'found-it', 'assigned'\n    limit: int = 3": "ours:Found"
-    " does not know its field limit; decorate it with @dataclass(frozen=True)",
+    " has the annotation limit, but no field of that name; decorate it with "
+    "@dataclass(frozen=True)",
     "@dataclass(frozen=True)\nclass Found(Base):\n    name, kind = 'found-it', 'assigned'\n"
-    "    limit: int": "ours:Found has no default for its field limit; give it one",
+    "    limit: int": "ours:Found has no default for its field limit; add one",
     "@dataclass(frozen=True)\nclass Found(Base):\n    name, kind = 'found-it', 'assigned'\n"
-    "    limit: 'Nothing' = 1": "ours:Found has a field of a type that is not known: "
+    "    limit: 'Nothing' = 1": "ours:Found has a field whose type cannot be resolved: "
     "name 'Nothing' is not defined; import the type",
 }
 SOUND = (
@@ -110,7 +111,7 @@ SOUND = (
 
 
 @pytest.mark.parametrize("source", WRONG)
-def test_what_is_no_rule_is_not_checked_and_says_whose_it_is(
+def test_an_invalid_rule_is_not_checked_and_its_distribution_is_named(
     install: Install, source: str
 ) -> None:
     install("our-rules", {"found-it": "ours:Found"}, ours=HEAD + source)
@@ -120,10 +121,12 @@ def test_what_is_no_rule_is_not_checked_and_says_whose_it_is(
     sound, broken = report.verdicts
     assert (sound.rule, sound.state) == ("placeable", "kept")
     assert (broken.rule, broken.state) == ("found-it", "not-checked")
-    fix = "uninstall our-rules, or leave it out: --without 'found-it'"
-    message, _, mend = WRONG[source].rpartition("; ")
+    message, _, fix = WRONG[source].rpartition("; ")
     (error,) = report.errors
-    assert str(error) == (f"our-rules: found-it could not be checked: {message}; {mend}, {fix}")
+    assert str(error) == (
+        f"our-rules: found-it could not be checked: {message}; {fix}, uninstall "
+        "our-rules, or skip it: --without 'found-it'"
+    )
     assert error.kind == "config"
     assert report.status() == 2
     with pytest.raises(ConfigError, match="our-rules: ours:Found"):
@@ -131,13 +134,13 @@ def test_what_is_no_rule_is_not_checked_and_says_whose_it_is(
 
 
 @pytest.mark.parametrize("source", SOUND)
-def test_what_is_one_in_other_words(install: Install, source: str) -> None:
+def test_valid_rules_in_other_spellings(install: Install, source: str) -> None:
     install("our-rules", {"found-it": "ours:Found"}, ours=HEAD + source)
 
     assert verify(GRAPH, only=["found-it"]).verdicts[0].state == "kept"
 
 
-def test_a_name_that_is_taken_is_said_and_the_first_one_stays(install: Install) -> None:
+def test_a_duplicate_name_is_reported_and_the_first_rule_is_loaded(install: Install) -> None:
     install("a-rules", {"ops-on": "ours_3:OpsOn"}, ours_3=OPS_ON)
     install("b-rules", {"ops-on": "nothing:OpsOn", "placeable": "nothing:Placeable"})
 
@@ -150,19 +153,18 @@ def test_a_name_that_is_taken_is_said_and_the_first_one_stays(install: Install) 
         ("placeable (b-rules)", "not-checked"),
     ]
     assert [str(error) for error in report.errors] == [
-        "b-rules: ops-on (b-rules) could not be checked: there is another rule named ops-on than "
-        "its nothing:OpsOn; let it rename its rule, uninstall b-rules, or leave it out: --without "
-        "'ops-on (b-rules)'",
-        "b-rules: placeable (b-rules) could not be checked: there is another rule named placeable "
-        "than its nothing:Placeable; let it rename its rule, uninstall b-rules, or leave it out: "
-        "--without 'placeable (b-rules)'",
+        "b-rules: ops-on (b-rules) could not be checked: nothing:OpsOn has the name ops-on, which "
+        "another rule has; rename it, uninstall b-rules, or skip it: --without 'ops-on (b-rules)'",
+        "b-rules: placeable (b-rules) could not be checked: nothing:Placeable has the name "
+        "placeable, which another rule has; rename it, uninstall b-rules, or skip it: --without "
+        "'placeable (b-rules)'",
     ]
 
 
-def test_rules_of_this_package_are_found_without_looking_for_others(
+def test_rules_of_this_package_are_found_without_a_search_for_plugins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rules_of_others, "entry_points", None)
+    monkeypatch.setattr(entry_points, "entry_points", None)
     forget()
 
     assert RULES["placeable"].name == "placeable"
