@@ -568,9 +568,9 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share(
         ({}, []),
         ({"tolerance": 0.5, "noise": 1, "seconds": 600, "scale": -2.0, "rows": 0}, []),
         ({"shares": [3, 1], "statistics": "tower", "allow": "bn/*", "rows": 64}, []),
-        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
-        ({"noise": -1.5}, ["noise: -1.5 is not above 0; give more"]),
-        ({"seconds": 0}, ["seconds: 0 is not above 0; give more"]),
+        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give a positive number"]),
+        ({"noise": -1.5}, ["noise: -1.5 is not above 0; give a positive number"]),
+        ({"seconds": 0}, ["seconds: 0 is not above 0; give a positive number"]),
         (
             {"scale": 0},
             ["scale: 0 leaves no gradient; give the factor of the gradients"],

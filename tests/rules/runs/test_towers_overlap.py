@@ -370,7 +370,7 @@ def test_towers_that_share_a_gpu(towers: int, snapshot: SnapshotAssertion) -> No
                 object="/device:GPU:0",
                 op="",
                 evidence="executed",
-                expected=f"{towers} towers, each on a GPU of its own",
+                expected=f"{towers} towers, each on a separate GPU",
                 found="all of them on /device:GPU:0",
                 message=ANY,
                 consequence=ANY,

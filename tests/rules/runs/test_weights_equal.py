@@ -353,7 +353,7 @@ def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> Non
             op="VarHandleOp",
             evidence="executed",
             expected="the reference's gradient from equal variables",
-            found="another one after 3 steps",
+            found="a different gradient after 3 steps",
             frames=("main.py:40", "net.py:3"),
             message=ANY,
             consequence=ANY,
@@ -398,7 +398,7 @@ def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> N
             trajectory(
                 {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, uncertain={"w": [False] * 2}
             ),
-            "changed, and the reference's is not",
+            "changed, but not in the reference",
         ),
     ],
 )
@@ -503,8 +503,8 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
         ({"steps": 2}, ["steps: 2 steps do not show what goes wrong later; give 3 or more"]),
         ({"steps": 0}, ["steps: 0 steps do not show what goes wrong later; give 3 or more"]),
         ({"steps": 3.5}, ["steps: 3.5 does not fit; give a whole number"]),
-        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
-        ({"noise": -8.0}, ["noise: -8.0 is not above 0; give more"]),
+        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give a positive number"]),
+        ({"noise": -8.0}, ["noise: -8.0 is not above 0; give a positive number"]),
         *(
             ({field: value}, [f"{field}: {value} does not fit; give a number"])
             for field in ("tolerance", "noise")
@@ -630,7 +630,7 @@ def test_what_differs_later_follows_the_first_whatever_their_names(
 
 
 APART = [[1.0, 2.0], [2.0, 5.0], [3.0, 9.0]]
-IN_NO_ORDER = "left out, as no order is set between the update of step and what reads it for"
+IN_NO_ORDER = "left out: no order is set between the update of step and its read for"
 
 
 def test_a_variable_with_a_race_is_left_out() -> None:
@@ -666,7 +666,7 @@ def test_races_are_told_where_another_variable_differs() -> None:
 @pytest.mark.parametrize(
     ("races", "left"),
     [
-        (("w", "v"), "no variable that is trained is left to compare; 3 variables"),
+        (("w", "v"), "no trained variable is left to compare; 3 variables"),
         (("w", "v", "step"), "no variable that the steps change is left to compare; 4 variables"),
     ],
     ids=["but the counter", "none"],
@@ -731,8 +731,8 @@ def test_a_change_in_which_a_mistake_would_hide_is_not_said_to_be_right() -> Non
 
     assert verdict.state == "not-checked"
     assert verdict.reason == (
-        "the trained variables change so little in these steps that half of it could be wrong "
-        "and not be seen, and no gradient was compared"
+        "the trained variables change so little in these steps that an error of half the "
+        "change would not be detected, and no gradient was compared"
     )
     assert verdict.note == "check at a larger learning rate"
 
@@ -742,8 +742,8 @@ def test_how_much_of_a_change_could_be_wrong_is_said() -> None:
 
     assert verdict.state == "kept"
     assert verdict.note == (
-        "2 variables equal after 3 steps; up to 13% of the change of w could be wrong and not be "
-        "seen"
+        "2 variables equal after 3 steps; an error of up to 13% of the change of w would not "
+        "be detected"
     )
 
 

@@ -118,7 +118,7 @@ def test_what_updates_do_not_take_is_no_slot() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (None, "the program makes no strategy, so there is no scope"),
+        (None, "the program creates no strategy, so there is no scope"),
         (strategy("w", count=1), "there is one replica, on /device:GPU:0"),
     ],
 )

@@ -78,6 +78,6 @@ def test_without_two_towers_nothing_is_kept(declared: Literal["central", "mirror
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
-        f"it is declared {declared}, and there are no two towers to tell that of",
+        f"the layout is declared {declared}, but there are no two towers to judge",
     )
     assert VariablesShared().judge(split()).state == "kept"

@@ -83,8 +83,8 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             object="tower_1/noise",
             op="RandomUniform",
             evidence="requested",
-            expected="random numbers of its own for each tower",
-            found="those of tower_0/noise",
+            expected="different random numbers for each tower",
+            found="the random numbers of tower_0/noise",
             frames=("main.py:9", "net.py:3"),
             path=(
                 "tower_0/noise (RandomUniform) net.py:3",
@@ -114,7 +114,10 @@ def test_every_tower_but_the_first_is_found(count: int) -> None:
 def test_two_later_towers_that_draw_alike() -> None:
     (finding,) = RandomnessApart().judge(drawn((1, 1), (2, 2), (2, 2))).findings
 
-    assert (finding.object, finding.found) == ("tower_2/noise", "those of tower_1/noise")
+    assert (finding.object, finding.found) == (
+        "tower_2/noise",
+        "the random numbers of tower_1/noise",
+    )
 
 
 @pytest.mark.parametrize(
