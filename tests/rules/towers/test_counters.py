@@ -1,4 +1,4 @@
-"""Counters, and what counts them; one-update has the cases."""
+"""Step counters and the ops that increment them; test_one_update.py has the cases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.rules.towers.one_update import is_read, separate_increment
 
 
-def test_what_adds_to_a_counter_is_known() -> None:
+def test_the_op_that_adds_to_a_counter_is_found() -> None:
     analysis = analyse(program(host("train", "NoOp", "^update/w")))
 
     found = separate_increment(analysis, "step")
