@@ -276,10 +276,12 @@ def assert_inputs_distinct(
     No two towers read the same slice; input ops are on the CPU and built once.
 
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
-    the effective batch is smaller than intended. Slices are followed from placeholders, iterators
-    and queues into the towers. Two slices are the same if they are cut from one tensor in the same
-    way. Scalars, and vectors of fixed length, are not examples. Workers in several processes each
-    have their own pipeline: two are the same if their first batches are.
+    the effective batch is smaller than intended.
+
+    Slices are followed from placeholders, iterators and queues into the towers. Two slices are the
+    same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length, are
+    not examples. Workers in several processes each have their own pipeline: two are the same if
+    their first batches are.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
     batch twice. If they are built again for each tower, they read the same files N times. Ops that
@@ -534,9 +536,11 @@ def assert_loss_of_all_towers(
 
     The loss a program reports reads every tower, and summaries are not written once per tower.
 
-    After a loop over towers the loop's variables hold the last tower's values. Its loss is then
-    printed, and looks right, except for the noise of a smaller batch. The rule judges the `loss`
-    of the Step (a list counts as one loss), and scalar summaries of losses.
+    After a loop over towers the loop's variables hold the last tower's values. If the program
+    prints that tower's loss, it looks right, except for the noise of a smaller batch.
+
+    The rule judges the `loss` of the Step (a list counts as one loss), and scalar summaries of
+    losses.
 
     If one line builds a summary of examples in every tower, there are N curves of one quantity.
     Summaries of shared variables are equal in all towers, and are not findings. Under a strategy

@@ -39,10 +39,12 @@ class InputsDistinct(Rule):
     """No two towers read the same slice; input ops are on the CPU and built once.
 
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
-    the effective batch is smaller than intended. Slices are followed from placeholders, iterators
-    and queues into the towers. Two slices are the same if they are cut from one tensor in the same
-    way. Scalars, and vectors of fixed length, are not examples. Workers in several processes each
-    have their own pipeline: two are the same if their first batches are.
+    the effective batch is smaller than intended.
+
+    Slices are followed from placeholders, iterators and queues into the towers. Two slices are the
+    same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length, are
+    not examples. Workers in several processes each have their own pipeline: two are the same if
+    their first batches are.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
     batch twice. If they are built again for each tower, they read the same files N times. Ops that

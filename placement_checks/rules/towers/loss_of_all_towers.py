@@ -24,9 +24,11 @@ from placement_checks.rules.source_lines import LoopLines
 class LossOfAllTowers(Rule):
     """The loss a program reports reads every tower, and summaries are not written once per tower.
 
-    After a loop over towers the loop's variables hold the last tower's values. Its loss is then
-    printed, and looks right, except for the noise of a smaller batch. The rule judges the `loss`
-    of the Step (a list counts as one loss), and scalar summaries of losses.
+    After a loop over towers the loop's variables hold the last tower's values. If the program
+    prints that tower's loss, it looks right, except for the noise of a smaller batch.
+
+    The rule judges the `loss` of the Step (a list counts as one loss), and scalar summaries of
+    losses.
 
     If one line builds a summary of examples in every tower, there are N curves of one quantity.
     Summaries of shared variables are equal in all towers, and are not findings. Under a strategy
