@@ -82,11 +82,10 @@ class GradientsEqual(Rule):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
         from placement_checks.numerics.comparing import divided
         from placement_checks.numerics.training_divergence import compensated_factor
 
-        measured = evidence.measurement
+        placement, measured = evidence.placement, evidence.measurement
         assert measured
         findings = [
             _missing(placement, measured, name, in_reference=in_reference)

@@ -28,6 +28,7 @@ from placement_checks.core.op_types import (
     is_update,
 )
 from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.variables import Variable
 from placement_checks.rules.base import AVERAGE, Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
@@ -303,21 +304,19 @@ def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
 
 
 def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
-    """Scalars to which one step adds 1 several times, and which no collection names.
+    """Possible counters that one step increments by 1 several times.
 
-    A floating-point scalar counts only if a schedule depends on it: others count events of the
-    towers. A counter is left out if all variables that depend on it are updated as often.
+    A counter is left out if all variables that depend on it are updated as often.
     """
-    scalars = {
+    counters = {
         variable.name
         for variable in analysis.placement.variables
-        if variable.shape == ()
-        and (variable.dtype.startswith("int") or _is_schedule_input(analysis, variable.name))
+        if _may_be_counter(analysis, variable)
     }
     for variable, updates in analysis.updates.by_variable.items():
         steps = {_added_constant(analysis, update) for update in updates}
         times = len(analysis.updates.at_once(updates))
-        if variable not in scalars or times < 2 or steps != {1}:
+        if variable not in counters or times < 2 or steps != {1}:
             continue
         if not _counts_other_updates(analysis, variable, times):
             yield variable
@@ -348,25 +347,32 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
 
 
 def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:
-    """Scalars that the step reads, that start at 0, and that no op changes afterwards.
+    """Possible counters that the step reads, that start at 0, and that no op changes afterwards.
 
-    A constant that is meant to stay would not be 0. A floating-point scalar counts only if a
-    schedule depends on it: else it may be a weight of the loss or a learning rate, and the program
-    sets it by feeding its initializer.
+    A constant that is meant to stay would not be 0.
     """
     flow = analysis.flow
     for variable in analysis.placement.variables:
-        name, number = variable.name, flow.number[variable.name]
-        is_integer = variable.dtype.startswith("int")
-        if variable.shape == () and (is_integer or _is_schedule_input(analysis, name)):
-            values = [
+        if _may_be_counter(analysis, variable):
+            written = [
                 _written_value(analysis, op, values)
-                for op, values in flow.writers.get(number, ())
+                for op, values in flow.writers.get(flow.number[variable.name], ())
                 # An op that only reads the variable, such as a comparison, writes nothing.
                 if is_update(flow.types[op]) or (flow.types[op] in CALLS and op not in flow.calls)
             ]
-            if "zero" in values and "other" not in values and is_read(analysis, name):
-                yield name
+            if "zero" in written and "other" not in written and is_read(analysis, variable.name):
+                yield variable.name
+
+
+def _may_be_counter(analysis: TowerAnalysis, variable: Variable) -> bool:
+    """Whether a variable is an integer scalar, or another scalar that a schedule depends on.
+
+    Other floating-point scalars may count events of the towers, or may be weights of the loss or
+    learning rates, which a program sets by feeding their initializers.
+    """
+    return variable.shape == () and (
+        variable.dtype.startswith("int") or _is_schedule_input(analysis, variable.name)
+    )
 
 
 def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
