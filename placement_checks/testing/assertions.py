@@ -109,15 +109,15 @@ def assert_created_in_scope(
 ) -> None:
     """Assert `created-in-scope`.
 
-    What a strategy with several replicas trains is made under its scope, as are the slots.
+    Trained variables and optimizer slots are created in the scope of their strategy.
 
-    A variable that is made before `with strategy.scope():` is none of the strategy's: there is
-    one, on one device, and all replicas read it. Each replica then updates it for itself, so that
-    the updates race and one step moves it several times. Optimisers of Keras refuse such a
-    variable, by an error that does not name it.
+    A variable that is created before `with strategy.scope():` does not belong to the strategy:
+    there is only one, on one device, and all replicas read it. Each replica then updates it
+    separately, so the updates race, and one step changes it several times. Optimizers of Keras
+    refuse such a variable with an error that does not name it.
 
-    Not a finding: a variable that the host keeps and one op updates, counters and rates of
-    optimisers, and towers that are placed by hand.
+    Not findings: a variable on the host that one op updates, counters and learning rates of
+    optimizers, and towers that are placed by hand. A strategy with one replica is not checked.
 
     `allow` lists variables, or patterns, that all replicas share on purpose.
 
@@ -139,32 +139,32 @@ def assert_variables_shared(
 
     All towers read the same variables.
 
-    A tower that has weights of its own trains them by itself: nothing fails, and the gradients
-    that are averaged belong to different weights. The usual causes are tf.Variable instead of
-    get_variable, a variable scope that is not reused (or is named after the tower), and a layer
-    that is built again for each tower.
+    A tower with its own weights trains them separately: nothing fails, and the averaged gradients
+    belong to different weights. The usual causes are tf.Variable instead of get_variable, a
+    variable scope that is not reused (or is named after the tower), and a layer that is built
+    again for each tower.
 
-    There are two kinds of findings. By data flow: two variables of the same shape, dtype and use
-    are each read on another GPU, and these GPUs do not hold parts of one model: neither uses what
-    is computed on the other before gradients are brought together. By collections: the program
-    is built with 1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow.
-    An optimiser slot may only be added along with its variable.
+    There are two kinds of findings. By data flow: two GPUs read different variables of the same
+    shape, dtype and use, and the GPUs do not hold parts of one model. They hold parts if one uses
+    results of the other before gradients are combined. By collections: the program is built with 1
+    and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow. An optimizer
+    slot may only be added along with its variable.
 
     Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
-    all of them. A finding is the copy that takes another sum, such as its own tower's gradients,
-    or none. What goes with copies may be each tower's own: slots, averages, statistics and frozen
-    weights. So may be variables in which each tower adds up what is only shown, or its gradients,
-    until a step takes them and they are emptied.
+    all copies. A copy that takes another sum, such as its own tower's gradients, or none, is a
+    finding. Each tower may have its own variables that belong to copies: slots, averages,
+    statistics and frozen weights. It may also have accumulators: variables that only add up values
+    to show, or gradients until a step takes them and empties the variables.
 
-    What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
-    trained, but global_variables_initializer() does not set it and a Saver does not save it.
-    Copies may be local: they are set to the values of the first, and saved as that one.
+    A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Else it is trained, but
+    global_variables_initializer() does not set it and a Saver does not save it. Copies may be
+    local: they are set to the first copy's values, which are saved.
 
-    `layout` declares once for the program how its trainable variables lie to the towers, mirrored
-    or central; what lies otherwise is a finding then. Without it each is judged by what it is.
+    `layout` declares whether the trainable variables of the program are mirrored or central; any
+    other layout is then a finding. Without it each variable is judged by the layout that it has.
 
-    `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
-    purpose, or that lie otherwise than declared.
+    `allow` lists variables, or patterns such as tower_*/bn/*, that each tower has separately on
+    purpose, or that have another layout than declared.
 
     Parameters and their defaults:
       variables-shared.allow = ()
@@ -247,16 +247,16 @@ def assert_towers_alike(
 
     The towers are the same computation, devices apart.
 
-    Towers that differ train different models by one set of weights, and the mean of their
-    gradients is the gradient of none of them. Nothing fails, as their shapes agree.
+    Towers that differ train different models with one set of weights, and the mean of their
+    gradients is the gradient of no model. Nothing fails, as their shapes agree.
 
-    The loss of each tower is followed back beside that of the first, op by op, and each place
-    where they differ is a finding: another op, another attribute, another constant. The usual
-    cause is an `if` on the number of the tower, or an argument that only one of them gets.
+    The loss of each tower is followed back together with the first tower's loss, op by op. Each
+    difference is a finding: another op, another attribute, another constant. The usual causes are
+    an `if` on the number of the tower, and an argument that only one tower gets.
 
-    Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
-    (towers of unequal size), a regularisation that one tower adds for all, before or after such a
-    factor, and what a tower computes beside its loss, such as an accuracy.
+    Not findings: the sizes of the slices that towers cut, seeds, a factor of a whole loss (towers
+    of unequal size), a regularization loss that one tower adds for all towers, before or after
+    such a factor, and computations outside of the loss, such as an accuracy.
 
     `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
 
@@ -278,13 +278,15 @@ def assert_inputs_distinct(
     No two towers read the same slice; input ops are on the CPU and built once.
 
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
-    the batch is a part of what it should be. A slice is followed from placeholders, iterators and
-    queues into the towers; two are the same if they are cut from one tensor in the same way.
-    Scalars, and vectors of fixed length, are not examples. Workers of several processes each have
-    a pipeline of their own: two are the same if their first batches are.
+    the effective batch is smaller than intended.
+
+    Slices are followed from placeholders, iterators and queues into the towers. Two slices are the
+    same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length, are
+    not examples. Workers in several processes each have their own pipeline: two are the same if
+    their first batches are.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
-    batch twice; built again in the loop over towers, they read the same files N times. Ops that
+    batch twice. If they are built again for each tower, they read the same files N times. Ops that
     prefetch batches for a GPU from a pipeline on the CPU belong on that GPU.
 
     `allow` lists inputs, or patterns, that all towers read whole on purpose.
@@ -306,22 +308,22 @@ def assert_losses_apart(
 
     No tower's loss depends on another tower.
 
-    The usual cause is a collection of losses that is added up in every tower without its scope:
-    the second tower's loss then contains the first one's, whose examples count twice, and
-    regularisation counts once more with every tower.
+    The usual cause is a collection of losses that every tower adds up without giving its scope:
+    the second tower's loss then contains the first tower's. The first tower's examples count
+    twice, and regularization counts once more with every tower.
 
-    A loss contains another tower's if a part that is added to it, or averaged, is the other's and
-    not its own; if it depends on what the other computes, and the other does not depend on its
-    tower; or if it has a penalty on the weights twice that each tower makes, its own and the
-    other's. It counts what the other computes of examples with a variable that both read, or have
-    copies of: a layer that one GPU computes for all towers is no breach.
+    The loss of tower A contains the loss of tower B in three cases: A adds or averages a term that
+    belongs only to B; A's loss depends on B's computation, but B's loss does not depend on A's;
+    or each tower builds the same weight penalty, and A adds both. B's computation counts if it
+    combines examples with a variable that both towers read, or have copies of. A layer that
+    one GPU computes for all towers is not a finding.
 
-    Where what it contains serves no loss of the other tower, nothing is mixed: a part of its own
-    model was built on the other's GPU, and the finding says so.
+    If the ops on B's GPU serve no loss of B, nothing is mixed: a part of A's model was built on
+    the wrong GPU, and the finding says so.
 
-    Towers that depend on each other alike are meant to, by moments of batch normalisation that all
-    share or a loss over the examples of all: the note names the op at which they meet. Two towers
-    of which each takes the other's values by mistake look the same.
+    Towers that depend on each other symmetrically do so on purpose: they share moments of batch
+    normalization, or a loss over all examples. The note names the op at which they meet. Two
+    towers that take each other's values by mistake look the same.
 
     `allow` lists losses, or patterns, that read other towers on purpose.
 
@@ -403,14 +405,14 @@ def assert_every_tower_counts(
 
     Each variable's update depends on every tower's loss.
 
-    A tower whose gradients are not part of the update has computed for nothing: the last tower's
-    gradients are applied alone, one tower's are taken twice, or one variable's gradient is lost
-    behind a tf.stop_gradient.
+    A tower has computed for nothing if the update does not take its gradients. Common causes: only
+    the last tower's gradients are applied, one tower's gradients are added twice, or one
+    variable's gradient is lost behind a tf.stop_gradient.
 
-    Judged for each variable by the towers that read it, or a copy of it where it is mirrored.
-    Gradients that are summed up over steps, in variables or accumulators, count.
+    Each variable is judged by the towers that read it, or that read a copy of it if it is
+    mirrored. Gradients that are summed up over several steps, in variables or accumulators, count.
 
-    `allow` lists variables, or patterns, that not all towers train, on purpose.
+    `allow` lists variables, or patterns, that only some towers train on purpose.
 
     Parameters and their defaults:
       every-tower-counts.allow = ()
@@ -430,28 +432,28 @@ def assert_replicas_in_sync(
     All copies of a variable that a strategy keeps take the same update.
 
     MirroredStrategy gives each replica a copy of every variable. The copies stay equal as long as
-    each takes what all replicas have computed together. What a replica assigns to its own copy
-    lets them drift apart, without an error: so does assign_sub of its own gradient, in a variable
-    that is made without `aggregation`.
+    each takes results that all replicas have computed together. If a replica assigns its own
+    result to its own copy, the copies drift apart without an error. An example is assign_sub of a
+    replica's own gradient, in a variable that is created without `aggregation`.
 
-    Judged by data flow: the updates of all copies must be made of the same examples, and of the
-    same random numbers, such as the noise that a generator makes pictures of. Where replicas meet
-    in the model, as by moments that all share, of the same beside what is summed over all. Copies
-    that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
-    may what only collects the gradients of each replica until they are added up. Copies that make
-    different steps of the same examples show in their values, which weights-equal compares.
-    Towers that are placed by hand are judged by variables-shared.
+    Judged by data flow: the updates of all copies must depend on the same examples, and on the
+    same random numbers. If replicas exchange values within the model, such as shared moments, they
+    must depend on the same examples outside of the sums over all replicas. Copies that are
+    combined when they are read (VariableSynchronization.ON_READ) differ by design, and so do
+    variables that collect the gradients of each replica until they are added up. If copies take
+    different steps from the same examples, their values differ, and weights-equal reports them.
+    variables-shared judges towers that are placed by hand.
 
-    Copies do not stay equal either where a sum waits for replicas that do not join it, as that
-    of one worker which builds another model, or does for itself what all must do together.
+    Copies also drift apart if a sum waits for replicas that never join it. An example is a worker
+    that builds another model, or that computes alone a sum that all workers must compute.
 
-    Nor does a program run at all whose first step makes variables beside such sums, as an
-    optimizer of Keras 3 makes its slots in a loop of your own (keras-team/keras#23085).
+    A program does not run at all if its first step creates variables together with such sums. An
+    optimizer of Keras 3 creates its slots this way in a custom loop (keras-team/keras#23085).
 
-    BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
-    made with synchronized=True.
+    The moving averages of Keras 3's BatchNormalization drift apart under a strategy, unless the
+    layer is created with synchronized=True.
 
-    `allow` lists variables, or patterns such as */moving_mean, whose copies may differ.
+    `allow` lists variables, or patterns such as */moving_mean, with copies that may differ.
 
     Parameters and their defaults:
       replicas-in-sync.allow = ()
@@ -470,15 +472,17 @@ def assert_aggregated_before_clipped(
 
     The gradients of all replicas are added up before they are clipped.
 
-    Clipping by a norm or a bound is not linear: what each replica clips and then adds up is
-    another gradient than the clipped sum, and depends on the number of GPUs. Code for one GPU
-    that clips between tape.gradient and optimizer.apply_gradients does so under a strategy
-    without a word, as apply_gradients adds up, and so does `clipnorm` of an optimiser of Keras 3.
+    Clipping by a norm or a bound is not linear: a sum of clipped gradients differs from the
+    clipped sum, and depends on the number of GPUs. Code for one GPU that clips between
+    tape.gradient and optimizer.apply_gradients runs under a strategy without an error, but
+    apply_gradients then adds up clipped gradients. So does an optimizer of Keras 3 with
+    `clipnorm`.
 
-    Towers that are placed by hand may clip each gradient on purpose: those are not findings. The
-    rule is then not checked, and a reference tells whether it makes a difference.
+    Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
+    checked; a comparison with a reference shows whether clipping makes a difference.
 
-    `allow` lists variables, or patterns such as *, whose gradients each replica clips on purpose.
+    `allow` lists variables, or patterns such as *, if each replica clips their gradients on
+    purpose.
 
     Parameters and their defaults:
       aggregated-before-clipped.allow = ()
@@ -498,23 +502,24 @@ def assert_one_update(
     One update per variable and step; the step counter increases by one.
 
     Several updates of one variable in one step race: apply_gradients in the loop over towers
-    makes N steps of one, each with a part of the batch. An optimizer that is applied to two groups
-    of variables moves its own scalars, such as Adam's powers of beta, twice. A momentum, a moving
-    average or a target network that is moved in the loop over towers decays N times a step. A
-    counter that grows by two, or not at all, makes the learning rate decay at the wrong time.
+    makes N updates instead of one, each from a part of the batch. An optimizer that is applied to
+    two groups of variables changes its own scalars, such as Adam's powers of beta, twice. A
+    momentum, a moving average or a target network that is updated in the loop over towers decays N
+    times a step. A counter that grows by two, or not at all, makes the learning rate decay at the
+    wrong time.
 
     Updates in sequence are allowed if each takes the gradients of all towers, computed after the
-    update before it: the steps up and down of sharpness-aware minimization, or several steps of a
-    critic.
+    update before it. Examples are the steps up and down of sharpness-aware minimization, and
+    several steps of a critic.
 
-    A counter is what the collection GLOBAL_STEP holds, and a whole number that starts at 0, that
-    the step reads, and that nothing but its initialiser sets. So is a fraction that only updates
-    depend on, by way of what is computed with it, such as the decay of the rate. If an op that is
-    not part of the step adds to a counter, the rule is not checked: the program may run that op
-    beside the step.
+    Counters are the variables in the collection GLOBAL_STEP, and integer scalars that start at 0,
+    are read by the step, and are set by nothing but their initializer. Floating-point scalars are
+    counters if only updates depend on them, through a computation such as the decay of the
+    learning rate. If an op that is not part of the step adds to a counter, the rule is not
+    checked: the program may run that op together with the step.
 
-    Updates in branches of which one is taken count once; updates without a gradient, such as
-    clipped weights or a decay, do not count.
+    Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
+    or a decay, do not count.
 
     `allow` lists variables, or patterns, that are updated more often on purpose.
 
@@ -535,13 +540,15 @@ def assert_loss_of_all_towers(
 
     The loss a program reports reads every tower, and summaries are not written once per tower.
 
-    The variable that the loop over towers leaves behind is the last tower's: its loss is what
-    gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
-    `loss` of the Step (a list counts as one), and scalar summaries of losses.
+    After a loop over towers the loop's variables hold the last tower's values. If the program
+    prints that tower's loss, it looks right, except for the noise of a smaller batch.
 
-    Summaries of examples that one line of the program builds in every tower are N curves of one
-    quantity. Summaries of shared variables are equal in all towers, and no finding. Under a
-    strategy only the first replica writes summaries.
+    The rule judges the `loss` of the Step (a list counts as one loss), and scalar summaries of
+    losses.
+
+    If one line builds a summary of examples in every tower, there are N curves of one quantity.
+    Summaries of shared variables are equal in all towers, and are not findings. Under a strategy
+    only the first replica writes summaries.
 
     `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
 
@@ -563,13 +570,13 @@ def assert_randomness_apart(
     No two towers draw the same random numbers.
 
     If all towers use one dropout mask, or one sample of noise, the mean of their gradients is as
-    noisy as the gradient of one tower. The usual causes: a seed that is written into the loop over
-    towers, a mask that is drawn before the loop, and a generator whose state all towers read, as
-    Keras 3's Dropout does in a graph.
+    noisy as the gradient of one tower. The usual causes are a fixed seed in the loop over towers,
+    a mask that is drawn before the loop, and a generator with a state that all towers read, such
+    as the generator of Keras 3's Dropout in a graph.
 
     Two stateful random ops draw the same numbers if both seeds are equal and not 0. Two stateless
-    ones do if their seeds are equal by construction; the copies that a strategy keeps of a
-    variable are equal. Towers share a draw if they compute with the same part of it. Scalars, and
+    random ops do if their seeds are equal by construction; copies of one variable that a strategy
+    keeps are equal. Towers share a draw if they compute with the same part of it. Scalars, and
     noise that is added to weights, may be shared.
 
     `allow` lists random ops, or patterns, that towers share on purpose.
@@ -591,20 +598,20 @@ def assert_trainables_trained(
 
     The step updates every trainable variable that a loss reads.
 
-    A variable keeps its initial value if its gradient is averaged and not applied, or only shown
-    in a summary; if no loss reads it, so that it has no gradient; or if the step of the reference
-    updates it, and this one does not.
+    A variable keeps its initial value in three cases: its gradient is averaged, or shown in a
+    summary, but not applied; no loss reads it, so it has no gradient; or the step of the reference
+    updates it, and this step does not.
 
-    A program that trains some of its variables on purpose takes no gradients of the others: those
-    are no findings. Nor is a variable that another step updates, as of two networks that are
-    trained in turn. TensorFlow computes the gradients of all inputs of an op; one that does not
-    leave the backward pass was not asked for.
+    A program that trains some of its variables on purpose takes no gradients of the others: these
+    are not findings. Neither is a variable that another step updates, as in two networks that are
+    trained alternately. TensorFlow computes the gradients of all inputs of an op; a gradient
+    that stays within the backward pass was not asked for.
 
-    A gradient that the program takes of a variable and gives to nothing may be forgotten, or be
-    one of those of all variables, of which only some are meant to be applied: the rule is then not
-    checked until the variable is declared.
+    A gradient that the program takes and no op uses may be a mistake, or the program may take
+    the gradients of all variables and apply only some. The rule is then not checked until the
+    variable is declared.
 
-    `frozen` lists variables, or patterns such as resnet/*, that are meant to stay.
+    `frozen` lists variables, or patterns such as resnet/*, that keep their values on purpose.
 
     Parameters and their defaults:
       trainables-trained.frozen = ()
@@ -623,23 +630,22 @@ def assert_names_portable(
 
     Variables are named so that a checkpoint moves between one GPU and many.
 
-    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
-    for one GPU, nor, if the scope is changed, by anybody later.
+    A checkpoint holds names. The program for one GPU does not find variables that are named
+    tower_0/conv1/weights, nor does any later program that changes the scope.
 
-    With a reference, the program for one GPU, its variables decide: each must be here, of the
-    same name and shape, and what is trained here must be there. Otherwise no variable may
-    be named after a tower or device.
+    With a reference, the program for one GPU, its variables decide: each must exist here with the
+    same name and shape, and each variable trained here must exist there. Without a reference, no
+    variable may be named after a tower or device.
 
-    A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
-    are in a scope of that name, and each other tower has one scope of the same name with another
-    number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
-    variables and go with them.
+    A part of a variable's name is a tower's if it has a number, only ops of one tower are in the
+    scope of that name, and each other tower has one scope of the same name with another number:
+    tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
+    variables and are not reported separately.
 
-    Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
-    them. Beside a reference the first copy counts. Local variables are in no checkpoint, and what
-    each tower adds up by itself, to be shown or applied, is not missed there. A checkpoint of
-    TensorFlow 2 (tf.train.Checkpoint, Keras) holds objects: between two such programs names may
-    differ.
+    Copies of mirrored variables are named after towers, as they must be: a checkpoint holds one of
+    them, and the first copy is compared with the reference. Local variables are in no checkpoint,
+    and a tower's accumulators need not be in one. A checkpoint of TensorFlow 2
+    (tf.train.Checkpoint, Keras) holds objects: between two such programs names may differ.
 
     `allow` lists variables, or patterns, that are named so on purpose.
 
@@ -661,19 +667,22 @@ def assert_update_ops_run(
 
     The statistics updates are part of the step, of every tower or of one.
 
-    Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
-    those of the collection UPDATE_OPS, and those that assign what a tower computes on the way to
-    its loss to a variable that is not trained. Left out of the train op they never run, and
-    evaluation uses the initial values. What another step of the program runs is that step's.
+    Evaluation uses moments that statistics updates keep, such as batch normalization's. If the
+    train op leaves these updates out, they never run, and evaluation uses the initial values.
+
+    Statistics updates are the ops in the collection UPDATE_OPS, and ops that assign a value
+    computed on the way to a tower's loss to a variable that is not trained. An update that another
+    step of the program runs belongs to that step.
 
     The updates of a copy of the model that only evaluates must not run in the step: evaluation
-    would then use statistics of held-out rows. Updates of such a copy that do not run are right.
+    would then use statistics of held-out rows. If these updates do not run, that is right.
 
-    Many programs run the updates of one tower alone, which are as good. That is kept, with a note,
-    unless it is the last tower: its updates are what a loop over the towers leaves behind. It is
-    kept as well if the program has a group for each tower's updates, and so has chosen one. If the
-    step runs none, and a group apart from it waits for all or for those of the first tower, the
-    rule is not checked: nothing tells whether the program runs that group.
+    Many programs run the updates of one tower alone, which are as good as all. The rule is then
+    kept, with a note, unless it is the last tower: a loop over the towers leaves its updates
+    behind by mistake. With the last tower it is kept too if the program has a group for each
+    tower's updates, and so has chosen one. If the step runs no updates, and a separate group waits
+    for all of them or for the first tower's, the rule is not checked: the program may run that
+    group.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0, or "all".
     `allow` lists updates, or patterns, that are run by themselves.
@@ -834,29 +843,34 @@ def assert_gradients_equal(
     a target or a saved case will do as well, and without it rows are made up. `gpus` is how many
     the towers are built for.
 
-    The gradient that each variable receives is that of the program for one GPU.
+    Each variable receives the same gradient as in the program for one GPU.
 
-    A sum taken for a mean, a tower left out, labels of other rows: every device is right, the loss
-    falls, and the model is worse than the one that a single GPU would train.
+    A sum in place of a mean, a tower left out, labels of other rows: every device is right, the
+    loss falls, and the model is worse than a model that a single GPU would train.
 
     Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
-    same rows. What the optimiser is given is compared, not what it makes of it: Adam hides a sum
-    taken for a mean. The error of a variable is its largest difference over its largest expected
-    value, in eps of the dtype that it is computed in (float32: 1.2e-7). Up to `tolerance` of them
-    it is equal, on two rows up to 16 times as many, and so it is up to `noise` times what the
-    reference's own gradient moves by when its rows are put in three other orders; in twelve, where
-    a difference is small. A gradient that is zero in truth is what rounding makes of the largest,
-    and is said to be too noisy to compare; where the dtype hides a hundredth, nothing is checked.
+    same rows. The inputs of the optimizer are compared, not its results: Adam hides a sum in place
+    of a mean. The error of a variable is its largest difference over its largest expected value,
+    in eps of the dtype of the computation (float32: 1.2e-7). The gradient is equal if the error is
+    at most `tolerance` (on two rows up to 16 times that), or at most `noise` times the
+    noise of the reference. The noise is the change of the reference's own gradient when its rows
+    are put in three other orders, or in twelve if the difference is small. A gradient that is
+    mathematically zero consists of rounding errors of the largest gradient, and is reported as too
+    noisy to compare. If the dtype cannot show a difference of 1 %, the rule is not checked.
 
-    A finding says what explains the difference: the gradients are added up, a tower or the last
-    rows are left out, unequal towers are averaged as if equal, labels of other rows, ...
+    A finding names the mistake that explains the difference: the gradients are added up, a tower
+    or the last rows are left out, unequal towers are averaged as if equal, labels of other rows
+    are used, and others.
 
-    What is meant is declared: `scale` if the gradients are so many times the reference's (a sum,
-    with a rate that is divided by the towers; a loss scale); `shares` if towers have parts of
-    different size, such as [3, 1]; `statistics` = "tower" if batch normalisation or clipping
-    looks at the rows of each tower alone; `rows`, the size of the global batch, if batches are
-    always divided evenly (0: a few, and one more). `allow` lists variables that may differ, or
-    patterns such as bn/*, and `seconds` is what one run may take.
+    `scale`, `shares`, `statistics` and `rows` declare intended differences. `scale` is the factor
+    of all gradients (a sum, with a learning rate that is divided by the number of towers; a loss
+    scale). `shares` are the relative sizes of the towers' parts, such as [3, 1]. `statistics` =
+    "tower" means that batch normalization or clipping uses the rows of each tower alone. `rows` is
+    the size of the global batch, if batches are always divided evenly (0: a few rows, and one
+    more).
+
+    `allow` lists variables that may differ, or patterns such as bn/*, and `seconds` is the time
+    limit of one run.
 
     Parameters and their defaults:
       gradients-equal.tolerance = 32.0
@@ -906,29 +920,30 @@ def assert_weights_equal(
     a target or a saved case will do as well, and without it rows are made up. `gpus` is how many
     the towers are built for.
 
-    After some training steps all variables have the values that the reference gives them.
+    After some training steps all variables have the same values as in the reference.
 
-    One gradient does not show what goes wrong from step to step: towers that train copies of their
-    own, updates that are made twice, averages that move once a tower, counters that jump.
+    One gradient does not show mistakes between steps: towers that train separate copies, repeated
+    updates, averages that move once per tower, counters that jump.
 
     Weights, slots, statistics and the step counter start equal, and both programs take the same
-    steps. Integers are equal or not. Other variables are compared as in gradients-equal; their
-    noise is that of the reference with its rows in three other orders. Optimisers such as Adam,
-    which divide the gradient by its size, let rounding decide the direction of elements whose
-    gradient is next to zero: those are left out, and a fiftieth of a variable's change is no
-    difference.
-    After the last step both programs are given the reference's variables, and the gradients are
-    compared once more: copies that no step refreshes show there, whatever the optimiser hides.
+    steps. Integers must be equal. Other variables are compared as in gradients-equal; their
+    noise is the change of the reference with its rows in three other orders. Optimizers such as
+    Adam, which divide the gradient by its size, let rounding decide the direction of elements with
+    a gradient next to zero. These elements are left out, and a difference of up to a fiftieth of
+    a variable's change is accepted.
 
-    A step may read a variable and update it in no set order, as one that groups moving averages
-    with the update: `tf.group(train_op, averages.apply(variables))`. What an average takes is then
-    the value before or after, in one GPU's program too, as it happens. It is left out, which the
-    note says; under `tf.control_dependencies([train_op])` it is compared.
+    After the last step both programs are given the reference's variables, and the gradients are
+    compared once more. This shows copies that no step refreshes, even if the optimizer hides them.
+
+    A step may read a variable and update it in no defined order. An example is a group of moving
+    averages and the update, `tf.group(train_op, averages.apply(variables))`: the average takes the
+    value before or after the update at random, on one GPU too. Such a variable is left out, and
+    the note says so; under `tf.control_dependencies([train_op])` it is compared.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
-    `steps` is how many are taken, at least 3; `allow` lists variables that may differ, or patterns
-    such as bn/*. What is declared for gradients-equal holds here too.
+    `steps` is the number of steps, at least 3; `allow` lists variables that may differ, or
+    patterns such as bn/*. The fields of gradients-equal that declare differences apply here too.
 
     Parameters and their defaults:
       weights-equal.steps = 3
@@ -969,21 +984,22 @@ def assert_towers_overlap(
 
     No tower waits for another: all of them compute at once.
 
-    A control dependency, or a value, that makes one tower wait for another changes no number and
-    no device, and takes away all that the second GPU brings.
+    If a control dependency or a value makes one tower wait for another, no number and no device
+    changes, but the second GPU saves no time.
 
-    Some steps are run and traced. The time that each op took, and what it waits for in the graphs
-    that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
-    up. Of the two towers that compute at once least, the share is given: 1 if one of them never
-    computes without the other, 0 if they take turns. It does not depend on how busy the machine
-    is, nor on how many cores it has. The share in the run itself is shown beside it; a few rows
-    or a busy machine make that smaller, and where it is large enough, that will do.
+    Some steps run and are traced. From the duration of each op, and its inputs in the graphs that
+    ran, the rule computes a schedule: every GPU runs one op at a time and waits for nothing
+    but inputs. The overlap of two towers is the share of time in which both compute: 1 if
+    one of them never computes without the other, 0 if they take turns. The smallest overlap of two
+    towers counts. It depends neither on other load of the machine nor on its number of cores. The
+    note also has the overlap in the run itself. Few rows or a busy machine make that smaller; if
+    it is large enough, the rule is kept.
 
-    The rule is broken where the share of two towers is small and one waits for the other: a
-    control dependency or a value leads from one to the next; and where all towers are on one GPU.
-    Towers that only the host holds up, each with work of its own, do not break it.
+    The rule is broken if the overlap of two towers is small and a control dependency or a value
+    leads from one to the other, or if all towers are on one GPU. Towers that only the host slows
+    down, each with separate work, do not break it.
 
-    `least` is the smallest share that is no breach.
+    `least` is the smallest overlap that does not break the rule.
 
     Parameters and their defaults:
       towers-overlap.least = 0.5

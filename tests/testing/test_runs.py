@@ -77,7 +77,7 @@ def test_towers_that_take_turns_are_told(fixtures: Path) -> None:
 
     headline, *finding = str(error.value).splitlines()
     assert headline == f"towers-overlap is broken by {turns}: 1 finding"
-    told = "the tower on /device:GPU:1 computes at once with the one on /device:GPU:0"
+    told = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
     assert told in " ".join(" ".join(finding).split())
 
 
@@ -130,7 +130,7 @@ def test_training_finds_what_the_gradients_do_not_show() -> None:
     with pytest.raises(AssertionError) as error:
         assert_training_equal(by_towers, single, pairs.batch)
     assert (
-        "after 1 step global_step is not what the reference has: a step changes it by 2, and "
+        "after 1 step global_step differs from the reference: a step changes it by 2, and "
         "in the reference by 1"
     ) in " ".join(str(error.value).split())
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
@@ -13,7 +14,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import join_and, plural
+from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
@@ -23,29 +24,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradientsEqual(Rule):
-    """The gradient that each variable receives is that of the program for one GPU.
+    """Each variable receives the same gradient as in the program for one GPU.
 
-    A sum taken for a mean, a tower left out, labels of other rows: every device is right, the loss
-    falls, and the model is worse than the one that a single GPU would train.
+    A sum in place of a mean, a tower left out, labels of other rows: every device is right, the
+    loss falls, and the model is worse than a model that a single GPU would train.
 
     Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
-    same rows. What the optimiser is given is compared, not what it makes of it: Adam hides a sum
-    taken for a mean. The error of a variable is its largest difference over its largest expected
-    value, in eps of the dtype that it is computed in (float32: 1.2e-7). Up to `tolerance` of them
-    it is equal, on two rows up to 16 times as many, and so it is up to `noise` times what the
-    reference's own gradient moves by when its rows are put in three other orders; in twelve, where
-    a difference is small. A gradient that is zero in truth is what rounding makes of the largest,
-    and is said to be too noisy to compare; where the dtype hides a hundredth, nothing is checked.
+    same rows. The inputs of the optimizer are compared, not its results: Adam hides a sum in place
+    of a mean. The error of a variable is its largest difference over its largest expected value,
+    in eps of the dtype of the computation (float32: 1.2e-7). The gradient is equal if the error is
+    at most `tolerance` (on two rows up to 16 times that), or at most `noise` times the
+    noise of the reference. The noise is the change of the reference's own gradient when its rows
+    are put in three other orders, or in twelve if the difference is small. A gradient that is
+    mathematically zero consists of rounding errors of the largest gradient, and is reported as too
+    noisy to compare. If the dtype cannot show a difference of 1 %, the rule is not checked.
 
-    A finding says what explains the difference: the gradients are added up, a tower or the last
-    rows are left out, unequal towers are averaged as if equal, labels of other rows, ...
+    A finding names the mistake that explains the difference: the gradients are added up, a tower
+    or the last rows are left out, unequal towers are averaged as if equal, labels of other rows
+    are used, and others.
 
-    What is meant is declared: `scale` if the gradients are so many times the reference's (a sum,
-    with a rate that is divided by the towers; a loss scale); `shares` if towers have parts of
-    different size, such as [3, 1]; `statistics` = "tower" if batch normalisation or clipping
-    looks at the rows of each tower alone; `rows`, the size of the global batch, if batches are
-    always divided evenly (0: a few, and one more). `allow` lists variables that may differ, or
-    patterns such as bn/*, and `seconds` is what one run may take.
+    `scale`, `shares`, `statistics` and `rows` declare intended differences. `scale` is the factor
+    of all gradients (a sum, with a learning rate that is divided by the number of towers; a loss
+    scale). `shares` are the relative sizes of the towers' parts, such as [3, 1]. `statistics` =
+    "tower" means that batch normalization or clipping uses the rows of each tower alone. `rows` is
+    the size of the global batch, if batches are always divided evenly (0: a few rows, and one
+    more).
+
+    `allow` lists variables that may differ, or patterns such as bn/*, and `seconds` is the time
+    limit of one run.
     """
 
     name = "gradients-equal"
@@ -65,7 +71,9 @@ class GradientsEqual(Rule):
     def __post_init__(self) -> None:
         for name in ("tolerance", "noise", "seconds"):
             if getattr(self, name) <= 0:
-                raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
+                raise ConfigError(
+                    name, f"{getattr(self, name)} is not above 0", "give a positive number"
+                )
         if not self.scale:
             raise ConfigError("scale", "0 leaves no gradient", "give the factor of the gradients")
         if self.rows < 0:
@@ -74,11 +82,10 @@ class GradientsEqual(Rule):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
         from placement_checks.numerics.comparing import divided
         from placement_checks.numerics.training_divergence import compensated_factor
 
-        measured = evidence.measurement
+        placement, measured = evidence.placement, evidence.measurement
         assert measured
         findings = [
             _missing(placement, measured, name, in_reference=in_reference)
@@ -97,7 +104,8 @@ class GradientsEqual(Rule):
         for trial in measured.trials:
             differences = self._differences(measured, trial)
             for difference in differences:
-                if _severity(difference) > _severity(worst.get(difference.variable)):
+                other = worst.setdefault(difference.variable, difference)
+                if _severity(difference) > _severity(other):
                     worst[difference.variable] = difference
             if factor != 1:
                 trial = divided(trial, factor)
@@ -113,11 +121,7 @@ class GradientsEqual(Rule):
         differences = gradients(
             trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
         )
-        return [
-            difference
-            for difference in differences
-            if not matches_any(difference.variable, self.allow)
-        ]
+        return [each for each in differences if not matches_any(each.variable, self.allow)]
 
     def _verdict(
         self,
@@ -126,55 +130,82 @@ class GradientsEqual(Rule):
         differences: Sequence[Difference],
         notes: Sequence[str],
     ) -> Verdict:
-        figures = [difference.figures() for difference in differences]
-        names = {
-            state: [difference.variable for difference in differences if difference.state == state]
-            for state in ("equal", "noise", "too-coarse", "differs")
-        }
-        zero = [
-            difference.variable
-            for difference in differences
-            if difference.state == "equal" and difference.ratio is None
+        names: dict[str, list[str]] = defaultdict(list)
+        for difference in differences:
+            names[difference.state].append(difference.variable)
+        compared = [
+            each for each in differences if each.state == "equal" and each.ratio is not None
         ]
-        notes = [*notes, *_left_out(measured, names["noise"], zero)]
+        zero = [
+            each.variable for each in differences if each.state == "equal" and each.ratio is None
+        ]
+        notes = list(notes)
+        if noisy := names["noise"]:
+            notes.append(f"too noisy to compare: {listed(noisy)}")
+        if zero:
+            notes.append(f"zero in the reference: {listed(zero)}")
+        if measured.unread:
+            reason = next(iter(measured.unread.values()))
+            notes.append(f"not read: {listed(list(measured.unread))} ({reason})")
         if findings:
-            number = len(findings)
-            verb = "differs" if number == 1 else "differ"
-            variables = {*(difference.variable for difference in differences), *measured.missing}
-            count = f"{number} of {plural(len(variables), 'variable')} {verb}"
+            verb = "differs" if len(findings) == 1 else "differ"
+            variables = {*(each.variable for each in differences), *measured.missing}
+            count = f"{len(findings)} of {plural(len(variables), 'variable')} {verb}"
             verdict = self.verdict(findings, "; ".join([count, *notes]))
-        elif names["too-coarse"]:
+        elif coarse := names["too-coarse"]:
             verdict = self.not_checked(
-                f"the gradients of {_some(names['too-coarse'])} are computed in "
-                f"{measured.precisions[names['too-coarse'][0]]}, too coarse to show a difference "
-                "of 1 %",
+                f"the gradients of {listed(coarse)} are computed in "
+                f"{measured.precisions[coarse[0]]}, too coarse to show a difference of 1 %",
                 "build the model in float32 or float64 to compare",
             )
-        elif len(names["equal"]) == len(zero) and not names["differs"]:
+        elif not compared and not names["differs"]:
             verdict = self.not_checked("; ".join(notes) or "no variable is left to compare")
         else:
-            worst = [] if names["differs"] else [_worst(differences)]
-            verdict = self.verdict((), "; ".join([*worst, *notes]))
-        return replace(verdict, figures=figures)
+            if not names["differs"]:
+                error = max((each.error for each in compared), default=0.0)
+                notes.insert(
+                    0, f"{plural(len(compared), 'variable')}, at most {error:.1f} eps apart"
+                )
+            verdict = self.verdict((), "; ".join(notes))
+        return replace(verdict, figures=[difference.figures() for difference in differences])
+
+
+def _severity(difference: Difference) -> tuple[bool, float]:
+    """The key that sorts the differences of one variable on several batches."""
+    return difference.state == "differs", difference.error
+
+
+def _missing(
+    placement: Placement, measured: Measurement, name: str, *, in_reference: bool
+) -> Finding:
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="executed",
+        expected="the reference's gradient" if in_reference else "no gradient",
+        found="no gradient" if in_reference else "a gradient",
+        ops=(measured.updates.get(name, name),),
+        message=f"{name} receives no gradient, but does in {measured.reference}"
+        if in_reference
+        else f"{name} receives a gradient, but does not in {measured.reference}",
+        fix="give both programs the same variables to train: var_list, trainable, stop_gradient",
+    )
 
 
 def _findings(
     placement: Placement, measured: Measurement, trial: Trial, differences: Sequence[Difference]
 ) -> Iterator[Finding]:
-    """One for each gradient that differs on one batch."""
-    wrong = {
-        difference.variable: difference
-        for difference in differences
-        if difference.state == "differs"
-    }
-    found = _diagnoses(placement, measured, trial, wrong)
-    for variable, difference in wrong.items():
-        yield _finding(placement, measured, difference, found[variable])
+    """A finding for each gradient that differs on one batch."""
+    wrong = [difference for difference in differences if difference.state == "differs"]
+    diagnoses = _diagnose(placement, measured, trial, {each.variable for each in wrong})
+    for difference in wrong:
+        yield _finding(placement, measured, difference, diagnoses[difference.variable])
 
 
-def _diagnoses(
+def _diagnose(
     placement: Placement, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
+    """The likely mistake behind each wrong gradient."""
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,
@@ -183,119 +214,54 @@ def _diagnoses(
     from placement_checks.numerics.row_weights import Diagnosis
 
     found = diagnoses(measured, trial, [name for name in wrong if name not in trial.not_finite])
-    if placement.cached(norms_of_slices):
-        for name, diagnosis in found.items():
-            if diagnosis.mistake == "changed":
-                found[name] = NORM_OF_SLICES
-    if placement.cached(count_divisions):
-        for name, diagnosis in found.items():
-            if diagnosis.mistake == "statistics":
-                found[name] = COUNTS_OR_STATISTICS
+    for name, diagnosis in found.items():
+        if diagnosis.mistake == "changed" and placement.cached(norms_of_slices):
+            found[name] = NORM_OF_SLICES
+        elif diagnosis.mistake == "statistics" and placement.cached(own_counts):
+            found[name] = COUNTS_OR_STATISTICS
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
         found[name] = Diagnosis(
             f"it is NaN or infinite; the first op that yields such a value is {op}{at}",
-            "look at what that op is given, a logarithm or a division by zero",
+            "check the inputs of that op, such as a logarithm or a division by zero",
             (op,),
         )
     return found
 
 
-def _severity(difference: Difference | None) -> tuple[bool, float]:
-    """What sorts the differences of one variable on several batches."""
-    if difference is None:
-        return False, -1.0
-    return difference.state == "differs", difference.error
-
-
 def _finding(
     placement: Placement, measured: Measurement, difference: Difference, diagnosis: Diagnosis
 ) -> Finding:
-    name = difference.variable
-    place = locate_mistake(placement, name, diagnosis)
-    factor = diagnosis.ratio if diagnosis.mistake == "scaled" else None
-    scaling = () if factor is None else loss_scalings(placement, factor)
-    verb = (
-        f"is {diagnosis.ratio:.4g} times the reference's"
-        if diagnosis.ratio is not None
-        else "is not the reference's"
-    )
+    name, ratio = difference.variable, diagnosis.ratio
+    place = place_of(placement, name, diagnosis)
+    scaling: Sequence[int] = ()
+    if ratio is not None and diagnosis.mistake == "scaled":
+        scaling = scalings(placement, ratio)
+    verb = f"is {ratio:.4g} times" if ratio is not None else "is not"
+    multiplied = ""
+    if scaling:
+        multiplied = (
+            f"; {placement.by_number[scaling[0]].name} multiplies the loss by this factor, and "
+            "its gradients are not divided by it"
+        )
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="executed",
         expected="the reference's gradient",
-        found=_found(difference),
+        found=_error_text(difference),
         ops=tuple(place.ops) or (measured.updates.get(name, name),),
         frames=place.frames,
         alike=(diagnosis.mistake, diagnosis.fix, place.frames),
         path=(*diagnosis.shown, *place.path, *path_lines(placement, scaling)),
-        message=f"the gradient of {name} {verb}: {diagnosis.what}"
-        f"{_multiplied(placement, scaling)}",
+        message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,
     )
 
 
-def _multiplied(placement: Placement, scaling: Sequence[int]) -> str:
-    """What multiplies the losses, as a clause."""
-    if not scaling:
-        return ""
-    name = placement.by_number[scaling[0]].name
-    return f", by which {name} multiplies the loss, and its gradients are not divided by it"
-
-
-def _found(difference: Difference) -> str:
+def _error_text(difference: Difference) -> str:
     if difference.ratio is None:
         return "NaN or infinite" if isnan(difference.error) else "not zero"
     return f"{difference.ratio:.4g} times, off by {difference.error:.2g} eps"
-
-
-def _missing(
-    placement: Placement, measured: Measurement, name: str, *, in_reference: bool
-) -> Finding:
-    at = measured.updates.get(name, name)
-    return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
-        expected="the reference's gradient" if in_reference else "no gradient",
-        found="no gradient" if in_reference else "a gradient",
-        ops=(at,),
-        message=(
-            f"{name} receives no gradient, and in {measured.reference} it does"
-            if in_reference
-            else f"{name} receives a gradient, and in {measured.reference} it does not"
-        ),
-        fix="give both programs the same variables to train: var_list, trainable, stop_gradient",
-    )
-
-
-def _worst(differences: Sequence[Difference]) -> str:
-    errors = [
-        difference.error
-        for difference in differences
-        if difference.state == "equal" and difference.ratio is not None
-    ]
-    return f"{plural(len(errors), 'variable')}, at most {max(errors, default=0.0):.1f} eps apart"
-
-
-def _left_out(
-    measured: Measurement, noisy: Collection[str], zero: Collection[str]
-) -> Iterator[str]:
-    """Notes on the gradients that say nothing, and on those that could not be read."""
-    if noisy:
-        yield f"too noisy to compare: {_some(noisy)}"
-    if zero:
-        yield f"zero in the reference: {_some(zero)}"
-    if measured.unread:
-        reason = next(iter(measured.unread.values()))
-        yield f"not read: {_some(measured.unread)} ({reason})"
-
-
-def _some(names: Collection[str]) -> str:
-    """The first of some names."""
-    first = list(names)[:3]
-    more = len(names) - len(first)
-    return join_and([*first, *([f"{more} more"] if more else [])])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from placement_checks.analysis.step.schedule import Overlap, observed_overlap, possible_overlap
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
-from placement_checks.analysis.towers.discovery import Tower
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
@@ -25,21 +24,22 @@ if TYPE_CHECKING:
 class TowersOverlap(Rule):
     """No tower waits for another: all of them compute at once.
 
-    A control dependency, or a value, that makes one tower wait for another changes no number and
-    no device, and takes away all that the second GPU brings.
+    If a control dependency or a value makes one tower wait for another, no number and no device
+    changes, but the second GPU saves no time.
 
-    Some steps are run and traced. The time that each op took, and what it waits for in the graphs
-    that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
-    up. Of the two towers that compute at once least, the share is given: 1 if one of them never
-    computes without the other, 0 if they take turns. It does not depend on how busy the machine
-    is, nor on how many cores it has. The share in the run itself is shown beside it; a few rows
-    or a busy machine make that smaller, and where it is large enough, that will do.
+    Some steps run and are traced. From the duration of each op, and its inputs in the graphs that
+    ran, the rule computes a schedule: every GPU runs one op at a time and waits for nothing
+    but inputs. The overlap of two towers is the share of time in which both compute: 1 if
+    one of them never computes without the other, 0 if they take turns. The smallest overlap of two
+    towers counts. It depends neither on other load of the machine nor on its number of cores. The
+    note also has the overlap in the run itself. Few rows or a busy machine make that smaller; if
+    it is large enough, the rule is kept.
 
-    The rule is broken where the share of two towers is small and one waits for the other: a
-    control dependency or a value leads from one to the next; and where all towers are on one GPU.
-    Towers that only the host holds up, each with work of its own, do not break it.
+    The rule is broken if the overlap of two towers is small and a control dependency or a value
+    leads from one to the other, or if all towers are on one GPU. Towers that only the host slows
+    down, each with separate work, do not break it.
 
-    `least` is the smallest share that is no breach.
+    `least` is the smallest overlap that does not break the rule.
     """
 
     name = "towers-overlap"
@@ -53,77 +53,60 @@ class TowersOverlap(Rule):
             raise ConfigError("least", f"{self.least} is not a share", "give one above 0, up to 1")
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
-        trace = evidence.trace
+        placement, trace = evidence.placement, evidence.trace
         assert trace
-        if on_one := self._on_one_gpu(placement, trace):
-            return self.verdict([on_one])
-        if (few := Need.TWO_TOWERS.missing(evidence)) is not None:
-            return self.without(few)
+        if (finding := _all_on_one_gpu(placement, trace)) is not None:
+            return self.verdict([finding])
+        if (missing := Need.TWO_TOWERS.missing(evidence)) is not None:
+            return self.without(missing)
         towers = analyse(placement).towers
         groups = [tower.devices for tower in towers]
         if len(set(groups)) < len(groups):
             return self.not_checked(f"towers share one device: {join_and(map(str, towers))}")
-        if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
-            return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
+        for tower in towers:
+            if not trace.shortest.busy(tower.devices):
+                return self.not_checked(f"the step computes nothing of the tower on {tower}")
         possible = possible_overlap(trace, groups)
         observed = observed_overlap(trace, groups)
-        note = _note(trace, len(towers), possible, observed)
-        if observed is not None and observed >= self.least:
-            return self.verdict([], note)
+        note = f"{len(towers)} towers"
+        if possible:
+            least = min(pair.share for pair in possible)
+            note += f", which can compute at once for {least:.0%} of the time"
+        if observed is not None:
+            note += (
+                f", in the run of {plural(trace.rows, 'row')} they did for up to {observed:.0%}"
+            )
+            if observed >= self.least:
+                return self.verdict([], note)
         if not possible:
             return self.not_checked("the ops of the step wait for each other in a circle", note)
-        in_turn = [pair for pair in possible if pair.share < self.least]
-        return self.verdict(list(self._findings(placement, trace, in_turn)), note)
+        return self.verdict(list(self._waits(placement, trace, possible)), note)
 
-    def _on_one_gpu(self, placement: Placement, trace: Trace) -> Finding | None:
-        """The finding where several towers, by their inputs, compute on one GPU of several."""
-        towers = len(placement.step.inputs)
-        gpus = len(placement.machine.gpus) if placement.machine else 0
-        step = trace.shortest
-        busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
-        found = {tower.devices for tower in analyse(placement).towers}
-        if towers < 2 or gpus < 2 or len(found) > 1 or len(busy) != 1:
-            return None
-        gpu = busy[0].short
-        losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
-        return Finding(
-            object=gpu,
-            op="",
-            evidence=self.kind,
-            expected=f"{towers} towers, each on a GPU of its own",
-            found=f"all of them on {gpu}",
-            ops=losses[:1],
-            placed=losses[0] if losses else None,
-            message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "
-            "after the other",
-            consequence="a step takes as long as all towers together",
-            fix="build tower i under `with tf.device(f'/gpu:{i}'):`",
-        )
-
-    def _findings(
-        self, placement: Placement, trace: Trace, pairs: Sequence[Overlap]
+    def _waits(
+        self, placement: Placement, trace: Trace, possible: Sequence[Overlap]
     ) -> Iterator[Finding]:
-        """One for each tower that waits for others: with the one it waits for most directly."""
-        paths: dict[int, tuple[int, float, list[int]]] = {}
-        for pair in pairs:
+        """A finding for each tower that waits: by the shortest path to a tower it waits for."""
+        found: dict[int, tuple[int, float, list[int]]] = {}
+        for pair in possible:
+            if pair.share >= self.least:
+                continue
             late, early = pair.other, pair.one
-            path = _wait_path(placement, trace, late, early)
+            path = _path_to_awaited(placement, trace, late, early)
             if not path:
                 late, early = early, late
-                path = _wait_path(placement, trace, late, early)
-            if path and (late not in paths or len(path) < len(paths[late][2])):
-                paths[late] = early, pair.share, path
-        for late, (early, share, path) in paths.items():
-            yield self._finding(placement, late, early, share, path)
+                path = _path_to_awaited(placement, trace, late, early)
+            if path and (late not in found or len(path) < len(found[late][2])):
+                found[late] = early, pair.share, path
+        for late, (early, share, path) in found.items():
+            yield self._wait(placement, late, early, share, path)
 
-    def _finding(
+    def _wait(
         self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
     ) -> Finding:
         analysis = analyse(placement)
         names = analysis.flow.names
-        waits, awaited, by_control = _first_wait(analysis, late, path)
-        frames = frames_up_to(placement, names[waits], names[awaited])
+        waiting, awaited, by_control = _first_wait(analysis, late, path)
+        frames = frames_up_to(placement, names[waiting], names[awaited])
         return Finding(
             object=analysis.towers[late].devices[0].short,
             op="",
@@ -134,33 +117,46 @@ class TowersOverlap(Rule):
             frames=frames,
             alike=(frames, by_control),
             path=path_lines(placement, path),
-            message=f"the tower on {analysis.towers[late]} computes at once with the one on "
+            message=f"the tower on {analysis.towers[late]} computes at once with the tower on "
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",
-            consequence="for the rest of the time one of these GPUs stands idle",
+            consequence="for the rest of the time one of these GPUs is idle",
             fix="build it outside of the `with tf.control_dependencies(...):` that makes it wait"
             if by_control
             else "let it read no value of the other tower",
         )
 
 
-def _first_wait(analysis: TowerAnalysis, late: int, path: Sequence[int]) -> tuple[int, int, bool]:
-    """An op that waits, and for which, and whether by a control dependency.
+def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
+    """The finding on several towers, by the program's inputs, that compute on one of many GPUs."""
+    towers = len(placement.step.inputs)
+    gpus = len(placement.machine.gpus) if placement.machine else 0
+    step = trace.shortest
+    busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
+    used = {tower.devices for tower in analyse(placement).towers}
+    if towers < 2 or gpus < 2 or len(used) > 1 or len(busy) != 1:
+        return None
+    gpu = busy[0].short
+    losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
+    return Finding(
+        object=gpu,
+        op="",
+        evidence="executed",
+        expected=f"{towers} towers, each on a separate GPU",
+        found=f"all of them on {gpu}",
+        ops=losses[:1],
+        placed=losses[0] if losses else None,
+        message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "
+        "after the other",
+        consequence="a step takes as long as all towers together",
+        fix="build tower i under `with tf.device(f'/gpu:{i}'):`",
+    )
 
-    Of a path without one, where it leaves the tower.
-    """
-    by_control = analysis.flow.control_inputs
-    for waits, awaited in pairwise(path):
-        if awaited in by_control.get(waits, ()):
-            return waits, awaited, True
-    waits, awaited = next(pair for pair in pairwise(path) if analysis.tower_of[pair[1]] != late)
-    return waits, awaited, False
 
+def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
+    """The path from the first op of a tower that waits for another tower back to its op.
 
-def _wait_path(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
-    """The path back from the first op of a tower that waits for another one to that one's op.
-
-    What is fed waits for nothing.
+    Fed tensors wait for nothing.
     """
     analysis = analyse(placement)
     flow = analysis.flow
@@ -172,9 +168,9 @@ def _wait_path(placement: Placement, trace: Trace, late: int, early: int) -> lis
         if any(device.matches(pattern) for pattern in devices)
         for span in lane
     }
-    waits = bytearray(at == early for at in analysis.tower_of)
+    waits = bytearray(tower == early for tower in analysis.tower_of)
     changed = True
-    while changed:  # a second time only where a loop leads backwards
+    while changed:  # a second time only if a loop leads backwards
         changed = False
         for op in range(len(waits)):
             before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
@@ -191,17 +187,15 @@ def _wait_path(placement: Placement, trace: Trace, late: int, early: int) -> lis
     )
 
 
-def _note(trace: Trace, towers: int, possible: Sequence[Overlap], observed: float | None) -> str:
-    parts = [f"{towers} towers"]
-    if possible:
-        least = min(pair.share for pair in possible)
-        parts.append(f"which can compute at once for {least:.0%} of the time")
-    if observed is not None:
-        parts.append(
-            f"in the run of {plural(trace.rows, 'row')} they did for up to {observed:.0%}"
-        )
-    return ", ".join(parts)
+def _first_wait(analysis: TowerAnalysis, late: int, path: Sequence[int]) -> tuple[int, int, bool]:
+    """The step of a path at which a tower starts to wait.
 
-
-def _computes(trace: Trace, tower: Tower) -> bool:
-    return bool(trace.shortest.busy(tower.devices))
+    Returns:
+        The waiting op, the awaited op, and whether a control dependency connects them. Without
+        control dependencies it is the step that leaves the tower.
+    """
+    for waiting, awaited in pairwise(path):
+        if awaited in analysis.flow.control_inputs.get(waiting, ()):
+            return waiting, awaited, True
+    leaves = (pair for pair in pairwise(path) if analysis.tower_of[pair[1]] != late)
+    return *next(leaves), False

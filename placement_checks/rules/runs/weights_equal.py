@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.weight_mistakes import COPIES, Cause, find_cause, stale_copies
+from placement_checks.rules.weight_mistakes import COPIES, cause_of, copies_of
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
@@ -20,35 +20,36 @@ if TYPE_CHECKING:
     from placement_checks.numerics.training_divergence import Divergence
 
 
-# Parts of a variable's change: a sum taken for a mean is wrong by the whole of it or by half.
+# Parts of a variable's change. A sum in place of a mean is wrong by all of the change or half.
 _LITTLE, _HALF = 0.05, 0.5
 
 
 @dataclass(frozen=True)
 class WeightsEqual(Rule):
-    """After some training steps all variables have the values that the reference gives them.
+    """After some training steps all variables have the same values as in the reference.
 
-    One gradient does not show what goes wrong from step to step: towers that train copies of their
-    own, updates that are made twice, averages that move once a tower, counters that jump.
+    One gradient does not show mistakes between steps: towers that train separate copies, repeated
+    updates, averages that move once per tower, counters that jump.
 
     Weights, slots, statistics and the step counter start equal, and both programs take the same
-    steps. Integers are equal or not. Other variables are compared as in gradients-equal; their
-    noise is that of the reference with its rows in three other orders. Optimisers such as Adam,
-    which divide the gradient by its size, let rounding decide the direction of elements whose
-    gradient is next to zero: those are left out, and a fiftieth of a variable's change is no
-    difference.
-    After the last step both programs are given the reference's variables, and the gradients are
-    compared once more: copies that no step refreshes show there, whatever the optimiser hides.
+    steps. Integers must be equal. Other variables are compared as in gradients-equal; their
+    noise is the change of the reference with its rows in three other orders. Optimizers such as
+    Adam, which divide the gradient by its size, let rounding decide the direction of elements with
+    a gradient next to zero. These elements are left out, and a difference of up to a fiftieth of
+    a variable's change is accepted.
 
-    A step may read a variable and update it in no set order, as one that groups moving averages
-    with the update: `tf.group(train_op, averages.apply(variables))`. What an average takes is then
-    the value before or after, in one GPU's program too, as it happens. It is left out, which the
-    note says; under `tf.control_dependencies([train_op])` it is compared.
+    After the last step both programs are given the reference's variables, and the gradients are
+    compared once more. This shows copies that no step refreshes, even if the optimizer hides them.
+
+    A step may read a variable and update it in no defined order. An example is a group of moving
+    averages and the update, `tf.group(train_op, averages.apply(variables))`: the average takes the
+    value before or after the update at random, on one GPU too. Such a variable is left out, and
+    the note says so; under `tf.control_dependencies([train_op])` it is compared.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
-    `steps` is how many are taken, at least 3; `allow` lists variables that may differ, or patterns
-    such as bn/*. What is declared for gradients-equal holds here too.
+    `steps` is the number of steps, at least 3; `allow` lists variables that may differ, or
+    patterns such as bn/*. The fields of gradients-equal that declare differences apply here too.
     """
 
     name = "weights-equal"
@@ -74,10 +75,11 @@ class WeightsEqual(Rule):
             )
         for name in ("tolerance", "noise"):
             if getattr(self, name) <= 0:
-                raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
+                raise ConfigError(
+                    name, f"{getattr(self, name)} is not above 0", "give a positive number"
+                )
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
         from placement_checks.numerics.training_divergence import (
             compare_variables,
             compensated_factor,
@@ -86,44 +88,40 @@ class WeightsEqual(Rule):
             variables_with_stale_copies,
         )
 
-        measured = evidence.measurement
+        placement, measured = evidence.placement, evidence.measurement
         assert measured
-        assert measured.trajectory
+        trajectory = measured.trajectory
+        assert trajectory
         equal, divergences = compare_variables(
             measured,
-            measured.trajectory,
+            trajectory,
             tolerance=self.tolerance,
             times_noise=self.noise,
             scale=measured.scale * compensated_factor(measured),
         )
+        equal = [each for each in equal if not matches_any(each.variable, self.allow)]
         divergences = [
-            divergence
-            for divergence in divergences
-            if not matches_any(divergence.difference.variable, self.allow)
+            each for each in divergences if not matches_any(each.difference.variable, self.allow)
         ]
         findings = [
-            _finding(placement, measured, measured.trajectory, divergence, divergences)
+            _divergence(placement, measured, trajectory, divergence, divergences)
             for divergence in sorted(divergences, key=lambda divergence: divergence.step)
         ]
+        diverging = {divergence.difference.variable for divergence in divergences}
         findings += [
-            _stale(placement, measured, measured.trajectory, name)
-            for name in sorted(
-                variables_with_stale_copies(measured)
-                - {divergence.difference.variable for divergence in divergences}
-            )
+            _stale_copy(placement, measured, trajectory, name)
+            for name in sorted(variables_with_stale_copies(measured) - diverging)
             if not matches_any(name, self.allow)
         ]
-        equal = [same for same in equal if not matches_any(same.variable, self.allow)]
-        differences = [*(divergence.difference for divergence in divergences), *equal]
-        figures = [difference.figures() for difference in differences]
         racing = {
-            name: raced_for
-            for name, raced_for in variables_with_races(measured, measured.trajectory).items()
+            name: read
+            for name, read in variables_with_races(measured, trajectory).items()
             if not matches_any(name, self.allow)
         }
-        unseen = undetectable_changes(measured, measured.trajectory, equal)
-        verdict = self._verdict(measured.trajectory, findings, equal, racing, unseen)
-        return replace(verdict, figures=figures)
+        undetectable = undetectable_changes(measured, trajectory, equal)
+        verdict = self._verdict(trajectory, findings, equal, racing, undetectable)
+        differences = [*(divergence.difference for divergence in divergences), *equal]
+        return replace(verdict, figures=[difference.figures() for difference in differences])
 
     def _verdict(
         self,
@@ -131,56 +129,57 @@ class WeightsEqual(Rule):
         findings: Sequence[Finding],
         equal: Sequence[Difference],
         racing: Mapping[str, str],
-        unseen: Mapping[str, float],
+        undetectable: Mapping[str, float],
     ) -> Verdict:
-        too_coarse = [same.variable for same in equal if same.state == "too-coarse"]
-        if too_coarse and not findings:
-            return self.not_checked(
-                f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
-                "build the model in float32 or float64 to compare",
-            )
-        left_out = _left_out(racing)
-        if not findings and not any(_is_moved(trajectory, same.variable) for same in equal):
-            what = "no variable that the steps change is left to compare"
-            return self.not_checked("; ".join([what, *left_out]))
-        trained = trajectory.trained & trajectory.steps[-1].keys()
-        if not findings and trained and not any(_is_moved(trajectory, name) for name in trained):
-            what = "no trained variable changes in these steps, as at a learning rate of 0"
-            return self.not_checked("; ".join([what, *left_out]))
-        if not findings and racing.keys() >= trajectory.trained != frozenset():
-            what = "no variable that is trained is left to compare"
-            return self.not_checked("; ".join([what, *left_out]))
-        hidden = trained and trained == unseen.keys() and min(unseen.values()) > _HALF
-        if hidden and not findings:
-            what = (
-                "the trained variables change so little in these steps that half of it could be "
-                "wrong and not be seen, and no gradient was compared"
-            )
-            way_out = "check at a larger learning rate"
-            return self.not_checked("; ".join([what, *left_out]), way_out)
+        too_coarse = [each.variable for each in equal if each.state == "too-coarse"]
+        left_out = []
+        if racing:
+            name, read = next(iter(racing.items()))
+            left_out = [
+                f"{plural(len(racing), 'variable')} left out: no order is set between the update "
+                f"of {read} and its read for {name}"
+            ]
+        if not findings:
+            if too_coarse:
+                return self.not_checked(
+                    f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
+                    "build the model in float32 or float64 to compare",
+                )
+            trained = trajectory.trained & trajectory.steps[-1].keys()
+            reason, note = "", None
+            if not any(_changes(trajectory, each.variable) for each in equal):
+                reason = "no variable that the steps change is left to compare"
+            elif trained and not any(_changes(trajectory, name) for name in trained):
+                reason = "no trained variable changes in these steps, as at a learning rate of 0"
+            elif trajectory.trained and racing.keys() >= trajectory.trained:
+                reason = "no trained variable is left to compare"
+            elif trained and trained == undetectable.keys() and min(undetectable.values()) > _HALF:
+                reason = (
+                    "the trained variables change so little in these steps that an error of half "
+                    "the change would not be detected, and no gradient was compared"
+                )
+                note = "check at a larger learning rate"
+            if reason:
+                return self.not_checked("; ".join([reason, *left_out]), note)
         steps = plural(len(trajectory.steps), "step")
-        note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
-        return self.verdict(findings, "; ".join([note, *_unseen(unseen), *left_out]))
+        notes = [f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"]
+        if undetectable:
+            name = max(undetectable, key=lambda name: undetectable[name])
+            part = undetectable[name]
+            if part > _LITTLE and not isinf(part):
+                notes.append(
+                    f"an error of up to {part:.0%} of the change of {name} would not be detected"
+                )
+        return self.verdict(findings, "; ".join([*notes, *left_out]))
 
 
-def _unseen(parts: Mapping[str, float]) -> Iterator[str]:
-    """A clause on the variable whose change could hide the most, unless that is little."""
-    if parts:
-        name = max(parts, key=lambda name: parts[name])
-        if parts[name] > _LITTLE and not isinf(parts[name]):
-            yield f"up to {parts[name]:.0%} of the change of {name} could be wrong and not be seen"
+def _changes(trajectory: Trajectory, name: str) -> bool:
+    """Whether the steps of the reference change a variable; equal constants prove nothing."""
+    last = trajectory.steps[-1][name]
+    return bool((last.expected != last.start).any())
 
 
-def _left_out(racing: Mapping[str, str]) -> list[str]:
-    """A clause on the variables whose value hangs on a race, if there are any."""
-    return [
-        f"{plural(len(racing), 'variable')} left out, as no order is set between the update of "
-        f"{raced_for} and what reads it for {name}"
-        for name, raced_for in [*racing.items()][:1]
-    ]
-
-
-def _finding(
+def _divergence(
     placement: Placement,
     measured: Measurement,
     trajectory: Trajectory,
@@ -190,57 +189,43 @@ def _finding(
     name = divergence.difference.variable
     cause = find_cause(placement, measured, trajectory, divergence, divergences)
     steps = plural(divergence.step, "step")
+    if isfinite(divergence.error):
+        found = f"off by {divergence.error:.2g} of its change in the reference"
+    elif isnan(divergence.difference.error):
+        found = "NaN or infinite"
+    else:
+        found = "changed, but not in the reference"
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="executed",
         expected=f"the reference's value after {steps}",
-        found=_found(divergence),
-        ops=_ops(measured, name, cause),
+        found=found,
+        ops=tuple(cause.place.ops) or (measured.updates.get(name, name),),
         frames=cause.place.frames,
         alike=(cause.what, cause.fix, cause.place.frames),
-        message=f"after {steps} {name} is not what the reference has: {cause.what}",
+        message=f"after {steps} {name} differs from the reference: {cause.what}",
         consequence=cause.consequence,
         fix=cause.fix,
         follows=cause.follows,
     )
 
 
-def _ops(measured: Measurement, name: str, cause: Cause) -> tuple[str, ...]:
-    """Where it is wrong; else what updates it."""
-    return tuple(cause.place.ops) or (measured.updates.get(name, name),)
-
-
-def _found(divergence: Divergence) -> str:
-    if isfinite(divergence.error):
-        return f"off by {divergence.error:.2g} of its change in the reference"
-    if isnan(divergence.difference.error):
-        return "NaN or infinite"
-    return "changed, and the reference's is not"
-
-
-def _stale(
+def _stale_copy(
     placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
 ) -> Finding:
-    """The finding on a variable whose gradient differs though all variables are equal."""
+    """The finding on a variable with a different gradient although all variables are equal."""
     steps = plural(len(trajectory.steps), "step")
-    cause = COPIES._replace(place=stale_copies(placement, name))
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="executed",
         expected="the reference's gradient from equal variables",
-        found=f"another one after {steps}",
-        ops=_ops(measured, name, cause),
+        found=f"a different gradient after {steps}",
+        ops=tuple(copies_of(placement, name).ops) or (measured.updates.get(name, name),),
         alike=COPIES.what,
-        message=f"after {steps} the gradient of {name} is not the reference's, from equal "
-        f"variables: {COPIES.what}",
+        message=f"after {steps} the gradient of {name} differs from the reference's, although "
+        f"all variables are equal: {COPIES.what}",
         consequence=COPIES.consequence,
         fix=COPIES.fix,
     )
-
-
-def _is_moved(trajectory: Trajectory, name: str) -> bool:
-    """Whether the steps of the reference change a variable; equal constants show nothing."""
-    last = trajectory.steps[-1][name]
-    return bool((last.expected != last.start).any())

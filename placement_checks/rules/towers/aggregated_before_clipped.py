@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyse
@@ -13,22 +13,24 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import listed, plural
 
 
 @dataclass(frozen=True)
 class AggregatedBeforeClipped(Rule):
     """The gradients of all replicas are added up before they are clipped.
 
-    Clipping by a norm or a bound is not linear: what each replica clips and then adds up is
-    another gradient than the clipped sum, and depends on the number of GPUs. Code for one GPU
-    that clips between tape.gradient and optimizer.apply_gradients does so under a strategy
-    without a word, as apply_gradients adds up, and so does `clipnorm` of an optimiser of Keras 3.
+    Clipping by a norm or a bound is not linear: a sum of clipped gradients differs from the
+    clipped sum, and depends on the number of GPUs. Code for one GPU that clips between
+    tape.gradient and optimizer.apply_gradients runs under a strategy without an error, but
+    apply_gradients then adds up clipped gradients. So does an optimizer of Keras 3 with
+    `clipnorm`.
 
-    Towers that are placed by hand may clip each gradient on purpose: those are not findings. The
-    rule is then not checked, and a reference tells whether it makes a difference.
+    Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
+    checked; a comparison with a reference shows whether clipping makes a difference.
 
-    `allow` lists variables, or patterns such as *, whose gradients each replica clips on purpose.
+    `allow` lists variables, or patterns such as *, if each replica clips their gradients on
+    purpose.
     """
 
     name = "aggregated-before-clipped"
@@ -51,76 +53,68 @@ class AggregatedBeforeClipped(Rule):
             if not matches_any(each.variable, self.allow)
         ]
         if clipped and placement.strategy is None:
-            return self.not_checked(_of_towers(clipped))
+            names = [each.variable for each in clipped]
+            return self.not_checked(
+                f"each tower clips its own gradient of {listed(names, 1)}, which may be "
+                "intended; pass a reference, or declare it: "
+                f"--set aggregated-before-clipped.allow={'*' if len(names) > 1 else names[0]}"
+            )
         copies = placement.strategy.copies if placement.strategy else {}
-        firsts = [
+        originals = [
             each
             for each in clipped
             if each.variable not in copies or copies[each.variable].of == each.variable
         ]
-        of_keras = [each for each in firsts if _is_of_keras(placement, each)]
-        findings = [
-            *_by_optimizer(placement, of_keras),
-            *(_finding(placement, each) for each in firsts if each not in of_keras),
-        ]
+        by_keras = [each for each in originals if _is_by_keras(placement, each)]
+        findings = [_keras_finding(placement, by_keras)] if by_keras else []
+        findings += [_finding(placement, each) for each in originals if each not in by_keras]
         return self.verdict(findings, plural(len(trained), "variable"))
 
 
-def _is_of_keras(placement: Placement, clipped: ClippedGradient) -> bool:
-    """Whether an optimiser does it that was made with ``clipnorm`` and the like."""
+def _is_by_keras(placement: Placement, clipped: Clipped) -> bool:
+    """Whether an optimizer with ``clipnorm``, ``global_clipnorm`` or ``clipvalue`` clips."""
     op = analyse(placement).flow.names[clipped.op]
     return CLIPPING in placement.details.parts_of_keras(op)
 
 
-def _by_optimizer(placement: Placement, clipped: Sequence[ClippedGradient]) -> Iterator[Finding]:
-    """That an optimiser clips in each replica."""
-    if not clipped:
-        return
+def _keras_finding(placement: Placement, clipped: Sequence[Clipped]) -> Finding:
     how = "clipnorm or global_clipnorm" if clipped[0].by_norm else "clipvalue"
-    yield keras_limit_finding(
+    return keras_limit_finding(
         placement,
         [each.variable for each in clipped],
-        f"an optimizer of {KERAS} with {how} clips the gradients of each replica, and then adds "
-        f"them up: those of {shorten(each.variable for each in clipped)}",
+        f"an optimizer of {KERAS} with {how} clips the gradients of each replica before it adds "
+        f"them up: the gradients of {shorten(each.variable for each in clipped)}",
         _CONSEQUENCE,
         "in a train_step of your own: gradients = tf.distribute.get_replica_context().all_reduce("
-        "'SUM', gradients), then clip, and divide by the number of replicas, as the optimizer "
-        "adds up once more. If each is meant to be clipped: "
-        "--set aggregated-before-clipped.allow=*",
-        expected="the sum of all replicas' gradients, and then clipping",
-        found="clipping in each replica, and then the sum",
+        "'SUM', gradients), then clip, and divide by the number of replicas, since the optimizer "
+        f"adds up once more{_IF_INTENDED}",
+        expected=_EXPECTED,
+        found=_FOUND,
     )
 
 
-def _of_towers(clipped: list[ClippedGradient]) -> str:
-    """Why nothing is known of towers that clip their own gradients."""
-    more = f" and {len(clipped) - 1} more" if len(clipped) > 1 else ""
-    return (
-        f"each tower clips its own gradient of {clipped[0].variable}{more}, and nothing tells "
-        "whether that is meant; give a reference, or declare it: "
-        f"--set aggregated-before-clipped.allow={'*' if more else clipped[0].variable}"
-    )
-
-
-def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
-    name = analyse(placement).flow.names[clipped.op]
-    how = "scaled by a norm of its own" if clipped.by_norm else "cut off at a bound"
+def _finding(placement: Placement, clipped: Clipped) -> Finding:
+    how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
     return Finding(
         object=clipped.variable,
         op=placement.ops[clipped.variable].type,
         evidence="requested",
-        expected="the sum of all replicas' gradients, and then clipping",
-        found="clipping in each replica, and then the sum",
-        ops=(name,),
+        expected=_EXPECTED,
+        found=_FOUND,
+        ops=(analyse(placement).flow.names[clipped.op],),
         path=path_lines(placement, [clipped.op]),
         alike=clipped.by_norm,
-        message=f"each replica's gradient of {clipped.variable} is {how}, before those of all "
-        "replicas are added up",
+        message=f"each replica's gradient of {clipped.variable} is {how} before the gradients of "
+        "all replicas are added up",
         consequence=_CONSEQUENCE,
         fix="clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', "
-        "gradients), then clip, and update without another sum. If each is meant to be clipped: "
-        "--set aggregated-before-clipped.allow=*",
+        f"gradients), then clip, and apply them without another sum{_IF_INTENDED}",
     )
 
 
-_CONSEQUENCE = "the update is another than one GPU would make, and changes with the number of GPUs"
+_EXPECTED = "the sum of all replicas' gradients, then clipping"
+_FOUND = "clipping in each replica, then the sum"
+_CONSEQUENCE = "the update differs from the update on one GPU, and changes with the number of GPUs"
+_IF_INTENDED = (
+    ". If each replica is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
+)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.analysis.variables.layout import variable_layout
@@ -17,32 +16,27 @@ from placement_checks.rules.requirements import Need
 from placement_checks.rules.tower_variables import OwnVariables
 from placement_checks.util.text import nearest, plural
 
-Shape = tuple[int | None, ...] | None
-
-_NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
-
 
 @dataclass(frozen=True)
 class NamesPortable(Rule):
     """Variables are named so that a checkpoint moves between one GPU and many.
 
-    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
-    for one GPU, nor, if the scope is changed, by anybody later.
+    A checkpoint holds names. The program for one GPU does not find variables that are named
+    tower_0/conv1/weights, nor does any later program that changes the scope.
 
-    With a reference, the program for one GPU, its variables decide: each must be here, of the
-    same name and shape, and what is trained here must be there. Otherwise no variable may
-    be named after a tower or device.
+    With a reference, the program for one GPU, its variables decide: each must exist here with the
+    same name and shape, and each variable trained here must exist there. Without a reference, no
+    variable may be named after a tower or device.
 
-    A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
-    are in a scope of that name, and each other tower has one scope of the same name with another
-    number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
-    variables and go with them.
+    A part of a variable's name is a tower's if it has a number, only ops of one tower are in the
+    scope of that name, and each other tower has one scope of the same name with another number:
+    tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
+    variables and are not reported separately.
 
-    Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
-    them. Beside a reference the first copy counts. Local variables are in no checkpoint, and what
-    each tower adds up by itself, to be shown or applied, is not missed there. A checkpoint of
-    TensorFlow 2 (tf.train.Checkpoint, Keras) holds objects: between two such programs names may
-    differ.
+    Copies of mirrored variables are named after towers, as they must be: a checkpoint holds one of
+    them, and the first copy is compared with the reference. Local variables are in no checkpoint,
+    and a tower's accumulators need not be in one. A checkpoint of TensorFlow 2
+    (tf.train.Checkpoint, Keras) holds objects: between two such programs names may differ.
 
     `allow` lists variables, or patterns, that are named so on purpose.
     """
@@ -54,211 +48,54 @@ class NamesPortable(Rule):
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
-        few = Need.TWO_TOWERS.missing(evidence)
-        if few is not None and not evidence.reference:
-            return self.without(few)
-        if not placement.variables and not (evidence.reference and evidence.reference.variables):
+        placement, reference = evidence.placement, evidence.reference
+        one_tower = Need.TWO_TOWERS.missing(evidence)
+        if one_tower is not None and not reference:
+            return self.without(one_tower)
+        if not placement.variables and not (reference and reference.variables):
             return self.not_checked("neither the graph nor its reference has variables")
-        findings = self._named_after_towers(placement) if few is None else {}
-        if evidence.reference and not (placement.step.traced and evidence.reference.step.traced):
-            for finding in _unlike(placement, evidence.reference):
+        findings = self._named_after_towers(placement) if one_tower is None else {}
+        if reference and not (placement.step.traced and reference.step.traced):
+            for finding in _differences(placement, reference):
                 if not matches_any(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
 
     def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
         analysis = analyse(placement)
-        scopes = _towers_of_scopes(analysis)
-        siblings = _siblings(scopes)
+        scopes = _TowerScopes(analysis)
         named: dict[str, str] = {}
-        for name in _saved_apart(placement):
-            scope = _tower_scope(name, scopes, siblings, len(analysis.towers))
+        for name in _checkpointed(placement):
+            scope = scopes.find(name)
             is_slot = name.rpartition("/")[0] in named
             if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
         own = OwnVariables(placement, named)
         return {
-            name: _finding(analysis, own, name, scope, scopes[scope])
+            name: _named_after_tower(
+                analysis, own, name, scope, scopes.towers[scope].bit_length() - 1
+            )
             for name, scope in named.items()
         }
 
 
-def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
-    """Findings on variables that a checkpoint of the reference has otherwise, or not at all."""
-    ours = {variable.name: variable for variable in placement.variables}
-    theirs = {variable.name: variable for variable in reference.variables}
-    saved = reference.collected.get(GLOBAL) or theirs.keys()
-    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(placement, theirs)
-    for name, variable in theirs.items():
-        is_slot = name.rpartition("/")[0] in theirs.keys() - ours.keys()
-        if name in ours and not _alike(ours[name].shape, variable.shape):
-            yield _against(
-                placement,
-                reference,
-                name,
-                _Fault(
-                    f"variable {name} has shape {ours[name].shape}, and shape {variable.shape} in "
-                    f"{reference.program}",
-                    str(variable.shape),
-                    str(ours[name].shape),
-                    "a checkpoint of one cannot be restored into the other",
-                    "give both the same shape",
-                ),
-            )
-        elif roles(reference)[name].kind == "accumulator":
-            continue  # a checkpoint need not have it
-        elif name in saved and name not in ours and not is_slot:
-            near = nearest(name, sorted(ours.keys() - theirs.keys()))
-            yield _against(
-                placement,
-                reference,
-                name,
-                _Fault(
-                    f"there is no variable {name}, which {reference.program} has"
-                    + (f"; {near} may be meant" if near else ""),
-                    f"the name {name}",
-                    near or "no such variable",
-                    f"what {reference.program} trained of it is not restored, without an error",
-                    f"give the variables the names that {reference.program} gives them",
-                ),
-            )
-    for name in ours:
-        is_shown = roles(placement)[name].kind == "accumulator"
-        if name in trained and name not in theirs and not is_shown:
-            yield _against(
-                placement,
-                reference,
-                name,
-                _Fault(
-                    f"variable {name} is trained, and {reference.program} has none of this name",
-                    f"a name that {reference.program} has",
-                    name,
-                    f"a checkpoint of {reference.program} cannot be restored: it is not in there",
-                    f"give the variables the names that {reference.program} gives them",
-                ),
-            )
-
-
-def _saved_apart(placement: Placement) -> Iterator[str]:
-    """The variables that a checkpoint holds by names of their own."""
-    collected = placement.collected
-    for variable in placement.variables:
-        name = variable.name
-        is_local = any(collected.values()) and not any(
-            name in names for names in collected.values()
-        )
-        role = roles(placement)[name]
-        if not is_local and (role.tower is None or not role.devices):
-            yield name
-
-
-def _other_copies(placement: Placement, theirs: Collection[str]) -> frozenset[str]:
-    """The copies that a checkpoint need not hold: it has another one."""
-    found: set[str] = set()
-    for group in variable_layout(placement).mirrored:
-        names = list(group.copies.values())
-        found.update(names if any(name in theirs for name in names) else names[1:])
-    return frozenset(found)
-
-
-def _alike(shape: Shape, other: Shape) -> bool:
-    """Whether two shapes may be one; what is not known may be anything."""
-    if shape is None or other is None:
-        return True
-    return len(shape) == len(other) and all(
-        None in (size, another) or size == another
-        for size, another in zip(shape, other, strict=True)
-    )
-
-
-class _Fault(NamedTuple):
-    """In what a variable differs from that of the reference, as texts."""
-
-    message: str
-    expected: str
-    found: str
-    consequence: str
-    fix: str
-
-
-def _against(placement: Placement, reference: Placement, name: str, fault: _Fault) -> Finding:
-    """A finding on a variable of either program, with the line that built it there."""
-    home = placement if name in placement.ops else reference
-    finding = Finding(
-        object=name,
-        op=home.ops[name].type,
-        evidence="requested",
-        expected=fault.expected,
-        found=fault.found,
-        message=fault.message,
-        consequence=fault.consequence,
-        fix=fault.fix,
-        alike=fault.consequence,
-    )
-    return locate(finding, home)
-
-
-def _towers_of_scopes(analysis: TowerAnalysis) -> dict[str, int]:
-    """For each scope the towers whose ops are in it, a bit each."""
-    scopes: dict[str, int] = defaultdict(int)
-    for op, bits in enumerate(analysis.own_towers):
-        bits &= analysis.all_towers
-        if bits and not analysis.backward.ops[op]:
-            scope = analysis.flow.names[op].rpartition("/")[0]
-            while scope and bits & ~scopes[scope]:
-                scopes[scope] |= bits
-                scope = scope.rpartition("/")[0]
-    return scopes
-
-
-def _siblings(scopes: Mapping[str, int]) -> dict[tuple[str, str], list[int]]:
-    """The towers in scopes of one name, numbers apart, by the scope around them and the name."""
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for scope, towers in scopes.items():
-        outer, _, name = scope.rpartition("/")
-        numbered = _NUMBERED.fullmatch(name)
-        for stem in {name, numbered[1] if numbered else name}:
-            found[outer, stem].append(towers)
-    return found
-
-
-def _tower_scope(
-    variable: str,
-    scopes: Mapping[str, int],
-    siblings: Mapping[tuple[str, str], Sequence[int]],
-    towers: int,
-) -> str | None:
-    """The scope in a variable's name that is one tower's, if there is one for each."""
-    parts = variable.split("/")
-    for depth in range(1, len(parts)):
-        scope = "/".join(parts[:depth])
-        numbered = _NUMBERED.fullmatch(parts[depth - 1])
-        if numbered is None or scopes.get(scope, 0).bit_count() != 1:
-            continue
-        alike = siblings["/".join(parts[: depth - 1]), numbered[1]]
-        if all(alike.count(1 << tower) == 1 for tower in range(towers)):
-            return scope
-    return None
-
-
-def _finding(
-    analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, towers: int
+def _named_after_tower(
+    analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, number: int
 ) -> Finding:
-    tower = analysis.towers[towers.bit_length() - 1]
-    anew = own.uses_tf_variable(variable)
+    tower = analysis.towers[number]
+    is_anew = own.is_anew(variable)
     return Finding(
         object=variable,
         op=analysis.placement.ops[variable].type,
         evidence="requested",
         expected="a name without the scope of a tower",
         found=f"the scope of the tower on {tower}",
-        message=f"variable {variable} is named after the tower on {tower}, whose ops are in "
-        f"{scope}/",
+        message=f"variable {variable} is named after the tower on {tower}: {scope}/ contains its "
+        "ops",
         consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
         "checkpoint",
-        fix=_GET_VARIABLE if anew else _NAME_SCOPE,
-        alike=(scope.rstrip("0123456789"), anew),
+        fix=_GET_VARIABLE if is_anew else _NAME_SCOPE,
+        alike=(scope.rstrip("0123456789"), is_anew),
         at=own.line(variable),
     )
 
@@ -271,3 +108,151 @@ _GET_VARIABLE = (
     "use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
     "tf.name_scope to names"
 )
+
+
+class _TowerScopes:
+    """The name scopes of a graph, and the towers with ops in them.
+
+    Attributes:
+        towers: for each scope the towers with ops in it, a bit each.
+    """
+
+    _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
+
+    def __init__(self, analysis: TowerAnalysis) -> None:
+        self._count = len(analysis.towers)
+        self.towers: dict[str, int] = defaultdict(int)
+        for op, towers in enumerate(analysis.own_towers):
+            towers &= analysis.all_towers
+            if towers and not analysis.backward.ops[op]:
+                scope = analysis.flow.names[op].rpartition("/")[0]
+                while scope and towers & ~self.towers[scope]:
+                    self.towers[scope] |= towers
+                    scope = scope.rpartition("/")[0]
+        # By the outer scope, and the name of the scope with and without its number.
+        self._siblings: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for scope, towers in self.towers.items():
+            outer, _, name = scope.rpartition("/")
+            numbered = self._NUMBERED.fullmatch(name)
+            for stem in {name, numbered[1] if numbered else name}:
+                self._siblings[outer, stem].append(towers)
+
+    def find(self, variable: str) -> str | None:
+        """The scope in a variable's name that belongs to one tower, if each tower has one."""
+        parts = variable.split("/")
+        for depth in range(1, len(parts)):
+            scope = "/".join(parts[:depth])
+            numbered = self._NUMBERED.fullmatch(parts[depth - 1])
+            if numbered is None or self.towers.get(scope, 0).bit_count() != 1:
+                continue
+            siblings = self._siblings["/".join(parts[: depth - 1]), numbered[1]]
+            if all(siblings.count(1 << tower) == 1 for tower in range(self._count)):
+                return scope
+        return None
+
+
+def _checkpointed(placement: Placement) -> Iterator[str]:
+    """The variables that a checkpoint holds, without copies for single towers."""
+    collections = placement.collected.values()
+    has_collections = any(collections)
+    for variable in placement.variables:
+        name = variable.name
+        is_local = has_collections and not any(name in names for names in collections)
+        role = roles(placement)[name]
+        if not is_local and (role.tower is None or not role.devices):
+            yield name
+
+
+def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
+    """Findings on variables that differ from the reference's, or exist in one program only."""
+    program = reference.program
+    here = {variable.name: variable.shape for variable in placement.variables}
+    there = {variable.name: variable.shape for variable in reference.variables}
+    saved = reference.collected.get(GLOBAL) or there.keys()
+    same_names = f"give the variables the names that {program} gives them"
+    for name, shape in there.items():
+        is_slot = name.rpartition("/")[0] in there.keys() - here.keys()
+        if name in here and not _may_be_equal(here[name], shape):
+            yield _difference(
+                placement,
+                name,
+                message=f"variable {name} has shape {here[name]}, and shape {shape} in {program}",
+                expected=str(shape),
+                found=str(here[name]),
+                consequence="a checkpoint of one cannot be restored into the other",
+                fix="give both the same shape",
+            )
+        elif roles(reference)[name].kind == "accumulator":
+            continue  # a checkpoint need not have it
+        elif name in saved and name not in here and not is_slot:
+            near = nearest(name, sorted(here.keys() - there.keys()))
+            yield _difference(
+                placement if name in placement.ops else reference,
+                name,
+                message=f"there is no variable {name}, which {program} has"
+                + (f"; {near} may be meant" if near else ""),
+                expected=f"the name {name}",
+                found=near or "no such variable",
+                consequence=f"the value that {program} trained is not restored, without an error",
+                fix=same_names,
+            )
+    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(placement, there)
+    for name in here:
+        is_accumulator = roles(placement)[name].kind == "accumulator"
+        if name in trained and name not in there and not is_accumulator:
+            yield _difference(
+                placement,
+                name,
+                message=f"variable {name} is trained, and {program} has no variable of this name",
+                expected=f"a name that {program} has",
+                found=name,
+                consequence=f"a checkpoint of {program} cannot be restored: it lacks this "
+                "variable",
+                fix=same_names,
+            )
+
+
+def _difference(
+    program: Placement,
+    name: str,
+    *,
+    message: str,
+    expected: str,
+    found: str,
+    consequence: str,
+    fix: str,
+) -> Finding:
+    """The finding on a variable, with the line that built it in the given program."""
+    finding = Finding(
+        object=name,
+        op=program.ops[name].type,
+        evidence="requested",
+        expected=expected,
+        found=found,
+        message=message,
+        consequence=consequence,
+        fix=fix,
+        alike=consequence,
+    )
+    return located(finding, program)
+
+
+def _may_be_equal(
+    shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
+) -> bool:
+    """Whether two shapes may be equal; unknown ranks and sizes equal any."""
+    if shape is None or other is None:
+        return True
+    return len(shape) == len(other) and all(
+        None in (size, another) or size == another
+        for size, another in zip(shape, other, strict=True)
+    )
+
+
+def _other_copies(placement: Placement, there: Collection[str]) -> frozenset[str]:
+    """The copies of mirrored variables that a checkpoint need not hold, since it has another."""
+    found: set[str] = set()
+    for group in variable_layout(placement).mirrored:
+        names = list(group.of.values())
+        found.update(names if any(name in there for name in names) else names[1:])
+    return frozenset(found)

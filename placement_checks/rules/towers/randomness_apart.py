@@ -10,15 +10,12 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
-from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
-
-_REPLICA = re.compile(r"^replica_\d+/")  # how a strategy names the ops of a later replica
-_DRAWS = RANDOM_SEEDED | RANDOM_STATELESS.keys()
 
 
 @dataclass(frozen=True)
@@ -26,13 +23,13 @@ class RandomnessApart(Rule):
     """No two towers draw the same random numbers.
 
     If all towers use one dropout mask, or one sample of noise, the mean of their gradients is as
-    noisy as the gradient of one tower. The usual causes: a seed that is written into the loop over
-    towers, a mask that is drawn before the loop, and a generator whose state all towers read, as
-    Keras 3's Dropout does in a graph.
+    noisy as the gradient of one tower. The usual causes are a fixed seed in the loop over towers,
+    a mask that is drawn before the loop, and a generator with a state that all towers read, such
+    as the generator of Keras 3's Dropout in a graph.
 
     Two stateful random ops draw the same numbers if both seeds are equal and not 0. Two stateless
-    ones do if their seeds are equal by construction; the copies that a strategy keeps of a
-    variable are equal. Towers share a draw if they compute with the same part of it. Scalars, and
+    random ops do if their seeds are equal by construction; copies of one variable that a strategy
+    keeps are equal. Towers share a draw if they compute with the same part of it. Scalars, and
     noise that is added to weights, may be shared.
 
     `allow` lists random ops, or patterns, that towers share on purpose.
@@ -45,78 +42,54 @@ class RandomnessApart(Rule):
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
-        analysis = analyse(placement)
-        drawn: dict[Hashable, dict[int, int]] = defaultdict(dict)
+        analysis = analyse(evidence.placement)
+        strategy = evidence.placement.strategy
+        by_seed: dict[Hashable, dict[int, int]] = defaultdict(dict)
         count = 0
-        for op, tower, key in _draws(placement, analysis):
+        for op, tower, seed in _draws(analysis):
             count += 1
-            if key is not None:
-                drawn[key].setdefault(tower, op)
-        shared = list(_shared_draws(placement, analysis))
+            if seed is not None:
+                by_seed[seed].setdefault(tower, op)
+        shared = list(_shared_draws(analysis))
         if not count and not shared:
             return self.not_checked("no tower draws random numbers")
         findings = []
         of_keras = []
-        for by_tower in drawn.values():
+        for by_tower in by_seed.values():
             for tower in sorted(by_tower)[1:]:
                 name = analysis.flow.names[by_tower[tower]]
                 if matches_any(name, self.allow):
                     continue
-                if _seed_of_keras(analysis, by_tower[tower]):
+                if strategy is not None and _is_seeded_by_keras(
+                    analysis, strategy, by_tower[tower]
+                ):
                     of_keras.append(name)
                 else:
-                    findings.append(_finding(placement, analysis, by_tower, tower))
-        named = {*of_keras, *(finding.object for finding in findings)}
+                    findings.append(_equal_seeds(analysis, by_tower, tower))
+        objects = {*of_keras, *(finding.object for finding in findings)}
         findings += [
             finding
             for finding in shared
-            if finding.object not in named and not matches_any(finding.object, self.allow)
+            if finding.object not in objects and not matches_any(finding.object, self.allow)
         ]
-        if of_keras:
-            findings.append(_same_masks_of_keras(placement, of_keras))
+        if strategy is not None and of_keras:
+            findings.append(_equal_seeds_of_keras(analysis, strategy, of_keras))
         return self.verdict(findings, plural(max(count, len(shared)), "random op"))
 
 
-def _seed_of_keras(analysis: TowerAnalysis, draw: int) -> bool:
-    """Whether a stateless op is seeded by a replica's copy of a seed generator of Keras."""
-    strategy = analysis.placement.strategy
-    seed = RANDOM_STATELESS.get(analysis.flow.types[draw])
-    if strategy is None or seed is None:
-        return False
-    behind = analysis.flow.reachable(analysis.flow.inputs[draw][seed : seed + 1])
-    return any(
-        "seed_generator" in (name := analysis.flow.names[op]) and name in strategy.copies
-        for op in behind
-    )
+def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
+    """The random ops of towers in a step.
 
-
-def _same_masks_of_keras(placement: Placement, draws: Sequence[str]) -> Finding:
-    """That the random layers of Keras 3 draw the same numbers in all replicas."""
-    strategy = placement.strategy
-    assert strategy is not None
-    layers = shorten(_REPLICA.sub("", draw.partition("/stateless")[0]) for draw in draws)
-    return keras_limit_finding(
-        placement,
-        draws,
-        f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "
-        f"{len(strategy.replicas)} replicas, whose seeds are equal copies: {layers}",
-        _SAME_NOISE,
-        "tf.nn.dropout in a layer of your own, or tf_keras. If it is meant: "
-        "--set randomness-apart.allow=*",
-        expected="random numbers of its own for each replica",
-        found="the same random numbers",
-    )
-
-
-def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
-    """The random ops of towers in a step: the op, its tower, what equal draws have in common."""
-    equal = EqualTensors(placement, analysis.flow)
-    for op in analysis.flow.having(_DRAWS.__contains__):
+    Yields:
+        The op, its tower, and a key that ops with equal random numbers share, or None.
+    """
+    placement, flow = analysis.placement, analysis.flow
+    equal = EqualTensors(placement, flow)
+    for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
         tower = analysis.tower_of[op]
         if tower < 0 or not analysis.updates.steps[op]:
             continue
-        name, kind = analysis.flow.names[op], analysis.flow.types[op]
+        name, kind = flow.names[op], flow.types[op]
         if kind in RANDOM_SEEDED:
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
@@ -129,79 +102,101 @@ def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int,
             yield op, tower, (kind, *(equal.key(tensor) for tensor in inputs[seed : seed + 1]))
 
 
-def _shared_draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
-    """Findings on random ops of which several towers use the same numbers."""
-    equal = EqualTensors(placement, analysis.flow)
+def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: int) -> Finding:
+    """The finding on a draw that is equal to the first tower's."""
+    placement, flow = analysis.placement, analysis.flow
+    first = min(by_tower)
+    name, original = flow.names[by_tower[tower]], flow.names[by_tower[first]]
+    kind = flow.types[by_tower[tower]]
+    if kind in RANDOM_SEEDED:
+        fix = (
+            f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
+            "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"
+        )
+    else:
+        fix = _ADD_TOWER if placement.strategy is None else _ADD_REPLICA
+    return Finding(
+        object=name,
+        op=kind,
+        evidence="requested",
+        expected="different random numbers for each tower",
+        found=f"the random numbers of {original}",
+        path=path_lines(placement, [by_tower[first], by_tower[tower]]),
+        message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
+        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
+        consequence=_SAME_NOISE,
+        fix=fix,
+        alike=kind in RANDOM_SEEDED,
+    )
+
+
+def _is_seeded_by_keras(analysis: TowerAnalysis, strategy: Strategy, draw: int) -> bool:
+    """Whether a replica's copy of a Keras seed generator seeds a stateless op."""
+    flow = analysis.flow
+    seed = RANDOM_STATELESS.get(flow.types[draw])
+    if seed is None:
+        return False
+    behind = flow.walk_back(flow.inputs[draw][seed : seed + 1], lambda _: True)
+    return any(
+        "seed_generator" in flow.names[op] and flow.names[op] in strategy.copies for op in behind
+    )
+
+
+def _equal_seeds_of_keras(
+    analysis: TowerAnalysis, strategy: Strategy, draws: Sequence[str]
+) -> Finding:
+    layers = shorten(_IN_REPLICA.sub("", draw.partition("/stateless")[0]) for draw in draws)
+    return keras_limit_finding(
+        analysis.placement,
+        draws,
+        f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "
+        f"{len(strategy.replicas)} replicas, because their seeds are equal copies: {layers}",
+        _SAME_NOISE,
+        "a layer of your own with tf.nn.dropout, or tf_keras. If it is intended: "
+        "--set randomness-apart.allow=*",
+        expected="different random numbers for each replica",
+        found="the same random numbers",
+    )
+
+
+_IN_REPLICA = re.compile(r"^replica_\d+/")  # a strategy's scope of each replica but the first
+
+
+def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
+    """Findings on random ops that several towers take the same numbers from."""
+    flow = analysis.flow
+    equal = EqualTensors(analysis.placement, flow)
     users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for use in random_uses(analysis):
         users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():
         most = max(by_tensor.values(), key=len)
-        if len(most) > 1:
-            yield _shared(placement, analysis, draw, most)
+        if len(most) < 2:
+            continue
+        name, consumers = flow.names[draw], [op for _, op in sorted(most.items())]
+        towers = analysis.names_of(sum(1 << tower for tower in most))
+        yield Finding(
+            object=name,
+            op=flow.types[draw],
+            evidence="requested",
+            expected="different random numbers for each tower",
+            found=f"one draw for {towers}",
+            path=path_lines(analysis.placement, [draw, *consumers]),
+            message=f"{towers} compute with the same random numbers: {name} draws them once, and "
+            f"{join_and(flow.names[op] for op in consumers[:3])} use them",
+            consequence=_SAME_NOISE,
+            fix="draw in the loop over towers, once for each; or draw for all rows and give each "
+            "tower its part: tf.split(noise, num_gpus)[i]",
+            alike="shared",
+        )
 
 
-def _shared(
-    placement: Placement, analysis: TowerAnalysis, draw: int, users: Mapping[int, int]
-) -> Finding:
-    name, kind = analysis.flow.names[draw], analysis.flow.types[draw]
-    towers = analysis.names_of(sum(1 << tower for tower in users))
-    ops = [analysis.flow.names[op] for _, op in sorted(users.items())]
-    return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
-        expected="random numbers of its own for each tower",
-        found=f"one draw for {towers}",
-        path=path_lines(placement, [draw, *(op for _, op in sorted(users.items()))]),
-        message=f"{towers} compute with the same random numbers: {name} draws them once, and "
-        f"{join_and(ops[:3])} use them",
-        consequence=_SAME_NOISE,
-        fix="draw in the loop over towers, once for each; or draw for all rows and give each "
-        "tower its part: tf.split(noise, num_gpus)[i]",
-        alike="shared",
-    )
-
-
-def _finding(
-    placement: Placement, analysis: TowerAnalysis, by_tower: dict[int, int], tower: int
-) -> Finding:
-    first = min(by_tower)
-    name, original = analysis.flow.names[by_tower[tower]], analysis.flow.names[by_tower[first]]
-    kind = analysis.flow.types[by_tower[tower]]
-    return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
-        expected="random numbers of its own for each tower",
-        found=f"those of {original}",
-        path=path_lines(placement, [by_tower[first], by_tower[tower]]),
-        message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
-        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
-        consequence=_SAME_NOISE,
-        fix=_seeded(placement, name)
-        if kind in RANDOM_SEEDED
-        else _STATELESS
-        if placement.strategy is None
-        else _STATELESS_OF_REPLICA,
-        alike=kind in RANDOM_SEEDED,
-    )
-
-
-def _seeded(placement: Placement, name: str) -> str:
-    seed = placement.details.attributes(name).get("seed2", 0)
-    return (
-        f"add the tower's number: seed={seed} + i; or leave it out, and call "
-        "tf.compat.v1.set_random_seed before the loop"
-    )
-
-
-_STATELESS_OF_REPLICA = (
+_SAME_NOISE = "the noise is the same in these towers, so their mean does not reduce it"
+_ADD_TOWER = (
+    "add the tower's number: seed=[seed, i]; for layers of Keras, create one layer with a "
+    "different seed for each tower"
+)
+_ADD_REPLICA = (
     "add the replica's number to the seed: "
     "tf.distribute.get_replica_context().replica_id_in_sync_group"
-)
-_SAME_NOISE = "the noise is the same in these towers, so their mean does not reduce it"
-_STATELESS = (
-    "add the tower's number: seed=[seed, i]; of layers of Keras, one with a seed of its own for "
-    "each tower"
 )

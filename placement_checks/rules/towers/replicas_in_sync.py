@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyse
@@ -24,28 +24,28 @@ class ReplicasInSync(Rule):
     """All copies of a variable that a strategy keeps take the same update.
 
     MirroredStrategy gives each replica a copy of every variable. The copies stay equal as long as
-    each takes what all replicas have computed together. What a replica assigns to its own copy
-    lets them drift apart, without an error: so does assign_sub of its own gradient, in a variable
-    that is made without `aggregation`.
+    each takes results that all replicas have computed together. If a replica assigns its own
+    result to its own copy, the copies drift apart without an error. An example is assign_sub of a
+    replica's own gradient, in a variable that is created without `aggregation`.
 
-    Judged by data flow: the updates of all copies must be made of the same examples, and of the
-    same random numbers, such as the noise that a generator makes pictures of. Where replicas meet
-    in the model, as by moments that all share, of the same beside what is summed over all. Copies
-    that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
-    may what only collects the gradients of each replica until they are added up. Copies that make
-    different steps of the same examples show in their values, which weights-equal compares.
-    Towers that are placed by hand are judged by variables-shared.
+    Judged by data flow: the updates of all copies must depend on the same examples, and on the
+    same random numbers. If replicas exchange values within the model, such as shared moments, they
+    must depend on the same examples outside of the sums over all replicas. Copies that are
+    combined when they are read (VariableSynchronization.ON_READ) differ by design, and so do
+    variables that collect the gradients of each replica until they are added up. If copies take
+    different steps from the same examples, their values differ, and weights-equal reports them.
+    variables-shared judges towers that are placed by hand.
 
-    Copies do not stay equal either where a sum waits for replicas that do not join it, as that
-    of one worker which builds another model, or does for itself what all must do together.
+    Copies also drift apart if a sum waits for replicas that never join it. An example is a worker
+    that builds another model, or that computes alone a sum that all workers must compute.
 
-    Nor does a program run at all whose first step makes variables beside such sums, as an
-    optimizer of Keras 3 makes its slots in a loop of your own (keras-team/keras#23085).
+    A program does not run at all if its first step creates variables together with such sums. An
+    optimizer of Keras 3 creates its slots this way in a custom loop (keras-team/keras#23085).
 
-    BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
-    made with synchronized=True.
+    The moving averages of Keras 3's BatchNormalization drift apart under a strategy, unless the
+    layer is created with synchronized=True.
 
-    `allow` lists variables, or patterns such as */moving_mean, whose copies may differ.
+    `allow` lists variables, or patterns such as */moving_mean, with copies that may differ.
     """
 
     name = "replicas-in-sync"
@@ -72,74 +72,82 @@ class ReplicasInSync(Rule):
             if not matches_any(finding.object, self.allow)
         ]
         if unmet:
-            return self.verdict(unmet)  # and what comes of it
+            return self.verdict(unmet)  # drifting copies would follow from these
         drifting = {
             variable: groups
             for variable, groups in replicas(placement).drifting.items()
             if not matches_any(variable, self.allow)
         }
-        of_keras = [variable for variable in drifting if _is_of_keras(placement, variable)]
-        findings = [
-            *sums_without_key(placement, strategy, self.allow),
-            *_moving_averages(placement, strategy, of_keras),
-            *(
-                _finding(placement, strategy, variable, groups)
-                for variable, groups in drifting.items()
-                if variable not in of_keras
-            ),
+        averages = [name for name in drifting if _is_moving_average(placement, name)]
+        findings = [*sums_without_key(placement, strategy, self.allow)]
+        if averages:
+            findings.append(_drifting_averages(placement, strategy, averages))
+        findings += [
+            _drifting_copies(placement, strategy, variable, groups)
+            for variable, groups in drifting.items()
+            if variable not in averages
         ]
         return self.verdict(findings, f"copies of {plural(len(copies), 'variable')}")
 
 
-def _is_of_keras(placement: Placement, variable: str) -> bool:
-    """Whether it is a moving average of BatchNormalization, which its layer made and updates."""
+def _is_moving_average(placement: Placement, variable: str) -> bool:
+    """Whether a BatchNormalization of Keras made the variable and updates it."""
     is_trained = variable in gradient_flow(placement).trained
     return not is_trained and NORMALIZATION in placement.details.parts_of_keras(variable)
 
 
-def _moving_averages(
+def _drifting_averages(
     placement: Placement, strategy: Strategy, variables: Sequence[str]
-) -> Iterator[Finding]:
-    """That BatchNormalization does not bring the averages of replicas together."""
-    if not variables:
-        return
+) -> Finding:
     layers = shorten(variable.rpartition("/")[0] for variable in variables)
-    yield keras_limit_finding(
+    return keras_limit_finding(
         placement,
         variables,
-        f"BatchNormalization of {KERAS} keeps the moving averages of each replica apart: {layers}",
-        "they drift apart from the first step on, and evaluate, predict and a saved model have "
-        f"those of the first replica, which sees one row in {len(strategy.replicas)}",
-        "BatchNormalization(synchronized=True), which also normalises over the rows of all "
-        "replicas. If each is meant to have its own: --set replicas-in-sync.allow=*/moving_*",
-        expected="the same update of all copies",
-        found="an update of each copy by what its own replica has computed",
+        f"BatchNormalization of {KERAS} does not synchronize the moving averages of replicas: "
+        f"{layers}",
+        "they drift apart from the first step on; evaluate, predict and a saved model use the "
+        f"first replica's averages, which come from one row in {len(strategy.replicas)}",
+        "BatchNormalization(synchronized=True), which also normalizes over the rows of all "
+        "replicas. If each replica is meant to have its own averages: "
+        "--set replicas-in-sync.allow=*/moving_*",
+        expected=_SAME_UPDATE,
+        found=_OWN_RESULTS,
     )
 
 
-def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Groups) -> Finding:
+def _drifting_copies(
+    placement: Placement, strategy: Strategy, variable: str, groups: Groups
+) -> Finding:
+    def devices(copies: Sequence[str]) -> str:
+        return join_and(device.short for copy in copies if (device := strategy.device_of(copy)))
+
     analysis = analyse(placement)
     updates = analysis.updates.by_variable
-    left_out = [copy for group in groups for copy in group if copy not in updates]
-    updated = [copy for group in groups for copy in group if copy in updates]
-    if left_out:
-        found = f"an update of the copy on {_devices(strategy, updated)} alone"
-        message = f"the step updates the copy of {variable} on {_devices(strategy, updated)}, and "
-        message += f"not that on {_devices(strategy, left_out)}"
+    copies = [copy for group in groups for copy in group]
+    updated = [copy for copy in copies if copy in updates]
+    if len(updated) < len(copies):
+        left_out = [copy for copy in copies if copy not in updates]
+        found = f"an update of the copy on {devices(updated)} alone"
+        message = (
+            f"the step updates the copy of {variable} on {devices(updated)}, but not the copy on "
+            f"{devices(left_out)}"
+        )
     elif all(len(group) == 1 for group in groups):
-        found = "an update of each copy by what its own replica has computed"
-        message = f"each replica updates its copy of {variable} by what it has computed itself"
+        found = _OWN_RESULTS
+        message = f"each replica updates its copy of {variable} from its own results"
     else:
-        apart = min(groups, key=len)
-        found = f"another update of the copy on {_devices(strategy, apart)}"
-        message = f"the copy of {variable} on {_devices(strategy, apart)} is updated by other "
-        message += "examples than the others"
+        odd = devices(min(groups, key=len))
+        found = f"a different update of the copy on {odd}"
+        message = (
+            f"the update of the copy of {variable} on {odd} depends on other examples than the "
+            "updates of the other copies"
+        )
     is_trained = variable in gradient_flow(placement).trained
     return Finding(
         object=variable,
         op=placement.ops[variable].type,
         evidence="requested",
-        expected="the same update of all copies",
+        expected=_SAME_UPDATE,
         found=found,
         ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
         path=tuple(
@@ -148,19 +156,17 @@ def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Gr
             for step in path_lines(placement, [updates[copy][0].op])
         ),
         message=message,
-        consequence="the copies drift apart: each replica trains a model of its own, and that of "
-        "the first is saved"
+        consequence="the copies drift apart: each replica trains its own model, and the first "
+        "replica's is saved"
         if is_trained
-        else "the copies drift apart, and that of the first replica is saved",
+        else "the copies drift apart, and the first replica's copy is saved",
         fix=ADD_UP if is_trained else _AGGREGATE,
     )
 
 
-def _devices(strategy: Strategy, copies: Sequence[str]) -> str:
-    return join_and(device.short for copy in copies if (device := strategy.device_of(copy)))
-
-
+_SAME_UPDATE = "the same update of all copies"
+_OWN_RESULTS = "an update of each copy from its own replica's results"
 _AGGREGATE = (
-    "make it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
-    "have its own, with synchronization=tf.VariableSynchronization.ON_READ"
+    "create it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
+    "have its own value, with synchronization=tf.VariableSynchronization.ON_READ"
 )

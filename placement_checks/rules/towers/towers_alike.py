@@ -7,7 +7,6 @@ from placement_checks.analysis.graph.value_numbering import Difference, differen
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
-from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
@@ -17,16 +16,16 @@ from placement_checks.rules.requirements import Need
 class TowersAlike(Rule):
     """The towers are the same computation, devices apart.
 
-    Towers that differ train different models by one set of weights, and the mean of their
-    gradients is the gradient of none of them. Nothing fails, as their shapes agree.
+    Towers that differ train different models with one set of weights, and the mean of their
+    gradients is the gradient of no model. Nothing fails, as their shapes agree.
 
-    The loss of each tower is followed back beside that of the first, op by op, and each place
-    where they differ is a finding: another op, another attribute, another constant. The usual
-    cause is an `if` on the number of the tower, or an argument that only one of them gets.
+    The loss of each tower is followed back together with the first tower's loss, op by op. Each
+    difference is a finding: another op, another attribute, another constant. The usual causes are
+    an `if` on the number of the tower, and an argument that only one tower gets.
 
-    Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
-    (towers of unequal size), a regularisation that one tower adds for all, before or after such a
-    factor, and what a tower computes beside its loss, such as an accuracy.
+    Not findings: the sizes of the slices that towers cut, seeds, a factor of a whole loss (towers
+    of unequal size), a regularization loss that one tower adds for all towers, before or after
+    such a factor, and computations outside of the loss, such as an accuracy.
 
     `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
     """
@@ -40,70 +39,74 @@ class TowersAlike(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyse(placement)
-        losses = analysis.losses
+        losses, towers = analysis.losses, analysis.towers
         findings: dict[str, Finding] = {}
-        for number in range(1, len(analysis.towers)):
-            first, other = losses.by_tower[0], losses.by_tower[number]
+        for number in range(1, len(towers)):
+            first, other = losses.of[0], losses.of[number]
             if len(first) != len(other):
                 return self.not_checked(
-                    f"the towers on {analysis.towers[0]} and {analysis.towers[number]} have "
-                    f"{len(first)} and {len(other)} losses: they cannot be compared"
+                    f"the towers on {towers[0]} and {towers[number]} have {len(first)} and "
+                    f"{len(other)} losses: they cannot be compared"
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
-            shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
+            shared = towers[0].reads.keys() & towers[number].reads.keys()
             for difference in differences(
                 placement, analysis.flow, analysis.examples, first, other, shared
             ):
-                finding = self._finding(placement, number, difference)
+                finding = _finding(analysis, number, difference)
                 if not matches_any(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), f"{len(analysis.towers)} towers")
+        return self.verdict(list(findings.values()), f"{len(towers)} towers")
 
-    def _finding(self, placement: Placement, number: int, difference: Difference) -> Finding:
-        analysis = analyse(placement)
-        name, original = analysis.flow.names[difference.other], analysis.flow.names[difference.op]
-        where = placement.where(original)
-        at = f", {where}" if where and where != placement.where(name) else ""
-        return Finding(
-            object=name,
-            op=analysis.flow.types[difference.other],
-            evidence="requested",
-            expected=difference.expected,
-            found=difference.found,
-            path=path_lines(placement, difference.path),
-            message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
-            f"where the tower on {analysis.towers[0]} computes {original} "
-            f"({difference.expected}{at})",
-            consequence="gradients of different models are averaged: what is trained is none of "
-            "them",
-            alike=(difference.expected, difference.found),
-            fix="build all towers by one function with the same arguments; what only one tower "
-            "needs must not be part of its loss",
-        )
+
+def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Finding:
+    placement, flow = analysis.placement, analysis.flow
+    name, original = flow.names[difference.other], flow.names[difference.op]
+    where = placement.where(original)
+    at = f", {where}" if where and where != placement.where(name) else ""
+    return Finding(
+        object=name,
+        op=flow.types[difference.other],
+        evidence="requested",
+        expected=difference.expected,
+        found=difference.found,
+        path=path_lines(placement, difference.path),
+        message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
+        f"where the tower on {analysis.towers[0]} computes {original} "
+        f"({difference.expected}{at})",
+        consequence="gradients of different models are averaged, and their mean trains none of "
+        "them",
+        alike=(difference.expected, difference.found),
+        fix="build all towers by one function with the same arguments, and leave ops that only "
+        "one tower needs out of its loss",
+    )
 
 
 def _without_penalties(
     analysis: TowerAnalysis, losses: Sequence[int], others: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """What is to be alike in two towers: their losses, without what does not depend on examples.
+    """The pairs of ops to compare: the losses of two towers without the terms on weights alone.
 
-    Where that is added before the whole is scaled, the loss within, and what scales it.
+    If such a term is added before the whole is scaled, the loss inside the scaling and the scaling
+    factors are compared.
     """
-    for loss, other in zip(losses, others, strict=True):
-        pair = analysis.without_regularization(loss), analysis.without_regularization(other)
-        inner, factors = _within(analysis, *pair)
-        penalised = inner != tuple(map(analysis.without_regularization, inner))
-        if penalised:
+    for pair in zip(losses, others, strict=True):
+        loss, other = map(analysis.without_regularisation, pair)
+        inner, factors = _unscaled(analysis, loss, other)
+        if inner != tuple(map(analysis.without_regularisation, inner)):
             yield from factors
             yield from _without_penalties(analysis, inner[:1], inner[1:])
         else:
-            yield pair
+            yield loss, other
 
 
-def _within(
+def _unscaled(
     analysis: TowerAnalysis, loss: int, other: int
 ) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """What two losses scale alike, and by what, constants left out."""
+    """The losses inside of scaling ops that are the same in both, and the factors of these.
+
+    Constant factors are left out.
+    """
     flow = analysis.flow
     factors: list[tuple[int, int]] = []
     while (kind := flow.types[loss]) == flow.types[other] and kind in IDENTITIES | SCALES:

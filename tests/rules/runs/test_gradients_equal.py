@@ -49,7 +49,7 @@ def objects(verdict: Verdict) -> list[str]:
 
 
 def one(size: float = 1.0) -> dict[str, Any]:
-    """What a gradient of one number is, with its noise, as a trial has it."""
+    """A gradient of one number and its noise, as in a trial."""
     return {"w": np.array([size, size])}
 
 
@@ -103,7 +103,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_what_shows_a_mistake_is_the_path(snapshot: SnapshotAssertion) -> None:
+def test_the_path_shows_the_mistake(snapshot: SnapshotAssertion) -> None:
     given = problem()
     numbers = measurement(batch({"c": given.times(spread([1, 0], SPLIT))["c"]}))
 
@@ -135,7 +135,7 @@ def test_mistakes_of_all_variables(times: Any, towers: int, snapshot: SnapshotAs
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.sets(st.sampled_from("abcd")))
-def test_only_what_differs_is_found(seed: int, wrong: set[str]) -> None:
+def test_only_different_gradients_are_found(seed: int, wrong: set[str]) -> None:
     given = problem(seed)
     off = given.times(spread([1.5, 0.5], SPLIT))
 
@@ -164,7 +164,7 @@ def test_kept_by_one_variable(snapshot: SnapshotAssertion) -> None:
     assert messages(checked(numbers)) == snapshot
 
 
-# What is not checked, or said beside.
+# Not checked, and notes.
 
 
 def test_not_checked_without_numbers() -> None:
@@ -264,7 +264,7 @@ def test_some_are_too_coarse_and_others_differ(snapshot: SnapshotAssertion) -> N
 
 
 def test_variables_are_finer_than_their_gradients(snapshot: SnapshotAssertion) -> None:
-    """Float32 variables of a model that computes in bfloat16."""
+    """A model with float32 variables computes in bfloat16."""
     trial = batch({"a": problem().times(TWICE)["a"]})
     numbers = measurement(trial, precisions=dict.fromkeys(SHAPES, "bfloat16"))
 
@@ -275,7 +275,7 @@ def test_variables_are_finer_than_their_gradients(snapshot: SnapshotAssertion) -
 
 
 def test_the_eps_is_that_of_the_gradients() -> None:
-    """Float64 variables whose gradients are computed in float32."""
+    """Float64 variables with gradients that are computed in float32."""
     trial = of_one(1, 1 + 20 * ONE)
     numbers = measurement(trial, dtypes={"w": "float64"}, precisions={"w": "float32"})
 
@@ -289,7 +289,7 @@ def test_the_eps_is_that_of_the_gradients() -> None:
 
 @pytest.mark.parametrize(("off", "state"), [(31, "kept"), (33, "broken")])
 def test_zeros_are_rounded_as_the_largest_gradient_is(off: float, state: str) -> None:
-    """Those of a bias before a normalisation, in eps of the other's."""
+    """A bias before a normalization has a zero gradient, in eps of the other's."""
     trial = Trial(
         4,
         (),
@@ -372,14 +372,14 @@ def test_missing_in_the_reference(snapshot: SnapshotAssertion) -> None:
     assert messages(finding) == snapshot
 
 
-def test_missing_ones_are_found_beside_what_differs() -> None:
+def test_missing_gradients_are_found_next_to_different_ones() -> None:
     given = problem()
     trial = batch({"a": given.times(spread([1, 0], SPLIT))["a"]})
 
     assert objects(checked(measurement(trial, missing={"b": True}))) == ["b", "a"]
 
 
-def test_missing_ones_may_be_left_out() -> None:
+def test_missing_gradients_can_be_allowed() -> None:
     numbers = measurement(batch({}), missing={"b": True, "c": False})
 
     assert objects(checked(numbers, allow=("b",))) == ["c"]
@@ -425,17 +425,17 @@ def test_not_finite_from_an_unknown_line(snapshot: SnapshotAssertion) -> None:
     assert messages(finding) == snapshot
 
 
-def test_not_finite_beside_others(snapshot: SnapshotAssertion) -> None:
+def test_not_finite_next_to_others(snapshot: SnapshotAssertion) -> None:
     verdict = checked(not_finite_in(None, "a"))
 
     assert objects(verdict) == ["a", "b"]
     assert messages(verdict) == snapshot
 
 
-def test_what_is_not_finite_hides_nothing_that_the_others_share(
+def test_infinite_gradients_do_not_hide_a_mistake_of_the_others(
     snapshot: SnapshotAssertion,
 ) -> None:
-    """Each of the others has fewer elements than there are rows; together they have enough."""
+    """Each other variable has fewer elements than there are rows; together they have enough."""
     trial = odd(DROPPED)
     found = {**trial.found, "b": np.full(6, math.nan)}
     trial = replace(trial, found=found, per_tower=(), not_finite={"b": ("Log", None)})
@@ -502,7 +502,7 @@ def test_the_figures_are_the_worst_of_all_batches() -> None:
     ],
 )
 def test_the_count_is_of_what_is_found(second: Trial) -> None:
-    """The first batch is equal, by its noise."""
+    """The first batch is equal within its noise."""
     first = of_one(1, 1 + 60 * ONE, noise=10 * ONE)
 
     verdict = checked(measurement(first, second))
@@ -512,7 +512,7 @@ def test_the_count_is_of_what_is_found(second: Trial) -> None:
     assert [figure["state"] for figure in verdict.figures] == ["differs"]
 
 
-# What is declared.
+# Declared differences.
 
 
 def test_tolerance_and_noise() -> None:
@@ -550,7 +550,7 @@ def test_all_are_left_out(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share(
+def test_an_allowed_variable_does_not_hide_a_mistake_of_the_others(
     snapshot: SnapshotAssertion,
 ) -> None:
     given = problem()
@@ -568,9 +568,9 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share(
         ({}, []),
         ({"tolerance": 0.5, "noise": 1, "seconds": 600, "scale": -2.0, "rows": 0}, []),
         ({"shares": [3, 1], "statistics": "tower", "allow": "bn/*", "rows": 64}, []),
-        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
-        ({"noise": -1.5}, ["noise: -1.5 is not above 0; give more"]),
-        ({"seconds": 0}, ["seconds: 0 is not above 0; give more"]),
+        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give a positive number"]),
+        ({"noise": -1.5}, ["noise: -1.5 is not above 0; give a positive number"]),
+        ({"seconds": 0}, ["seconds: 0 is not above 0; give a positive number"]),
         (
             {"scale": 0},
             ["scale: 0 leaves no gradient; give the factor of the gradients"],
@@ -611,15 +611,15 @@ def test_policy_errors_name_the_wrong_fields(
 
 
 @pytest.mark.parametrize("field", ["tolerance", "scale", "rows"])
-def test_numbers_beyond_all_are_refused(field: str) -> None:
+def test_infinite_settings_are_refused(field: str) -> None:
     assert policy_errors({"gradients-equal": {field: 10**400}})
 
 
-# A factor that the rate makes up for.
+# A factor that the learning rate compensates for.
 
 
 def steps_of(*ends: float) -> Trajectory:
-    """The weights of the program after three steps; those of the reference are 1, 2 and 3."""
+    """The weights of the program in three steps; the reference's are 1, 2 and 3."""
     names = [*"abcd"]
     expected = {name: [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]] for name in names}
     found = {name: [[1, 1], [2, 2], [end, end]] for name, end in zip("abcd", ends, strict=False)}
@@ -627,7 +627,7 @@ def steps_of(*ends: float) -> Trajectory:
     return trajectory({name: [0.0, 0.0] for name in names}, expected, found, uncertain=trained)
 
 
-def test_the_rate_makes_up_for_it(snapshot: SnapshotAssertion) -> None:
+def test_the_learning_rate_compensates_for_a_factor(snapshot: SnapshotAssertion) -> None:
     numbers = measurement(batch(problem().times(TWICE)), trajectory=steps_of())
 
     verdict = checked(numbers)
@@ -660,10 +660,10 @@ def test_the_factor_may_be_in_the_slots(factor: float, state: str) -> None:
     )
 
 
-def test_the_factor_in_slots_is_that_which_is_declared_and_more(
+def test_the_factor_in_slots_includes_the_declared_one(
     snapshot: SnapshotAssertion,
 ) -> None:
-    """The gradients were divided by 4 already, and are twice as large still."""
+    """The gradients were already divided by 4, and are still twice as large."""
     numbers = measurement(
         batch(problem().times(TWICE)),
         trajectory=with_slot(8.0),
@@ -681,7 +681,7 @@ def test_the_factor_in_slots_is_that_which_is_declared_and_more(
     "optimizers",
     [{"ResourceApplyAdam"}, {"ResourceApplyGradientDescent", "ResourceApplyAdam"}, set()],
 )
-def test_equal_weights_show_nothing_under_adam(optimizers: set[str]) -> None:
+def test_equal_weights_prove_nothing_under_adam(optimizers: set[str]) -> None:
     numbers = measurement(
         batch(problem().times(TWICE)), trajectory=steps_of(), optimizers=frozenset(optimizers)
     )
@@ -699,21 +699,21 @@ def test_equal_weights_show_nothing_under_adam(optimizers: set[str]) -> None:
         pytest.param(spread([1, 0], SPLIT), steps_of(), id="no factor"),
     ],
 )
-def test_nothing_makes_up_for_it(times: Any, trajectory: Trajectory | Missing) -> None:
+def test_no_compensation(times: Any, trajectory: Trajectory | Missing) -> None:
     numbers = measurement(batch(problem().times(times)), trajectory=trajectory)
 
     assert objects(checked(numbers)) == [*"abcd"]
 
 
-def test_nothing_makes_up_for_the_gradients_of_some_variables() -> None:
-    """Weights that are equal though one variable's gradient is and another's is not."""
+def test_no_compensation_if_only_some_gradients_differ() -> None:
+    """The weights are equal, but only one variable's gradient is."""
     wrong = problem().times(TWICE)
     numbers = measurement(batch({name: wrong[name] for name in "abc"}), trajectory=steps_of())
 
     assert objects(checked(numbers)) == ["a", "b", "c"]
 
 
-def test_nothing_makes_up_for_two_factors() -> None:
+def test_no_compensation_for_two_factors() -> None:
     given = problem()
     found = {**given.times(TWICE), "d": given.times(np.full(12, 3.0))["d"]}
 
@@ -734,7 +734,7 @@ def test_zeros_have_no_factor(snapshot: SnapshotAssertion) -> None:
 
 
 def test_noise_has_no_factor() -> None:
-    """Such as that of a bias before batch normalisation."""
+    """An example is the gradient of a bias before batch normalization."""
     given = problem()
     trial = given.trial(given.times(TWICE), SPLIT)
     loud = replace(trial, noise={**trial.noise, "d": float(np.max(np.abs(trial.expected["d"])))})
@@ -742,8 +742,8 @@ def test_noise_has_no_factor() -> None:
     assert checked(measurement(loud, trajectory=steps_of())).state == "kept"
 
 
-def test_the_rate_makes_up_for_the_factor_of_the_first_batch() -> None:
-    """The steps are taken with such; they say nothing of what the odd one shows."""
+def test_the_learning_rate_compensates_for_the_factor_of_the_first_batch() -> None:
+    """The steps use batches like the first; they prove nothing about the odd batch."""
     twice = odd(np.full(13, 2.0))
     numbers = measurement(batch({}), twice, trajectory=steps_of())
 
@@ -754,14 +754,16 @@ def test_the_rate_makes_up_for_the_factor_of_the_first_batch() -> None:
     assert checked(both).state == "kept"
 
 
-def test_the_rate_makes_up_for_nothing_else_in_the_odd_batch() -> None:
+def test_the_learning_rate_compensates_for_no_other_mistake_in_the_odd_batch() -> None:
     given = problem()
     numbers = measurement(batch(given.times(TWICE)), odd(2 * DROPPED), trajectory=steps_of())
 
     assert objects(checked(numbers)) == [*"abcd"]
 
 
-def test_what_is_missing_is_found_all_the_same(snapshot: SnapshotAssertion) -> None:
+def test_missing_gradients_are_found_despite_a_compensated_factor(
+    snapshot: SnapshotAssertion,
+) -> None:
     numbers = measurement(
         batch(problem().times(TWICE)), trajectory=steps_of(), missing={"d": True}
     )
@@ -781,7 +783,7 @@ def test_figures_are_plain() -> None:
     assert [figure["variable"] for figure in figures] == [*"abcd"]
 
 
-def test_all_that_leaves_nothing_to_compare_is_told(snapshot: SnapshotAssertion) -> None:
+def test_every_reason_for_an_empty_comparison_is_in_the_note(snapshot: SnapshotAssertion) -> None:
     values = {"v": np.ones(2), "w": np.zeros(2)}
     trial = Trial(2, (), values, values, {"v": 1.0, "w": 0.0})
 

@@ -32,12 +32,12 @@ INPUTS = (("tower_0/x",), ("tower_1/x",))
 
 
 def works(tower: int, *needs: int, seconds: float = 0.001) -> TimedOp:
-    """A tower's work in one op; by default too little for the run itself to show anything."""
+    """A tower's work in one op; by default too short for an observed overlap."""
     return TimedOp(f"tower_{tower}/w/MatMul", GPUS[tower], seconds, needs)
 
 
 def step(*spans: tuple[int, int]) -> Timeline:
-    """A step in which each tower computes from one millisecond to another."""
+    """A step; each tower computes between two given milliseconds."""
     return Timeline(
         {
             GPUS[tower]: [OpSpan(f"tower_{tower}/w/MatMul", start / 1000, end / 1000)]
@@ -53,14 +53,14 @@ def checked(
     rows: int = 16,
     least: float = 0.5,
 ) -> Verdict:
-    """The verdict on a program whose step has those tasks, and ran as they would unless said."""
+    """The verdict on a program with these tasks; `ran` are the observed steps, if they differ."""
     alone = simulate(tasks)
     ran = steps or ([alone] if alone else [])
     return TowersOverlap(least).judge(Evidence(graph, trace=Trace(rows, ran, tasks)))
 
 
 def waiting(tower: int, *inputs: str) -> Op:
-    """What tower i computes first, waiting for more than its own inputs."""
+    """The first op of tower i, which also waits for other ops."""
     return on(tower, f"tower_{tower}/w/MatMul", "MatMul", *own(tower), *inputs)
 
 
@@ -69,7 +69,7 @@ def own(tower: int) -> tuple[str, str]:
 
 
 def in_turn(towers: int, **more: Any) -> Placement:
-    """Towers of which each waits for the gradients of the one before."""
+    """Towers that each wait for the gradients of the tower before."""
     changes = (waiting(i, f"^{gradient(i - 1)}") for i in range(1, towers))
     return program(*changes, gpus=range(towers), **more)
 
@@ -111,7 +111,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
 
 
 def test_a_value_of_the_other_tower_makes_it_wait(snapshot: SnapshotAssertion) -> None:
-    """Where no control dependency does; the line is where the tower takes it."""
+    """There is no control dependency; the line is where the tower takes the value."""
     lines = {"tower_1/w/MatMul": "main.py:12 net.py:3", "scaled": "main.py:9 net.py:7"}
     graph = program(
         host("scaled", "Mul", "share", "tower_0/loss"), waiting(1, "scaled"), lines=lines
@@ -123,7 +123,7 @@ def test_a_value_of_the_other_tower_makes_it_wait(snapshot: SnapshotAssertion) -
     assert messages(finding) == snapshot
 
 
-def test_the_way_may_lead_over_the_host_and_along_values() -> None:
+def test_the_path_may_lead_over_the_host_and_along_values() -> None:
     graph = program(
         host("barrier", "NoOp", "^tower_0/loss"),
         host("scaled", "Mul", "share", "share", "^barrier"),
@@ -141,7 +141,7 @@ def test_the_way_may_lead_over_the_host_and_along_values() -> None:
 
 
 def test_the_op_that_waits_is_named_not_what_ran_before_it() -> None:
-    """Each tower reads its weights at once."""
+    """Each tower reads its weights without waiting."""
     graph = in_turn(2)
     read = TimedOp("tower_1/w/read", GPUS[1], 0.0001)
 
@@ -150,8 +150,8 @@ def test_the_op_that_waits_is_named_not_what_ran_before_it() -> None:
     assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
-def test_what_the_step_does_not_run_is_not_named() -> None:
-    """Such as what a placeholder is by default."""
+def test_ops_outside_of_the_step_are_not_named() -> None:
+    """An example is the default value of a placeholder."""
     graph = program(
         on(1, "tower_1/shown", "Mul", "tower_0/loss"),
         on(1, "tower_1/x", "PlaceholderWithDefault", "tower_1/shown"),
@@ -163,8 +163,8 @@ def test_what_the_step_does_not_run_is_not_named() -> None:
     assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
-def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits(snapshot: SnapshotAssertion) -> None:
-    """Where the loop goes down, or gives GPUs to towers in another order."""
+def test_the_tower_on_the_first_gpu_may_wait(snapshot: SnapshotAssertion) -> None:
+    """The loop may count down, or assign GPUs to towers in another order."""
     late = on(0, "tower_1/w/MatMul", "MatMul", *own(1), f"^{gradient(0)}")
     graph = program(late, gpus=[1, 0])
     tasks = [
@@ -179,7 +179,7 @@ def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits(snapshot: Snapshot
 
 
 @pytest.mark.parametrize("towers", [3, 4])
-def test_of_towers_in_a_row_each_is_found_with_the_one_it_waits_for(
+def test_each_tower_in_a_row_is_found_with_the_tower_it_waits_for(
     towers: int, snapshot: SnapshotAssertion
 ) -> None:
     row = [works(0), *(works(i, i - 1) for i in range(1, towers))]
@@ -195,10 +195,10 @@ def test_of_towers_in_a_row_each_is_found_with_the_one_it_waits_for(
 
 
 @pytest.mark.parametrize("early", [0, 1])
-def test_only_the_tower_that_waits_is_found_with_the_one_it_waits_for(
+def test_only_a_waiting_tower_is_found_with_the_tower_it_waits_for(
     early: int, snapshot: SnapshotAssertion
 ) -> None:
-    """It does not compute at once with the other either, and has nothing to do with that."""
+    """It does not overlap with the other tower either, but does not wait for it."""
     graph = program(waiting(2, f"^{gradient(early)}"), gpus=range(3))
 
     verdict = checked(graph, works(0), works(1), works(2, early))
@@ -219,7 +219,7 @@ def test_towers_in_turn_two_at_a_time() -> None:
     ]
 
 
-def test_of_several_that_a_tower_waits_for_the_nearest_is_found() -> None:
+def test_the_nearest_of_several_awaited_towers_is_found() -> None:
     graph = program(
         host("scaled", "Mul", "tower_1/loss", "share"),
         waiting(2, f"^{gradient(0)}", "^scaled"),
@@ -231,7 +231,7 @@ def test_of_several_that_a_tower_waits_for_the_nearest_is_found() -> None:
     assert finding.path == ("tower_2/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
-def test_of_two_that_wait_for_each_other_the_second_is_found() -> None:
+def test_the_second_of_two_towers_that_wait_for_each_other_is_found() -> None:
     graph = program(
         waiting(1, "^tower_0/loss"),
         on(0, "tower_0/penalty", "Mul", "tower_1/loss"),
@@ -248,7 +248,7 @@ def test_of_two_that_wait_for_each_other_the_second_is_found() -> None:
 
 
 @pytest.mark.parametrize("seconds", [(0.003, 0.001), (0.001, 0.003)], ids=["first", "second"])
-def test_silent_on_towers_of_which_one_has_more_to_do(
+def test_silent_on_a_tower_with_more_work(
     seconds: tuple[float, float], snapshot: SnapshotAssertion
 ) -> None:
     verdict = checked(
@@ -261,14 +261,14 @@ def test_silent_on_towers_of_which_one_has_more_to_do(
 
 @pytest.mark.parametrize("seconds", [(1, 1), (1, 2), (2, 1)])
 def test_silent_on_a_host_that_works_long_for_each_tower(seconds: tuple[int, int]) -> None:
-    """Even if it is through with one before it is with the other."""
+    """The host may finish one tower's work before the other's."""
     reads = (TimedOp(f"read_{i}", HOST, duration) for i, duration in enumerate(seconds))
 
     assert checked(program(), *reads, works(0, 0), works(1, 1)).state == "kept"
 
 
 def parts_in_turn(*needs: int) -> list[TimedOp]:
-    """Towers of two GPUs each, the one after the other; ``needs`` are those of the second."""
+    """Towers of two GPUs each, one after the other; the second one has ``needs``."""
     return [
         works(0),
         TimedOp("tower_0/u/MatMul", GPUS[2], 0.001, [0]),
@@ -278,7 +278,7 @@ def parts_in_turn(*needs: int) -> list[TimedOp]:
 
 
 def model_parallel(*more: Op) -> Placement:
-    """A layer of each tower is on a GPU of its own."""
+    """Each tower has a layer on another GPU."""
     layers = (
         on(2 + i, f"tower_{i}/u/MatMul", "MatMul", f"tower_{i}/w/MatMul", f"tower_{i}/u/read")
         for i in (0, 1)
@@ -286,8 +286,8 @@ def model_parallel(*more: Op) -> Placement:
     return program(*layers, *more, variables=["w", "u"], machine="gpu*4")
 
 
-def test_silent_on_towers_of_which_none_waits_for_the_other(snapshot: SnapshotAssertion) -> None:
-    """Whatever keeps them apart then, it is not their program."""
+def test_silent_on_towers_that_do_not_wait(snapshot: SnapshotAssertion) -> None:
+    """The program does not keep them apart."""
     verdict = checked(program(), works(0), works(1, 0))
 
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
@@ -337,7 +337,7 @@ def test_silent_where_a_run_is_too_short_to_show_anything(snapshot: SnapshotAsse
     assert messages(verdict) == snapshot
 
 
-def test_a_run_that_shows_too_little_is_no_excuse(snapshot: SnapshotAssertion) -> None:
+def test_a_small_observed_overlap_does_not_keep_the_rule(snapshot: SnapshotAssertion) -> None:
     verdict = checked(in_turn(2), *TURNS, steps=[step((0, 10), (6, 16))])
 
     assert verdict.state == "broken"
@@ -348,7 +348,7 @@ def test_a_run_that_shows_too_little_is_no_excuse(snapshot: SnapshotAssertion) -
 
 
 def one_gpu(towers: int = 2, gpus: int = 2, **more: Any) -> Placement:
-    """Towers that are all built on the first GPU, and say what to feed to each."""
+    """Towers that are all built on the first GPU, with separate inputs."""
     inputs = tuple((f"tower_{i}/x",) for i in range(towers))
     return program(
         gpus=[0] * towers,
@@ -370,7 +370,7 @@ def test_towers_that_share_a_gpu(towers: int, snapshot: SnapshotAssertion) -> No
                 object="/device:GPU:0",
                 op="",
                 evidence="executed",
-                expected=f"{towers} towers, each on a GPU of its own",
+                expected=f"{towers} towers, each on a separate GPU",
                 found="all of them on /device:GPU:0",
                 message=ANY,
                 consequence=ANY,
@@ -395,7 +395,7 @@ def test_towers_that_share_a_gpu(towers: int, snapshot: SnapshotAssertion) -> No
         ),
     ],
 )
-def test_silent_where_nothing_says_that_towers_share_a_gpu(
+def test_silent_without_evidence_of_towers_on_one_gpu(
     graph: Placement, tasks: Sequence[TimedOp]
 ) -> None:
     assert checked(graph, *tasks).state == "not-checked"
@@ -405,7 +405,7 @@ def test_silent_where_nothing_says_that_towers_share_a_gpu(
 
 
 def test_not_checked_without_a_run() -> None:
-    """The reason is that of the run."""
+    """The reason is the run's reason."""
     for graph in (program(), placement()):
         assert TowersOverlap().judge(Evidence(graph, trace=Missing("it died"))) == Verdict(
             "towers-overlap", "not-checked", None, "it died"
@@ -430,7 +430,7 @@ def test_a_tower_that_computes_nothing(
     known: Mapping[str, tuple[Sequence[str], Sequence[str]]],
     snapshot: SnapshotAssertion,
 ) -> None:
-    """Nothing depends on it; every-tower-counts says so."""
+    """No op depends on it; every-tower-counts reports that."""
     verdict = checked(program(step=known), works(1 - idle))
 
     assert verdict == Verdict("towers-overlap", "not-checked", None, ANY)
@@ -444,8 +444,8 @@ def test_one_tower_of_three_that_computes_nothing(snapshot: SnapshotAssertion) -
     assert messages(verdict) == snapshot
 
 
-def test_what_is_fed_waits_for_nothing() -> None:
-    """A control edge to a placeholder is none in a run that feeds it."""
+def test_fed_tensors_wait_for_nothing() -> None:
+    """A run that feeds a placeholder ignores its control inputs."""
     x = on(1, "tower_1/x", "Placeholder", f"^{gradient(0)}")
 
     verdict = checked(program(x, step=INPUTS_OF_EACH), *TURNS)
@@ -460,14 +460,14 @@ def test_ops_that_wait_for_each_other(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-# What is declared.
+# Declared differences.
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.5, "kept"), (0.51, "broken"), (1, "broken")])
 def test_the_least_share_that_is_no_breach(
     least: float, state: str, snapshot: SnapshotAssertion
 ) -> None:
-    """A half of the second tower waits for the first, and is alone when it computes."""
+    """Half of the second tower waits for the first tower, and then computes alone."""
     half = TimedOp("tower_1/loss", GPUS[1], 0.002, [0])
 
     verdict = checked(

@@ -36,7 +36,7 @@ def test_one_update_is_not_repeated() -> None:
     assert repeated_updates(program(), "w", is_trained=True) == (1, MistakeLocation())
 
 
-def test_of_a_trained_variable_it_is_what_no_optimiser_does() -> None:
+def test_repeated_updates_of_a_trained_variable_without_an_optimizer() -> None:
     graph = program(more("more"), more("again"), TRAIN)
 
     number, place = repeated_updates(graph, "w", is_trained=True)
@@ -44,7 +44,7 @@ def test_of_a_trained_variable_it_is_what_no_optimiser_does() -> None:
     assert (number, place.ops) == (3, ["more", "again"])
 
 
-def test_of_an_average_it_is_the_call_beside_the_training() -> None:
+def test_repeated_updates_of_an_average() -> None:
     average = [more("more", to="w/average"), more("again", to="w/average")]
     line = "main.py:26 ema.py:9"
     lines = {"update/w": "main.py:25", "more": line, "again": line}
@@ -56,7 +56,7 @@ def test_of_an_average_it_is_the_call_beside_the_training() -> None:
     assert (place.ops, place.frames) == (["more", "again"], ("main.py:26",))
 
 
-def test_where_nothing_is_trained_all_updates_are_named() -> None:
+def test_all_updates_are_named_if_none_trains() -> None:
     graph = program(
         more("more", to="step"), TRAIN, host("update/w", "NoOp"), host("again", "NoOp")
     )

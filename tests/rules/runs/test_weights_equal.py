@@ -27,7 +27,7 @@ START = [0.0, 0.0]
 
 
 def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Trajectory:
-    """w and v are trained; w has a slot, and there is a counter."""
+    """A trajectory of w and v, which are trained, a slot of w, and a counter."""
     slot = [[5.0, 1.0], [4.0, 2.0], [3.0, 3.0]]
     return trajectory(
         {"w": START, "v": START, "w/Momentum": START, "step": 0},
@@ -39,7 +39,7 @@ def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Trajectory:
 
 
 def batch(wrong: Sequence[str] = (), noisy: Sequence[str] = (), by: float = 2) -> Trial:
-    """A batch; the gradients of those in `wrong` differ."""
+    """A batch; the gradients of the variables in `wrong` differ."""
     return Trial(
         4,
         (),
@@ -50,7 +50,7 @@ def batch(wrong: Sequence[str] = (), noisy: Sequence[str] = (), by: float = 2) -
 
 
 def ran(taken: Trajectory | Missing, wrong: Sequence[str] = (), **more: Any) -> Measurement:
-    """What both programs gave; the gradients of those in `wrong` differ."""
+    """A measurement; the gradients of the variables in `wrong` differ."""
     dtypes = {name: "int64" if name == "step" else "float32" for name in ("step", *NAMES)}
     return measurement(batch(wrong), **{"trajectory": taken, "dtypes": dtypes, **more})
 
@@ -73,7 +73,7 @@ def checked(
 
 
 def steps_of(verdict: Verdict) -> dict[str, int]:
-    """After how many steps the variables that are found differ."""
+    """The number of steps after which each variable in a finding differs."""
     assert verdict.state != "not-checked", verdict.reason
     return {
         finding.object: int(finding.expected.split()[-2])  # "the reference's value after 2 steps"
@@ -128,7 +128,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert json.loads(json.dumps(verdict.figures, allow_nan=False)) == verdict.figures
 
 
-def test_where_no_update_is_known() -> None:
+def test_without_a_known_update() -> None:
     numbers = ran(steps({"w": [[2, 4]] * 3}))
 
     (finding,) = WeightsEqual().judge(built(numbers, {"w": "main.py:9"})).findings
@@ -155,7 +155,7 @@ def test_not_checked_without_steps() -> None:
 
 
 def test_types_that_are_too_coarse(snapshot: SnapshotAssertion) -> None:
-    """A way of a twentieth is no difference, so nothing is seen to stay where it is."""
+    """A difference of a twentieth is accepted, so a variable that never changes is not found."""
     still = steps({"w": [START] * 3, "v": [START] * 3})
     coarse = displaced(still, w=100, v=100)
 
@@ -167,7 +167,7 @@ def test_types_that_are_too_coarse(snapshot: SnapshotAssertion) -> None:
 
 
 def test_gradients_that_are_too_coarse_for_their_variables(snapshot: SnapshotAssertion) -> None:
-    """What is found all the same, such as a counter, is said."""
+    """Other findings, such as a counter, are still reported."""
     precisions = dict.fromkeys("wv", "bfloat16")
 
     assert checked(steps({}), precisions=precisions).state == "not-checked"
@@ -177,7 +177,7 @@ def test_gradients_that_are_too_coarse_for_their_variables(snapshot: SnapshotAss
 
 
 def test_variables_that_are_finer_than_their_gradients() -> None:
-    """Rounded to float32, a gradient moves a float64 variable by so much more or less."""
+    """A gradient rounded to float32 changes a float64 variable by slightly more or less."""
     taken = steps({"w": [*STEPS[:2], [3, 6 + 20 * 2.0**-23]]})
     dtypes = {**dict.fromkeys(NAMES, "float64"), "step": "int64"}
 
@@ -186,8 +186,8 @@ def test_variables_that_are_finer_than_their_gradients() -> None:
     assert coarse.state == "kept"
 
 
-def test_variables_that_go_where_rounding_takes_them() -> None:
-    """Of one whose gradient is noise nothing is said, nor of its slots."""
+def test_variables_that_follow_rounding_errors() -> None:
+    """A variable is left out if its gradient is noise, and so are its slots."""
     taken = steps({"w": [[9, 9]] * 3, "w/Momentum": [[9, 9]] * 3})
     numbers = replace(ran(taken), trials=[batch(noisy="w")])
 
@@ -197,14 +197,14 @@ def test_variables_that_go_where_rounding_takes_them() -> None:
     assert [figure["variable"] for figure in verdict.figures] == ["v", "step"]
 
 
-# Why.
+# Causes.
 
 
 @pytest.mark.parametrize("wrong", ["w", "wv"])
 def test_weights_of_a_wrong_gradient_refer_to_its_rule(
     wrong: str, snapshot: SnapshotAssertion
 ) -> None:
-    """That of the variable, or of the one whose slot it is; whatever comes first."""
+    """The gradient of the variable, or of the slot's variable, whichever comes first."""
     taken = steps({"w/Momentum": [[10, 2]] * 3, "w": [[1, 2], [2, 4], [3, 7]]})
 
     verdict = checked(taken, wrong)
@@ -213,7 +213,7 @@ def test_weights_of_a_wrong_gradient_refer_to_its_rule(
     assert messages(verdict) == snapshot
 
 
-def test_what_differs_later_follows(snapshot: SnapshotAssertion) -> None:
+def test_later_differences_follow(snapshot: SnapshotAssertion) -> None:
     taken = steps({"v": [[1, 2], [2, 5], [3, 6]], "w": [[1, 2], [2, 4], [9, 9]]})
 
     verdict = checked(taken)
@@ -222,7 +222,7 @@ def test_what_differs_later_follows(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_what_differs_after_a_gradient_that_differs_follows(snapshot: SnapshotAssertion) -> None:
+def test_differences_after_a_different_gradient_follow(snapshot: SnapshotAssertion) -> None:
     taken = steps({"v": [[2, 4], [3, 6], [4, 8]], "w": [[1, 2], [2, 5], [9, 9]]})
 
     verdict = checked(taken, ["v"])
@@ -233,7 +233,7 @@ def test_what_differs_after_a_gradient_that_differs_follows(snapshot: SnapshotAs
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint16"])
 @pytest.mark.parametrize("by", [2, 16, 0, -1])
-def test_a_counter_that_counts_otherwise_is_found(
+def test_a_counter_with_another_increment_is_found(
     dtype: str, by: int, snapshot: SnapshotAssertion
 ) -> None:
     dtypes = {**dict.fromkeys(NAMES, "float32"), "step": dtype}
@@ -277,7 +277,7 @@ def test_a_counter_that_differs_late(snapshot: SnapshotAssertion) -> None:
         pytest.param({"w/Momentum": [START] * 3}, 1, id="a slot"),
     ],
 )
-def test_what_the_step_does_not_move(
+def test_variables_that_the_step_does_not_change(
     found: Mapping[str, Any], step: int, snapshot: SnapshotAssertion
 ) -> None:
     verdict = checked(steps(found))
@@ -296,7 +296,7 @@ def test_what_the_step_does_not_move(
         pytest.param({"w/Momentum": [[10, 2]] * 3}, 1, id="a slot"),
     ],
 )
-def test_how_far_it_moves(
+def test_the_factor_of_a_change(
     found: Mapping[str, Any], step: int, snapshot: SnapshotAssertion
 ) -> None:
     verdict = checked(steps(found))
@@ -306,7 +306,7 @@ def test_how_far_it_moves(
 
 
 def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
-    """The gradients of the second step are computed with something else, as those of v are not."""
+    """The gradients of w in the second step come from another variable; those of v do not."""
     taken = steps(
         {"w": [[1, 2], [2, 5], [3, 9]], "v": [[1, 2], [3, 4], [3, 8]], "w/Momentum": [[5, 1]] * 3},
         after=batch("w"),
@@ -319,7 +319,7 @@ def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize("late", [None, batch()], ids=["no trial", "an equal trial"])
-def test_what_is_not_seen_after_the_steps_is_no_copy(
+def test_no_copy_without_a_difference_after_the_steps(
     late: Trial | None, snapshot: SnapshotAssertion
 ) -> None:
     taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=late)
@@ -330,7 +330,7 @@ def test_what_is_not_seen_after_the_steps_is_no_copy(
     assert messages(verdict) == snapshot
 
 
-def test_what_differs_from_the_first_is_no_copy(snapshot: SnapshotAssertion) -> None:
+def test_no_copy_if_the_first_gradient_differs(snapshot: SnapshotAssertion) -> None:
     taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
 
     verdict = checked(taken, ["w", "v"])
@@ -339,8 +339,8 @@ def test_what_differs_from_the_first_is_no_copy(snapshot: SnapshotAssertion) -> 
     assert messages(verdict) == snapshot
 
 
-def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> None:
-    """They may be equal within what is allowed; the gradient after the steps is not."""
+def test_stale_copies_with_equal_weights(snapshot: SnapshotAssertion) -> None:
+    """The weights may be equal within the tolerance; the gradient after the steps is not."""
     taken = steps({}, after=batch("v"))
     graph = built(ran(taken, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
 
@@ -353,7 +353,7 @@ def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> Non
             op="VarHandleOp",
             evidence="executed",
             expected="the reference's gradient from equal variables",
-            found="another one after 3 steps",
+            found="a different gradient after 3 steps",
             frames=("main.py:40", "net.py:3"),
             message=ANY,
             consequence=ANY,
@@ -364,7 +364,7 @@ def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> Non
 
 
 def test_copies_are_found_once(snapshot: SnapshotAssertion) -> None:
-    """Of those that depart, and of those that do not."""
+    """A finding for each variable, whether its weights diverge or not."""
     taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
 
     verdict = checked(taken)
@@ -398,18 +398,18 @@ def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> N
             trajectory(
                 {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, uncertain={"w": [False] * 2}
             ),
-            "changed, and the reference's is not",
+            "changed, but not in the reference",
         ),
     ],
 )
-def test_how_far_off_it_is_can_be_read(taken: Trajectory, said: str) -> None:
+def test_the_error_is_in_the_finding(taken: Trajectory, said: str) -> None:
     (finding,) = checked(taken).findings
 
     assert finding.found == said
 
 
 def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None:
-    """Nothing is known of its gradient; it has none."""
+    """It has no gradient."""
     taken = trajectory(
         {"w": START, "mean": START},
         {"w": STEPS, "mean": STEPS},
@@ -424,7 +424,7 @@ def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None
         assert messages(verdict) == snapshot
 
 
-# What is declared.
+# Declared differences.
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_variables_that_are_left_out(allow: tuple[str, ...], left: list[str]) ->
     assert verdict.state == ("broken" if left else "kept")
 
 
-def test_nothing_follows_what_is_left_out(snapshot: SnapshotAssertion) -> None:
+def test_no_finding_follows_an_allowed_variable(snapshot: SnapshotAssertion) -> None:
     taken = steps({"v": [[9, 1]] * 3, "w": [[1, 2], [9, 9], [9, 9]]})
 
     verdict = checked(taken, fields={"allow": ("v",)})
@@ -450,7 +450,7 @@ def test_nothing_follows_what_is_left_out(snapshot: SnapshotAssertion) -> None:
 
 
 def test_tolerance_and_noise() -> None:
-    """After the last step w is off by 42 eps of its 6."""
+    """After the last step w, which is 6, is off by 42 eps."""
     taken = steps({"w": [*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]]}, noise=2.0**-22)
 
     cases: list[tuple[dict[str, float], bool]] = [
@@ -464,7 +464,7 @@ def test_tolerance_and_noise() -> None:
         assert (checked(taken, fields=fields).state == "kept") == is_kept
 
 
-def test_the_scale_of_the_gradients_is_that_of_the_slots(snapshot: SnapshotAssertion) -> None:
+def test_the_scale_of_the_gradients_applies_to_slots(snapshot: SnapshotAssertion) -> None:
     taken = steps({"w/Momentum": [[640, 128], [512, 256], [384, 384]]})
 
     assert checked(taken, scale=128.0).state == "kept"
@@ -473,8 +473,8 @@ def test_the_scale_of_the_gradients_is_that_of_the_slots(snapshot: SnapshotAsser
     assert messages(verdict) == snapshot
 
 
-def test_a_factor_that_the_rate_makes_up_for_is_that_of_the_slots() -> None:
-    """All gradients are twice as large, and the rate is half."""
+def test_a_compensated_factor_is_the_factor_of_the_slots() -> None:
+    """All gradients are twice as large, and the learning rate is half."""
     taken = steps({"w/Momentum": [[10, 2], [8, 4], [6, 6]]})
 
     assert checked(taken, ["w", "v"]).state == "kept"
@@ -483,7 +483,7 @@ def test_a_factor_that_the_rate_makes_up_for_is_that_of_the_slots() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
-def test_elements_whose_way_is_rounding(optimizer: str) -> None:
+def test_elements_that_follow_rounding_errors(optimizer: str) -> None:
     taken = steps({"w": [[1, -2], [2, -4], [3, -6]]})
     certain = np.array([True, False])
     doubtful = [{**step, "w": step["w"]._replace(certain=certain)} for step in taken.steps]
@@ -503,8 +503,8 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
         ({"steps": 2}, ["steps: 2 steps do not show what goes wrong later; give 3 or more"]),
         ({"steps": 0}, ["steps: 0 steps do not show what goes wrong later; give 3 or more"]),
         ({"steps": 3.5}, ["steps: 3.5 does not fit; give a whole number"]),
-        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
-        ({"noise": -8.0}, ["noise: -8.0 is not above 0; give more"]),
+        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give a positive number"]),
+        ({"noise": -8.0}, ["noise: -8.0 is not above 0; give a positive number"]),
         *(
             ({field: value}, [f"{field}: {value} does not fit; give a number"])
             for field in ("tolerance", "noise")
@@ -528,7 +528,7 @@ def test_the_note_has_the_number_of_steps(snapshot: SnapshotAssertion) -> None:
     assert messages(checked(taken)) == snapshot
 
 
-def test_equal_constants_are_no_pass(snapshot: SnapshotAssertion) -> None:
+def test_equal_constants_do_not_keep_the_rule(snapshot: SnapshotAssertion) -> None:
     taken = steps({})
     still = trajectory(
         {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
@@ -540,14 +540,14 @@ def test_equal_constants_are_no_pass(snapshot: SnapshotAssertion) -> None:
 
 
 def test_a_counter_follows_no_gradient(snapshot: SnapshotAssertion) -> None:
-    """It has a cause of its own, whatever is wrong beside it."""
+    """Its cause is separate from other mistakes."""
     verdict = checked(steps({"w": [[2, 1]] * 3, "step": [2, 4, 6]}), ["w"])
 
     assert steps_of(verdict) == {"w": 1, "step": 1}
     assert messages(verdict) == snapshot
 
 
-def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first(
+def test_a_statistic_follows_the_first_of_several_different_gradients(
     snapshot: SnapshotAssertion,
 ) -> None:
     taken = trajectory(
@@ -576,7 +576,9 @@ def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first(
     ],
     ids=["in the last step", "one element", "there and back"],
 )
-def test_what_the_steps_move_in_the_end_is_compared(expected: Any, state: str) -> None:
+def test_variables_that_the_steps_change_in_the_end_are_compared(
+    expected: Any, state: str
+) -> None:
     taken = trajectory({"w": START}, {"w": expected}, {}, uncertain={"w": [False, False]})
 
     assert WeightsEqual().judge(built(ran(taken))).state == state
@@ -590,7 +592,7 @@ def test_what_the_steps_move_in_the_end_is_compared(expected: Any, state: str) -
         pytest.param([1000.0, 2000.0, 0.5], id="it moves by little"),
     ],
 )
-def test_how_far_it_moves_where_one_element_should_stay(
+def test_the_factor_of_a_change_with_a_constant_element(
     found: Sequence[float], snapshot: SnapshotAssertion
 ) -> None:
     way = [1.0, 2.0, 0.0]
@@ -605,22 +607,22 @@ def test_how_far_it_moves_where_one_element_should_stay(
     assert messages(verdict) == snapshot
 
 
-def test_copies_are_told_in_the_order_of_their_names() -> None:
-    """Of several variables whose gradient differs after the steps alone."""
+def test_copies_are_in_the_order_of_their_names() -> None:
+    """Several variables have gradients that differ only after the steps."""
     verdict = checked(steps({}, after=batch(["w", "v"])))
 
     assert [finding.object for finding in verdict.findings] == ["v", "w"]
 
 
 def test_a_few_times_the_noise_is_no_difference() -> None:
-    """Five times; eight are allowed."""
+    """The difference is five times the noise; eight times are allowed."""
     found = [[value + 5e-4 for value in step] for step in STEPS]
 
     assert checked(steps({"w": found}, noise=1e-4)).state == "kept"
     assert checked(steps({"w": found}, noise=5e-5)).state == "broken"
 
 
-def test_what_differs_later_follows_the_first_whatever_their_names(
+def test_later_differences_follow_the_first_for_all_names(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = checked(steps({"w": [[2, 1]] * 3, "v": [[1, 2], [2, 9], [3, 9]]}))
@@ -630,7 +632,7 @@ def test_what_differs_later_follows_the_first_whatever_their_names(
 
 
 APART = [[1.0, 2.0], [2.0, 5.0], [3.0, 9.0]]
-IN_NO_ORDER = "left out, as no order is set between the update of step and what reads it for"
+IN_NO_ORDER = "left out: no order is set between the update of step and its read for"
 
 
 def test_a_variable_with_a_race_is_left_out() -> None:
@@ -650,13 +652,13 @@ def test_the_slots_of_a_variable_with_a_race_are_left_out() -> None:
     assert verdict.note == f"2 variables equal after 3 steps; 2 variables {IN_NO_ORDER} w"
 
 
-def test_a_race_of_a_variable_that_may_differ_is_not_told() -> None:
+def test_a_race_of_an_allowed_variable_is_not_in_the_note() -> None:
     verdict = checked(steps({}), races={"v": "step"}, fields={"allow": ("v",)})
 
     assert verdict.note == "3 variables equal after 3 steps"
 
 
-def test_races_are_told_where_another_variable_differs() -> None:
+def test_races_are_in_the_note_of_a_broken_rule() -> None:
     verdict = checked(steps({"w": APART}), races={"v": "step"})
 
     assert steps_of(verdict) == {"w": 2}
@@ -666,12 +668,12 @@ def test_races_are_told_where_another_variable_differs() -> None:
 @pytest.mark.parametrize(
     ("races", "left"),
     [
-        (("w", "v"), "no variable that is trained is left to compare; 3 variables"),
+        (("w", "v"), "no trained variable is left to compare; 3 variables"),
         (("w", "v", "step"), "no variable that the steps change is left to compare; 4 variables"),
     ],
     ids=["but the counter", "none"],
 )
-def test_where_races_leave_nothing_nothing_is_checked(races: Sequence[str], left: str) -> None:
+def test_not_checked_if_races_leave_no_variable(races: Sequence[str], left: str) -> None:
     taken = steps({name: APART for name in races if name != "step"})
 
     verdict = checked(taken, races=dict.fromkeys(races, "step"))
@@ -679,7 +681,7 @@ def test_where_races_leave_nothing_nothing_is_checked(races: Sequence[str], left
     assert (verdict.state, verdict.reason) == ("not-checked", f"{left} {IN_NO_ORDER} w")
 
 
-def test_weights_that_no_step_moves_show_nothing() -> None:
+def test_weights_that_no_step_changes_prove_nothing() -> None:
     """A learning rate that begins at 0, or gradients that are only collected."""
     taken = trajectory(
         {"w": START, "v": START, "step": 0},
@@ -696,13 +698,13 @@ def test_weights_that_no_step_moves_show_nothing() -> None:
     )
 
 
-def test_a_finding_stands_where_races_leave_no_trained_variable() -> None:
+def test_findings_remain_if_races_leave_no_trained_variable() -> None:
     taken = steps({"step": [2, 4, 6]})
 
     assert steps_of(checked(taken, races={"w": "step", "v": "step"})) == {"step": 1}
 
 
-def test_where_it_is_not_known_what_is_trained_the_others_are_compared() -> None:
+def test_other_variables_are_compared_if_the_trained_ones_are_unknown() -> None:
     way = [1.0, 2.0, 3.0]
     taken = trajectory({"w": 0.0, "v": 0.0}, {"w": way, "v": way}, {})
 
@@ -712,7 +714,7 @@ def test_where_it_is_not_known_what_is_trained_the_others_are_compared() -> None
 
 
 def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:
-    """Of w and v without slots, which are up to 1000 and move by so much in each step."""
+    """The verdict on w and v without slots: up to 1000, with a given change in each step."""
     start = {"w": [1000.0, 500.0], "v": [1000.0, 1.0]}
     taken = trajectory(
         start,
@@ -726,24 +728,24 @@ def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:
     return WeightsEqual().judge(built(numbers))
 
 
-def test_a_change_in_which_a_mistake_would_hide_is_not_said_to_be_right() -> None:
+def test_not_checked_if_changes_are_too_small_to_show_a_mistake() -> None:
     verdict = after_small_steps(0.001)
 
     assert verdict.state == "not-checked"
     assert verdict.reason == (
-        "the trained variables change so little in these steps that half of it could be wrong "
-        "and not be seen, and no gradient was compared"
+        "the trained variables change so little in these steps that an error of half the "
+        "change would not be detected, and no gradient was compared"
     )
     assert verdict.note == "check at a larger learning rate"
 
 
-def test_how_much_of_a_change_could_be_wrong_is_said() -> None:
+def test_the_undetectable_part_of_a_change_is_in_the_note() -> None:
     verdict = after_small_steps(0.01)
 
     assert verdict.state == "kept"
     assert verdict.note == (
-        "2 variables equal after 3 steps; up to 13% of the change of w could be wrong and not be "
-        "seen"
+        "2 variables equal after 3 steps; an error of up to 13% of the change of w would not "
+        "be detected"
     )
 
 
@@ -753,5 +755,5 @@ def test_small_steps_hide_nothing_where_gradients_were_compared() -> None:
     assert verdict.note == "2 variables equal after 3 steps"
 
 
-def test_nothing_is_said_of_large_steps() -> None:
+def test_large_steps_have_no_note() -> None:
     assert after_small_steps(1.0).note == "2 variables equal after 3 steps"

@@ -20,7 +20,7 @@ SHAPES = {f"clip/{i}": (4,) for i in (0, 1)}
 def clipping(
     kind: str, *factors: str, clips: Sequence[Op] = (), total: Op = TOTAL, **more: Any
 ) -> Placement:
-    """Towers of which each changes its gradient by an op that takes some factors too."""
+    """Towers that each change their own gradient, by an op that also takes some factors."""
     clips = clips or [
         on(i, f"clip/{i}", kind, gradient(i), *(each.format(i) for each in factors))
         for i in (0, 1)
@@ -48,7 +48,7 @@ def test_each_replica_clips_its_own(kind: str, factor: str, snapshot: SnapshotAs
     assert messages(verdict) == snapshot
 
 
-def test_what_an_optimizer_of_keras_clips_is_told_as_its_own(snapshot: SnapshotAssertion) -> None:
+def test_clipping_by_a_keras_optimizer_is_a_limit_of_keras(snapshot: SnapshotAssertion) -> None:
     part = "clipping of an optimizer"
     verdict = AggregatedBeforeClipped().judge(
         clipping("Mul", "norm/{}", lines={"clip/0": "a.py:7"}, keras_parts={"clip/0": part})
@@ -59,7 +59,7 @@ def test_what_an_optimizer_of_keras_clips_is_told_as_its_own(snapshot: SnapshotA
     assert verdict.findings[0].where is None
 
 
-def test_it_may_be_meant() -> None:
+def test_clipping_can_be_allowed() -> None:
     assert found(clipping("Mul", "norm/{}"), allow=("*",)) == []
 
 
@@ -80,13 +80,13 @@ def test_a_product_of_the_backward_pass_is_no_clipping() -> None:
 
 
 def test_gradients_of_parts_may_be_clipped_in_a_loop() -> None:
-    """The sum of the parts is not."""
+    """The sum of the parts is not clipped."""
     clips = [on(i, f"clip/{i}", "Mul", gradient(i), f"norm/{i}", caller="loop") for i in (0, 1)]
 
     assert found(clipping("Mul", "norm/{}", clips=clips)) == []
 
 
-def test_what_one_tower_alone_trains_is_not_added_up() -> None:
+def test_a_gradient_of_one_tower_alone_is_not_added_up() -> None:
     total = host("sum/w", "AddN", "clip/0")
 
     assert found(clipping("Mul", "norm/{}", total=total)) == []
@@ -99,14 +99,14 @@ def test_the_sum_may_be_clipped() -> None:
     assert found(program(norm, clipped, strategy=STRATEGY, outputs={"mean/w": (4,)})) == []
 
 
-def test_of_copies_the_first_is_named() -> None:
+def test_the_first_copy_is_named() -> None:
     copies = {f"v{i}/w": Copy("v0/w", i) for i in (0, 1)}
     strategy = Strategy("MirroredStrategy", STRATEGY.replicas, copies)
 
     assert found(clipping("Mul", "norm/{}", mirrored=True, strategy=strategy)) == ["v0/w"]
 
 
-def test_towers_by_hand_may_mean_it(snapshot: SnapshotAssertion) -> None:
+def test_clipping_in_towers_by_hand_is_not_checked(snapshot: SnapshotAssertion) -> None:
     verdict = AggregatedBeforeClipped().judge(clipping("Mul", "norm/{}", strategy=None))
 
     assert messages(verdict) == snapshot

@@ -20,7 +20,7 @@ def strategy(*outside: str, count: int = 2, copies: bool = False) -> Strategy:
 
 
 def each_updates(variable: str = "w", at: str = "replica_1/") -> list[Op]:
-    """Updates of a variable by the sum, one of each replica."""
+    """Each replica updates a variable by the sum."""
     names = [f"update/{variable}", f"{at}update/{variable}"]
     sums = "sum/w"
     return [
@@ -50,7 +50,7 @@ def test_all_replicas_may_share_it_on_purpose() -> None:
     assert found(graph, allow=("w",)) == []
 
 
-def test_a_variable_on_one_gpu_beside_others_of_the_strategy(snapshot: SnapshotAssertion) -> None:
+def test_a_variable_on_one_gpu_among_copies_of_the_strategy(snapshot: SnapshotAssertion) -> None:
     on_gpu = variable("w", at="GPU:0")
 
     assert found(program(on_gpu, strategy=strategy("w"))) == []
@@ -59,32 +59,32 @@ def test_a_variable_on_one_gpu_beside_others_of_the_strategy(snapshot: SnapshotA
     assert messages(CreatedInScope().judge(beside)) == snapshot
 
 
-def test_the_host_may_keep_what_one_op_updates() -> None:
+def test_a_variable_on_the_host_that_one_op_updates_is_kept() -> None:
     assert found(program(strategy=strategy("w", copies=True))) == []
 
 
-def test_one_update_in_a_replica_races_with_none() -> None:
+def test_one_update_in_a_replica_does_not_race() -> None:
     update = on(1, "replica_1/update/w", "AssignSubVariableOp", "w", "sum/w")
     train = host("train", "NoOp", "^replica_1/update/w")
 
     assert found(program(update, train, strategy=strategy("w"))) == []
 
 
-def test_towers_by_hand_are_none_of_the_strategy() -> None:
+def test_towers_by_hand_are_not_replicas() -> None:
     assert found(program(*each_updates(at="tower_1/"), strategy=strategy("w"))) == []
 
 
-def test_what_was_made_in_the_scope_is_kept(snapshot: SnapshotAssertion) -> None:
+def test_variables_created_in_the_scope_are_kept(snapshot: SnapshotAssertion) -> None:
     verdict = CreatedInScope().judge(program(*each_updates(), strategy=strategy()))
 
     assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("shape", [(4,), ()])
-def test_slots_are_made_in_the_scope_too(
+def test_slots_are_created_in_the_scope_too(
     shape: tuple[int, ...], snapshot: SnapshotAssertion
 ) -> None:
-    """A single number scales or counts."""
+    """A scalar is not a slot: it scales or counts."""
     slot = variable("m", at="GPU:0")
     sets = [
         on(i, f"{at}set/m", "AssignVariableOp", "m", gradient(i))
@@ -104,7 +104,7 @@ def test_slots_are_made_in_the_scope_too(
     assert messages(CreatedInScope().judge(graph)) == snapshot
 
 
-def test_what_updates_do_not_take_is_no_slot() -> None:
+def test_a_variable_that_updates_do_not_read_is_no_slot() -> None:
     sums = variable("shown", at="GPU:0")
     sets = [
         on(i, f"{at}set/m", "AssignAddVariableOp", "shown", gradient(i))
@@ -118,7 +118,7 @@ def test_what_updates_do_not_take_is_no_slot() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (None, "the program makes no strategy, so there is no scope"),
+        (None, "the program creates no strategy, so there is no scope"),
         (strategy("w", count=1), "there is one replica, on /device:GPU:0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Variables that lie otherwise to the towers than a program declares."""
+"""Variables with another layout than the program declares."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ MIRRORED = program(
     ids=str,
 )
 def test_as_declared(rule: VariablesShared, graph: Placement) -> None:
-    """The step counter is no trainable variable, and need not have copies."""
+    """The step counter is not trainable, and needs no copies."""
     assert objects_of(rule, graph) == []
 
 
-def test_central_ones_in_a_mirrored_program(snapshot: SnapshotAssertion) -> None:
+def test_central_variables_where_mirrored_ones_are_declared(snapshot: SnapshotAssertion) -> None:
     verdict = VariablesShared(layout="mirrored").judge(CENTRAL)
 
     assert [finding.object for finding in verdict.findings] == ["w", "v"]
     assert messages(verdict) == snapshot
 
 
-def test_copies_in_a_central_program(snapshot: SnapshotAssertion) -> None:
+def test_copies_where_central_variables_are_declared(snapshot: SnapshotAssertion) -> None:
     verdict = VariablesShared(layout="central").judge(MIRRORED)
 
     assert [finding.object for finding in verdict.findings] == ["v1/w", "v2/w", "v1/v", "v2/v"]
     assert messages(verdict) == snapshot
 
 
-def test_what_is_allowed() -> None:
+def test_allowed_variables() -> None:
     assert objects_of(VariablesShared(layout="mirrored", allow=("v",)), CENTRAL) == ["w"]
     assert objects_of(VariablesShared(layout="central", allow=("v*/v",)), MIRRORED) == [
         "v1/w",
@@ -62,8 +62,8 @@ def test_what_is_allowed() -> None:
     ]
 
 
-def test_of_a_saved_graph_what_gradients_update() -> None:
-    """It has no collections; the step counter is read by all and no weight."""
+def test_a_saved_graph_is_judged_by_variables_that_gradients_update() -> None:
+    """It has no collections; all towers read the step counter, which is not a weight."""
     graph = program(
         *(on(i, f"tower_{i}/rate", "Mul", "step", f"tower_{i}/x") for i in (0, 1)),
         variables=["w", "v"],
@@ -73,11 +73,13 @@ def test_of_a_saved_graph_what_gradients_update() -> None:
 
 
 @pytest.mark.parametrize("declared", ["central", "mirrored"])
-def test_without_two_towers_nothing_is_kept(declared: Literal["central", "mirrored"]) -> None:
+def test_a_declared_layout_is_not_checked_without_two_towers(
+    declared: Literal["central", "mirrored"],
+) -> None:
     verdict = VariablesShared(layout=declared).judge(split())
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
-        f"it is declared {declared}, and there are no two towers to tell that of",
+        f"the layout is declared {declared}, but there are no two towers to judge",
     )
     assert VariablesShared().judge(split()).state == "kept"

@@ -31,13 +31,13 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 def without(number: int, count: int = 2, **more: Any) -> Placement:
-    """Towers of which the gradients of one are not added."""
+    """Towers; the sum leaves out the gradients of one."""
     taken = (gradient(i) for i in range(count) if i != number)
     return program(host("sum/w", "AddN", *taken), gpus=range(count), **more)
 
 
 def updated(gradients: str, *ops: Op, **more: Any) -> Placement:
-    """The update of w takes one value, which is made by `ops`."""
+    """The update of w takes one value, which `ops` compute."""
     return program(
         *ops, host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradients), **more
     )
@@ -84,7 +84,7 @@ def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> No
 
 
 def test_the_line_is_where_gradients_are_brought_together() -> None:
-    """Not that of the update, which is the same whatever they are made of."""
+    """Not the line of the update, which is the same for all sums."""
     lines = {"update/w": "main.py:50", "sum/w": "main.py:40", "mean/w": "main.py:41"}
 
     (finding,) = EveryTowerCounts().judge(without(0, 3, lines=lines)).findings
@@ -108,7 +108,7 @@ def test_the_line_is_where_gradients_are_added_up_over_steps(snapshot: SnapshotA
 
 
 def test_the_line_is_where_other_variables_gradients_meet(snapshot: SnapshotAssertion) -> None:
-    """That of the first tower was taken as it is, by a line that builds nothing."""
+    """A line that builds no op takes the first tower's gradient."""
     update = host("update/b", "ResourceApplyGradientDescent", "b", "rate", gradient(0, "b"))
     lines = {"update/b": "main.py:50", "sum/w": "main.py:40"}
 
@@ -120,7 +120,7 @@ def test_the_line_is_where_other_variables_gradients_meet(snapshot: SnapshotAsse
     assert messages(finding) == snapshot
 
 
-def test_gradients_of_some_rows_are_brought_together_otherwise() -> None:
+def test_sparse_gradients_have_another_fix() -> None:
     update = host("update/b", "ResourceScatterSub", "b", "rows", gradient(0, "b"))
 
     (finding,) = (
@@ -179,7 +179,7 @@ def test_one_tower_is_taken_twice() -> None:
 
 
 def test_no_tower_counts(snapshot: SnapshotAssertion) -> None:
-    """The gradient is a constant: it is lost in all of them."""
+    """The gradient is a constant: all towers lose it."""
     (finding,) = EveryTowerCounts().judge(updated("zeros", host("zeros", "Const"))).findings
 
     assert finding.found == "an update by the gradients of no tower"
@@ -187,7 +187,7 @@ def test_no_tower_counts(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_shape_of_a_gradient_is_no_gradient() -> None:
-    """What stands in for a gradient that is None."""
+    """Zeros of a gradient's shape replace a gradient that is None."""
     zeros = host("zeros", "ZerosLike", gradient(0))
 
     assert objects(program(zeros, host("sum/w", "AddN", "zeros", gradient(1)))) == ["w"]
@@ -203,7 +203,7 @@ def test_one_variable_loses_the_gradients_of_one_tower(snapshot: SnapshotAsserti
 
 
 def test_gradients_of_one_loss_of_all_towers() -> None:
-    """They all depend on every tower by their values; what counts is who computed them."""
+    """All gradients depend on every tower's values; only the tower that computed them counts."""
     through = [
         on(i, f"gradients/tower_{i}/loss_grad/Mul", "Mul", f"tower_{i}/w/MatMul", "loss")
         for i in (0, 1)
@@ -226,7 +226,7 @@ def test_the_gradients_are_added_up_in_the_backward_pass(kind: str, requested: s
 
 
 def test_an_update_for_each_tower_takes_all_of_them_together() -> None:
-    """More than one update is the business of one-update."""
+    """one-update judges the number of updates."""
     graph = program(
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
         host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(1)),
@@ -236,7 +236,7 @@ def test_an_update_for_each_tower_takes_all_of_them_together() -> None:
     assert objects(graph) == []
 
 
-def test_of_several_updates_that_leave_a_tower_out_the_first_is_named() -> None:
+def test_the_first_of_several_updates_that_leave_a_tower_out_is_named() -> None:
     graph = program(
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
         host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
@@ -304,7 +304,7 @@ def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count() ->
 def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(
     also: str, broken: Sequence[str]
 ) -> None:
-    """Where all are added by ops that are run by themselves, the step need not run them."""
+    """If separate runs add all gradients, the step need not add them."""
     run = ["^update/w", "^add_0", also] if also else ["^update/w", "^add_0"]
     graph = updated(
         "total/read",
@@ -317,8 +317,8 @@ def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(
     assert objects(graph) == broken
 
 
-def test_what_decides_whether_a_sum_of_gradients_is_taken_is_no_part_of_it() -> None:
-    """Whether the gradients of all towers are finite; those of one are summed up."""
+def test_the_condition_of_a_sum_of_gradients_is_no_part_of_it() -> None:
+    """The condition reads the gradients of all towers; the sum takes one tower's."""
     graph = updated(
         "total/read",
         variable("total", "VariableV2"),
@@ -333,7 +333,7 @@ def test_what_decides_whether_a_sum_of_gradients_is_taken_is_no_part_of_it() -> 
 
 
 def test_gradients_that_are_added_up_by_steps_of_their_own_count() -> None:
-    """Several small batches, and then a step that takes their sum and clears it."""
+    """Several steps add up small batches; then a step applies the sum and clears it."""
     graph = updated(
         "total/read",
         variable("total"),
@@ -438,7 +438,7 @@ def test_silent(ops: Sequence[Op], snapshot: SnapshotAssertion) -> None:
 @pytest.mark.parametrize("kind", ["Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"])
 @pytest.mark.parametrize("order", [1, -1], ids=["norm last", "norm first"])
 def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind: str, order: int) -> None:
-    """One tower's gradients, clipped by the norm of both."""
+    """One tower's gradients are clipped by the norm of both."""
     ops = [
         host("norm", "L2Loss", "sum/w"),
         host("clipped", kind, *[gradient(0), "norm"][::order]),
@@ -448,14 +448,14 @@ def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind: str, order: i
 
 
 def test_a_tensor_that_is_not_known_to_be_a_scalar_counts() -> None:
-    """The second output of an op whose first is one."""
+    """It is the second output of an op with a scalar as its first output."""
     ops = [host("norms", "Pack", "sum/w"), host("clipped", "Mul", gradient(0), "norms:1")]
 
     assert objects(updated("clipped", *ops, outputs={"norms": (), gradient(0): (4,)})) == []
 
 
-def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_count() -> None:
-    """The step gives it that of one tower."""
+def test_a_gradient_that_an_accumulator_gets_outside_of_the_step_does_not_count() -> None:
+    """The step gives the accumulator one tower's gradient."""
     graph = updated(
         "taken",
         host("accumulator", "ConditionalAccumulator"),
@@ -470,7 +470,7 @@ def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_co
     assert objects(graph) == ["w"]
 
 
-def test_a_frozen_variable_is_not_asked_for(snapshot: SnapshotAssertion) -> None:
+def test_a_frozen_variable_is_not_judged(snapshot: SnapshotAssertion) -> None:
     graph = program(host("train", "NoOp", "^update/b", "^step/add"), variables=["a", "b"])
 
     verdict = EveryTowerCounts().judge(graph)
@@ -480,7 +480,7 @@ def test_a_frozen_variable_is_not_asked_for(snapshot: SnapshotAssertion) -> None
 
 
 def test_a_variable_is_judged_by_the_towers_that_read_it(snapshot: SnapshotAssertion) -> None:
-    """An auxiliary head in the first tower alone."""
+    """Only the first tower has an auxiliary head."""
     graph = program(
         variable("aux"),
         on(0, "tower_0/aux", "MatMul", "tower_0/w/MatMul", "aux"),
@@ -570,7 +570,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
 @pytest.mark.parametrize(("key", "state"), [("same", "kept"), ("other", "broken")])
 def test_a_collective_yields_what_all_of_its_members_give(key: str, state: str) -> None:
-    """NcclAllReduce: one op on each GPU; only those of one name reduce together."""
+    """NcclAllReduce: one op on each GPU; only ops with one shared name reduce together."""
     graph = program(
         *(on(i, f"reduced_{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)),
         host("mean/w", "Mul", "reduced_0", "share"),

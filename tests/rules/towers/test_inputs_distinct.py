@@ -28,7 +28,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 def fed(*sources: str, ops: Sequence[Op] = (), **more: Any) -> Placement:
-    """Towers that compute with these tensors, which `ops` make."""
+    """Towers that compute with these tensors, which `ops` yield."""
     reads = [
         on(i, f"tower_{i}/w/MatMul", "MatMul", source, f"tower_{i}/w/read")
         for i, source in enumerate(sources)
@@ -37,7 +37,7 @@ def fed(*sources: str, ops: Sequence[Op] = (), **more: Any) -> Placement:
 
 
 def sliced(*begins: int, kind: str = "StridedSlice", **more: Any) -> Placement:
-    """Towers that cut their part from one placeholder, beginning at a row each."""
+    """Towers that cut slices from one placeholder, each from its own first row."""
     ops = [host("images", "Placeholder"), host("size", "Const")]
     for i in range(len(begins)):
         ops += [
@@ -60,7 +60,7 @@ def iterators(
     ops: Sequence[Op] = (),
     **more: Any,
 ) -> Placement:
-    """An iterator for each tower, made of a dataset each."""
+    """An iterator and a dataset for each tower."""
     made = []
     for i, dataset in enumerate(datasets):
         made += [
@@ -85,7 +85,7 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_what_keras_gives_to_every_replica_is_told_once(snapshot: SnapshotAssertion) -> None:
+def test_inputs_of_train_on_batch_are_one_finding(snapshot: SnapshotAssertion) -> None:
     inputs = [host(name, "Placeholder") for name in ("data", "data_1")]
     labels = [on(i, f"tower_{i}/labels", "Square", "data_1") for i in (0, 1)]
     losses = [on(i, f"tower_{i}/w/more", "Mul", f"tower_{i}/labels") for i in (0, 1)]
@@ -116,7 +116,7 @@ def test_broken_by_one_tensor(snapshot: SnapshotAssertion) -> None:
             object="images",
             op="Placeholder",
             evidence="requested",
-            expected="a slice of its own for each tower",
+            expected="a separate slice for each tower",
             found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
             frames=("main.py:9",),
             path=("images (Placeholder) main.py:9", "images (Placeholder) main.py:9"),
@@ -138,7 +138,7 @@ def test_broken_by_slices_that_are_cut_alike(snapshot: SnapshotAssertion) -> Non
             object="tower_1/slice",
             op="StridedSlice",
             evidence="requested",
-            expected="a slice of its own for each tower",
+            expected="a separate slice for each tower",
             found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
             frames=("main.py:9", "net.py:3"),
             path=("tower_0/slice (StridedSlice)", "tower_1/slice (StridedSlice) net.py:3"),
@@ -246,7 +246,7 @@ def test_one_part_of_a_split_for_both(output: str, snapshot: SnapshotAssertion) 
 
 
 def test_the_line_of_one_part_is_where_towers_take_it() -> None:
-    """That of the split is right, and so is that of the model; it is in the loop."""
+    """The lines of the split and of the model are right; the wrong line is in the loop."""
     ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
     lines = {
         "split": "main.py:9",
@@ -286,14 +286,14 @@ def test_one_batch_of_a_pipeline_for_both(source: str, takes: str) -> None:
     "kind", ["Identity", "Reshape", "ExpandDims", "Squeeze", "Cast", "Transpose"]
 )
 def test_a_slice_is_followed_through_ops_that_change_its_form(kind: str) -> None:
-    """In the tower's scope, where the first op that computes with it takes another tensor."""
+    """The ops are in the tower's scope; the first op that computes takes another tensor."""
     ops = [host("images", "Placeholder")]
     ops += [on(i, f"tower_{i}/formed", kind, "images") for i in (0, 1)]
 
     assert objects(fed("tower_0/formed", "tower_1/formed", ops=ops)) == ["tower_1/formed"]
 
 
-def test_what_the_host_makes_of_a_batch_is_still_the_batch() -> None:
+def test_values_that_the_host_computes_from_a_batch_are_the_batch() -> None:
     ops = [
         host("images", "Placeholder"),
         *(host(f"bright_{i}", "Mul", "images", "two") for i in (0, 1)),
@@ -304,7 +304,7 @@ def test_what_the_host_makes_of_a_batch_is_still_the_batch() -> None:
 
 
 def test_parts_that_are_cut_from_parts() -> None:
-    """Micro-batches: the second cut is the same, the first is not."""
+    """Micro-batches: the towers cut different parts, and then the same slice of these."""
     ops = [
         host("images", "Placeholder"),
         host("split", "Split", "axis", "images"),
@@ -336,7 +336,7 @@ def test_labels_are_inputs_too(snapshot: SnapshotAssertion) -> None:
 def test_scalars_and_vectors_of_fixed_length_are_no_examples(
     shape: tuple[int | None, ...], found: Sequence[str]
 ) -> None:
-    """A rate of dropout and weights of classes are fed to all towers."""
+    """All towers are fed the same dropout rate or class weights."""
     ops = [host("extra", "PlaceholderWithDefault", "default")]
     for i in (0, 1):
         ops += [
@@ -359,7 +359,7 @@ def test_scalars_and_vectors_of_fixed_length_are_no_examples(
 def test_vectors_of_one_entry_for_each_row_are_examples(
     shapes: dict[str, tuple[int, ...]], found: Sequence[str]
 ) -> None:
-    """Ids of a batch of a fixed size, which all replicas of a strategy are given whole."""
+    """All replicas of a strategy get the ids of a whole batch of fixed size."""
     ops = [host(name, "Placeholder") for name in shapes]
     for i in (0, 1):
         taken = [
@@ -374,7 +374,7 @@ def test_vectors_of_one_entry_for_each_row_are_examples(
 
 
 def test_vectors_that_one_tower_is_given_are_its_examples() -> None:
-    """A strategy gives each replica its ids: of a fixed batch, a vector of fixed length."""
+    """A strategy gives each replica its ids: a vector of fixed length, for a fixed batch."""
     given = [host(f"ids_{i}", "Placeholder") for i in (0, 1)]
     shapes = {f"ids_{i}": (16,) for i in (0, 1)}
     listed = {"inputs": [["ids_0:0"], ["ids_1:0"]]}
@@ -385,8 +385,8 @@ def test_vectors_that_one_tower_is_given_are_its_examples() -> None:
     assert objects(both) == ["ids_0"]
 
 
-def test_a_vector_beside_a_pipeline_is_no_row() -> None:
-    """Means and deviations of channels, and pictures that are read in the step."""
+def test_a_vector_next_to_a_pipeline_is_no_example() -> None:
+    """Means and deviations of channels; the step reads the pictures itself."""
     ops = [host("iterator", "IteratorV2"), host("mean", "Placeholder"), host("dev", "Placeholder")]
     for i in (0, 1):
         ops += [
@@ -401,7 +401,7 @@ def test_a_vector_beside_a_pipeline_is_no_row() -> None:
 
 
 def test_a_scalar_whose_shape_the_program_does_not_state() -> None:
-    """keep_prob = tf.compat.v1.placeholder(tf.float32): nothing shows rows for examples."""
+    """keep_prob = tf.compat.v1.placeholder(tf.float32): its shape shows no rows."""
     ops = [host("keep_prob", "Placeholder")]
     for i in (0, 1):
         ops += [
@@ -421,7 +421,7 @@ def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples() -> None:
     assert objects(fed("labels", "labels", ops=ops, outputs={"labels": (32,)})) == ["labels"]
 
 
-def test_what_only_the_backward_pass_takes_is_no_input() -> None:
+def test_a_tensor_that_only_the_backward_pass_takes_is_no_input() -> None:
     graph = program(
         host("mask", "Placeholder"),
         *(
@@ -433,8 +433,8 @@ def test_what_only_the_backward_pass_takes_is_no_input() -> None:
     assert InputsDistinct().judge(graph).state == "kept"
 
 
-def test_what_the_step_does_not_run_is_no_input() -> None:
-    """An evaluation beside the training."""
+def test_a_tensor_outside_of_the_step_is_no_input() -> None:
+    """An evaluation that the training step does not run."""
     graph = program(
         host("pictures", "Placeholder"),
         *(on(i, f"test_{i}", "MatMul", "pictures", f"tower_{i}/w/read") for i in (0, 1)),
@@ -506,7 +506,7 @@ def test_silent_on_inputs_where_they_belong(input: Op) -> None:
     assert objects(program(input)) == []
 
 
-def test_input_ops_in_a_body_are_not_found_apart_from_their_call() -> None:
+def test_input_ops_in_a_function_body_are_no_separate_findings() -> None:
     graph = program(
         on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", caller="map")
     )
@@ -514,7 +514,7 @@ def test_input_ops_in_a_body_are_not_found_apart_from_their_call() -> None:
     assert objects(graph) == []
 
 
-def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> None:
+def test_broken_by_a_pipeline_for_each_tower(snapshot: SnapshotAssertion) -> None:
     ops = [
         host("files", "Const"),
         *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
@@ -534,7 +534,7 @@ def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> 
             op="IteratorV2",
             evidence="requested",
             expected="one input pipeline for all towers",
-            found="one only for the tower on /device:GPU:1",
+            found="a separate pipeline for the tower on /device:GPU:1",
             frames=("main.py:9", "net.py:3"),
             at="main.py:9",
             path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) net.py:3"),
@@ -546,7 +546,7 @@ def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> 
     assert messages(verdict) == snapshot
 
 
-def test_the_line_of_the_same_shard_is_that_of_the_shard(snapshot: SnapshotAssertion) -> None:
+def test_a_repeated_shard_names_the_line_of_the_shard(snapshot: SnapshotAssertion) -> None:
     ops = [host("files", "Const"), host("two", "Const"), host("zero", "Const")]
     for i in (0, 1):
         ops += [
@@ -647,7 +647,7 @@ def test_a_pipeline_that_feeds_all_towers_is_made_once() -> None:
 
 
 def test_one_finding_an_object() -> None:
-    """An iterator on a GPU that is made again: the first that is said of it."""
+    """An iterator is on a GPU and built again; only the first finding is reported."""
     ops = [
         host("files", "Const"),
         *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
@@ -719,10 +719,8 @@ def test_not_checked_without_examples(graph: Placement, snapshot: SnapshotAssert
 
 
 @pytest.mark.parametrize(("source", "found"), [("GeneratorDataset", []), ("RangeDataset", [0, 1])])
-def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(
-    source: str, found: Sequence[int]
-) -> None:
-    """MultiDeviceIterator and prefetch_to_device: a generator calls the pipeline on the CPU."""
+def test_ops_that_prefetch_batches_belong_on_the_gpu(source: str, found: Sequence[int]) -> None:
+    """As with MultiDeviceIterator and prefetch_to_device, a generator calls the CPU's pipeline."""
     ops = []
     for i in (0, 1):
         ops += [
@@ -763,8 +761,8 @@ def test_a_control_edge_takes_no_example(snapshot: SnapshotAssertion) -> None:
         "Transpose",
     ],
 )
-def test_what_takes_a_part_on_the_towers_gpu_is_the_towers_input(kind: str) -> None:
-    """Not the whole batch, which all of them cut."""
+def test_an_op_on_the_towers_gpu_that_takes_a_part_yields_its_input(kind: str) -> None:
+    """The input is the part, not the whole batch that all towers cut."""
     graph = program(
         host("images", "Placeholder"),
         *(on(i, f"tower_{i}/x", kind, "images", f"tower_{i}/begin") for i in (0, 1)),
@@ -789,7 +787,7 @@ def test_what_takes_a_part_on_the_towers_gpu_is_the_towers_input(kind: str) -> N
         ("DecodeJpeg", ["extra"]),
     ],
 )
-def test_what_fetches_batches_for_a_gpu_belongs_there_and_what_makes_them_does_not(
+def test_iterators_that_prefetch_belong_on_the_gpu_and_pipelines_do_not(
     kind: str, found: Sequence[str]
 ) -> None:
     graph = program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))
@@ -827,7 +825,7 @@ def test_a_batch_that_two_towers_compute_with_whatever_yields_it(kind: str) -> N
 
 
 @pytest.mark.parametrize(("kind", "found"), [("IteratorGetNext", ["batch"]), ("Placeholder", [])])
-def test_what_a_pipeline_yields_in_any_shape_is_examples_and_what_is_fed_a_scalar(
+def test_any_shape_from_a_pipeline_is_an_example_but_a_fed_scalar_is_not(
     kind: str, found: Sequence[str]
 ) -> None:
     graph = fed("batch", "batch", ops=[host("batch", kind)], outputs={"batch": None})

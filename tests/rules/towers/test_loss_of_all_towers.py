@@ -41,7 +41,7 @@ def summaries(
     lines: bool = True,
     **more: Any,
 ) -> Placement:
-    """A summary in each tower of one of its ops; all built by one line, unless without `lines`."""
+    """A summary of one op in each tower; one line builds all of them, unless `lines` is empty."""
     return program(
         *ops,
         *(on(i, f"tower_{i}/shown", kind, "tag", f"tower_{i}/{of}") for i in range(len(gpus))),
@@ -65,7 +65,7 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_broken_by_the_loss_that_the_loop_leaves_behind(snapshot: SnapshotAssertion) -> None:
+def test_broken_by_the_last_towers_loss(snapshot: SnapshotAssertion) -> None:
     graph = reported(
         "tower_1/loss:0",
         lines={
@@ -201,8 +201,8 @@ def test_a_summary_of_one_towers_loss(snapshot: SnapshotAssertion) -> None:
     )
 
 
-def test_a_summary_of_what_is_made_of_one_towers_loss() -> None:
-    """Such as its moving average."""
+def test_a_summary_of_a_value_computed_from_one_towers_loss() -> None:
+    """An example is the loss's moving average."""
     graph = program(
         host("smooth", "Mul", "tower_1/loss", "decay"),
         host("shown", "ScalarSummary", "tag", "smooth"),
@@ -282,7 +282,7 @@ def test_a_summary_on_the_host_is_of_the_tower_that_it_reads() -> None:
 
 
 def test_one_line_may_build_many_summaries_of_one_tower() -> None:
-    """The weights of every layer, in the first tower alone."""
+    """The first tower alone writes the weights of every layer."""
     graph = program(
         *(on(0, f"shown_{k}", "HistogramSummary", "tag", "tower_0/w/MatMul") for k in (1, 2)),
         lines={"shown_1": "net.py:7", "shown_2": "net.py:7"},
@@ -300,8 +300,8 @@ def test_lines_that_are_reached_in_different_ways_are_different() -> None:
     assert objects(graph) == []
 
 
-def test_of_the_replicas_of_a_strategy_the_first_writes() -> None:
-    """As TensorFlow has it: a curve of its loss is of one replica, and no other is written."""
+def test_only_the_first_replica_writes_summaries() -> None:
+    """TensorFlow writes the first replica's summaries only: the curve is one replica's loss."""
     replicas = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
     strategy = Strategy("MirroredStrategy", replicas)
     pictures = summaries("WriteImageSummary", "x", strategy=strategy)
@@ -319,7 +319,7 @@ def test_a_step_that_returns_no_loss() -> None:
 
 
 def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables() -> None:
-    """The averaged gradients, after the towers."""
+    """A loop after the towers writes the averaged gradients."""
     graph = program(
         *(host(f"shown_{name}", "HistogramSummary", "tag", f"mean/{name}") for name in "ab"),
         variables=["a", "b"],
@@ -336,7 +336,7 @@ def test_summaries_once_a_tower_are_found_though_no_loss_is_reported() -> None:
 
 
 def test_one_finding_an_object() -> None:
-    """A summary of the loss that is written once a tower."""
+    """Each tower writes a summary of its loss; only one finding is reported."""
     findings = LossOfAllTowers().judge(summaries("ScalarSummary", "loss")).findings
 
     assert [(finding.object, finding.expected) for finding in findings] == [
@@ -411,10 +411,8 @@ def test_not_checked_without_a_reported_loss(
 
 
 @pytest.mark.parametrize(("merged", "found"), [(["1"], []), (["0", "1"], ["tower_1/decay"])])
-def test_of_merged_summaries_only_those_are_written(
-    merged: Sequence[str], found: Sequence[str]
-) -> None:
-    """As in the CIFAR-10 tutorial: every tower builds them, the last one's are merged."""
+def test_only_merged_summaries_are_written(merged: Sequence[str], found: Sequence[str]) -> None:
+    """As in the CIFAR-10 tutorial, every tower builds summaries; the last tower's are merged."""
     graph = program(
         *(on(i, f"tower_{i}/decay", "HistogramSummary", f"tower_{i}/w/MatMul") for i in (0, 1)),
         host("merged", "MergeSummary", *(f"tower_{i}/decay" for i in merged)),
@@ -430,7 +428,7 @@ def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers() -> None:
     assert objects(program(penalised)) == []
 
 
-def test_of_losses_of_several_types_the_last_is_named(snapshot: SnapshotAssertion) -> None:
+def test_the_last_of_losses_of_several_types_is_named(snapshot: SnapshotAssertion) -> None:
     graph = reported("tower_0/loss:0", "shown:0", gpus=(0, 1, 2))
     shown = on(1, "shown", "Sum", "tower_1/w/MatMul")
 
@@ -443,9 +441,7 @@ def test_of_losses_of_several_types_the_last_is_named(snapshot: SnapshotAssertio
 
 
 @pytest.mark.parametrize(("merged", "found"), [("all", []), ("last", ["last"])])
-def test_of_summaries_some_of_which_are_merged_those_are_written(
-    merged: str, found: Sequence[str]
-) -> None:
+def test_summary_writes_count_even_if_others_are_merged(merged: str, found: Sequence[str]) -> None:
     graph = program(
         host("all", "ScalarSummary", "tag", "loss"),
         host("last", "ScalarSummary", "tag", "tower_1/loss"),
@@ -455,8 +451,8 @@ def test_of_summaries_some_of_which_are_merged_those_are_written(
     assert objects(graph) == found
 
 
-def test_summaries_of_losses_that_one_line_builds_are_told_as_one() -> None:
-    """Each shows the loss of one tower, for that reason."""
+def test_summaries_of_losses_that_one_line_builds_are_alike() -> None:
+    """Each shows one tower's loss because one line builds them in every tower."""
     findings = LossOfAllTowers().judge(summaries("ScalarSummary", "loss", gpus=range(3))).findings
 
     assert sorted(finding.object for finding in findings) == [f"tower_{i}/shown" for i in range(3)]

@@ -28,7 +28,7 @@ def objects(graph: Placement) -> list[str]:
 
 
 def collected(count: int) -> Placement:
-    """Every tower adds up all losses that were built before its own."""
+    """Every tower adds up all losses built so far."""
     ops = []
     for i in range(count):
         ops.append(on(i, f"tower_{i}/own", "Mean", f"tower_{i}/w/MatMul"))
@@ -72,7 +72,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_line_is_where_the_other_towers_loss_is_added() -> None:
-    """Not what the program makes of the sum."""
+    """Ops that use the sum are not the cause."""
     scaled = on(1, "tower_1/loss", "Mul", "tower_1/sum", "scale")
     both = on(1, "tower_1/sum", "AddN", "tower_0/loss", "tower_1/own")
     own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
@@ -84,7 +84,7 @@ def test_the_line_is_where_the_other_towers_loss_is_added() -> None:
 
 
 def test_a_part_of_the_tower_on_the_gpu_of_another(snapshot: SnapshotAssertion) -> None:
-    """It serves no loss there, so that nothing is mixed."""
+    """It serves no loss of the other tower, so nothing is mixed."""
     graph = program(
         on(1, "tower_0/v/read", "ReadVariableOp", "v"),
         on(1, "tower_0/v/MatMul", "MatMul", "tower_0/w/MatMul", "tower_0/v/read"),
@@ -107,7 +107,7 @@ def test_every_tower_that_adds_up_those_before_it_is_found(count: int) -> None:
     assert objects(collected(count)) == [f"tower_{i}/loss" for i in range(1, count)]
 
 
-def test_the_first_tower_may_be_the_one_that_contains_another() -> None:
+def test_the_first_towers_loss_may_contain_another() -> None:
     graph = program(
         on(0, "tower_0/loss", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"), gpus=[0, 1, 2]
     )
@@ -118,8 +118,8 @@ def test_the_first_tower_may_be_the_one_that_contains_another() -> None:
     assert finding.found == "tower_1/w/MatMul of the tower on /device:GPU:1"
 
 
-def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none() -> None:
-    """It depends on both towers, and would tell of neither by itself."""
+def test_a_loss_on_the_host_belongs_to_the_tower_without_a_loss() -> None:
+    """It depends on both towers, so it does not identify a tower by itself."""
     graph = program(
         host("total", "AddN", "tower_0/loss", "tower_1/loss"),
         step={"objectives": ("tower_0/loss:0", "total:0")},
@@ -141,7 +141,7 @@ def test_each_of_several_losses_of_a_tower_is_looked_at() -> None:
     assert objects(graph) == ["tower_1/fake"]
 
 
-def test_regularisation_is_the_towers_own_though_it_reads_the_same_variable() -> None:
+def test_regularization_of_a_shared_variable_belongs_to_its_tower() -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -153,7 +153,7 @@ def test_regularisation_is_the_towers_own_though_it_reads_the_same_variable() ->
     assert objects(program(*ops)) == []
 
 
-def test_regularisation_that_the_host_computes_once_for_all_is_no_breach() -> None:
+def test_regularization_that_the_host_computes_once_is_no_breach() -> None:
     ops = [host("w/l2", "L2Loss", "w")]
     for i in (0, 1):
         ops += [
@@ -164,10 +164,10 @@ def test_regularisation_that_the_host_computes_once_for_all_is_no_breach() -> No
     assert LossesApart().judge(program(*ops)).state == "kept"
 
 
-def test_a_penalty_of_the_first_tower_beside_the_second_towers_own_is_a_breach(
+def test_a_loss_that_adds_the_same_penalty_of_two_towers_is_a_breach(
     snapshot: SnapshotAssertion,
 ) -> None:
-    """Each makes it, and the second gathers both: the weights decay more with every tower."""
+    """Each tower builds it, and the second adds both: weights decay more with every tower."""
     graph = program(
         *(on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read") for i in (0, 1)),
         *(on(i, f"tower_{i}/data", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)),
@@ -282,7 +282,7 @@ def test_the_other_tower_is_named_whatever_lies_between() -> None:
     assert finding.found == "tower_0/w/MatMul of the tower on /device:GPU:0"
 
 
-def test_what_the_host_computes_with_a_shared_variable_is_no_towers() -> None:
+def test_values_that_the_host_computes_from_a_shared_variable_are_no_towers() -> None:
     graph = mixed_losses()
     norm = host("norm", "L2Loss", "w")
 
@@ -290,7 +290,7 @@ def test_what_the_host_computes_with_a_shared_variable_is_no_towers() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_moments_that_all_towers_share_are_no_breach_and_named(
+def test_moments_that_all_towers_share_are_in_the_note(
     count: int, snapshot: SnapshotAssertion
 ) -> None:
     outputs = [f"tower_{i}/w/MatMul" for i in range(count)]

@@ -29,7 +29,7 @@ def objects(graph: Evidence | Placement, **parameters: Any) -> list[str]:
 
 
 def read_in(variables: Sequence[str], *scopes: Sequence[str], **more: Any) -> Placement:
-    """A tower on each GPU, its reads of the variables in the scopes of one of `scopes`."""
+    """A tower on each GPU, which reads the variables in the scopes of one item of `scopes`."""
     ops = [variable(name) for name in variables]
     for i, names in enumerate(scopes):
         for name, scope in zip(variables, names, strict=True):
@@ -73,7 +73,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 def test_variables_of_every_tower(count: int) -> None:
-    """Each tower has its own, which is also the business of variables-shared."""
+    """Each tower has its own variable; variables-shared reports it too."""
     names = [f"tower_{i}/own" for i in range(count)]
 
     graph = program(*(variable(name) for name in names), gpus=range(count))
@@ -101,7 +101,7 @@ def test_scopes_of_every_name(scopes: tuple[str, str]) -> None:
 
 
 def test_the_scope_that_tensorflow_gives_a_second_tower() -> None:
-    """clone and clone_1: the second variable's scope has a number, the first one's has none."""
+    """clone and clone_1: only the second variable's scope has a number."""
     graph = read_in(["clone/w", "clone_1/w"], ["clone/w", "clone/v"], ["clone_1/w", "clone_1/v"])
 
     assert objects(graph) == ["clone_1/w"]
@@ -133,7 +133,7 @@ def test_the_scope_that_tensorflow_gives_a_second_tower() -> None:
         pytest.param(
             ["stage_0/w", "v"],
             (["stage_0", "stage_1"], ["stage_0", "stage_2"]),
-            id="a scope that all towers share beside one of each",
+            id="a scope that all towers share next to one of each",
         ),
         pytest.param(
             ["model/tower_0/w"],
@@ -156,7 +156,7 @@ def test_silent(variables: Sequence[str], scopes: tuple[Sequence[str], Sequence[
 
 
 def test_one_model_on_two_gpus_is_one_tower(snapshot: SnapshotAssertion) -> None:
-    """Its layers are numbered, and on a GPU each."""
+    """Its numbered layers are on different GPUs."""
     graph = program(
         variable("layer_0/w"),
         variable("layer_1/w"),
@@ -172,7 +172,7 @@ def test_one_model_on_two_gpus_is_one_tower(snapshot: SnapshotAssertion) -> None
     assert messages(verdict) == snapshot
 
 
-def test_what_the_host_does_in_a_towers_scope_is_not_the_towers() -> None:
+def test_ops_of_the_host_in_a_towers_scope_are_not_the_towers() -> None:
     graph = program(
         variable("batch_0/w"),
         *(host(f"batch_{i}/cut", "Slice", "images") for i in (0, 1)),
@@ -182,7 +182,7 @@ def test_what_the_host_does_in_a_towers_scope_is_not_the_towers() -> None:
 
 
 def test_the_gradients_of_a_tower_are_in_no_scope_of_it() -> None:
-    """gradients and gradients_1 are numbered as towers are built, and hold no variables."""
+    """The scopes gradients and gradients_1 contain no variables."""
     graph = program(
         variable("gradients_1/w"),
         *(
@@ -194,7 +194,7 @@ def test_the_gradients_of_a_tower_are_in_no_scope_of_it() -> None:
     assert objects(graph) == []
 
 
-def test_slots_go_with_their_variables(snapshot: SnapshotAssertion) -> None:
+def test_slots_are_not_reported_separately(snapshot: SnapshotAssertion) -> None:
     graph = program(
         variable("tower_0/w/Adam"), variable("tower_0/w/Adam_1"), variables=["tower_0/w"]
     )
@@ -244,7 +244,7 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert NamesPortable().judge(graph) == Verdict("names-portable", "not-checked", None, reason)
 
 
-# Beside a reference.
+# With a reference.
 
 
 def reference(
@@ -282,7 +282,7 @@ def test_named_as_in_the_reference(
 
 @pytest.mark.parametrize(("here", "there"), [(True, True), (True, False), (False, True)])
 def test_checkpoints_of_objects_do_not_ask_for_names(here: bool, there: bool) -> None:
-    """Optimisers of Keras 2 name slots otherwise under a strategy."""
+    """Optimizers of Keras 2 use other slot names under a strategy."""
     other = reference(variables=["fc/weights"], step={"traced": there})
     graph = beside(other, variables=["weights"], step={"traced": here})
 
@@ -314,13 +314,13 @@ def test_a_name_that_the_towers_do_not_have(snapshot: SnapshotAssertion) -> None
     assert messages(verdict) == snapshot
 
 
-def test_a_name_that_nothing_is_near() -> None:
+def test_a_missing_name_without_a_similar_one() -> None:
     (finding,) = NamesPortable().judge(beside(reference(variables=["fc"]))).findings
 
     assert (finding.object, finding.found) == ("fc", "no such variable")
 
 
-def test_a_near_name_that_is_the_references_as_well_is_another_variable() -> None:
+def test_a_similar_name_that_the_reference_has_too_is_another_variable() -> None:
     (finding,) = NamesPortable().judge(beside(reference(variables=["w", "w1"]))).findings
 
     assert (finding.object, finding.found) == ("w1", "no such variable")
@@ -348,8 +348,8 @@ def test_a_name_that_the_reference_does_not_have(snapshot: SnapshotAssertion) ->
     assert messages(finding) == snapshot
 
 
-def test_what_is_not_trained_may_be_the_towers_own() -> None:
-    """Queues, counters of towers, moving averages: none of the reference's business."""
+def test_untrained_variables_need_not_be_in_the_reference() -> None:
+    """Queues, counters of towers, moving averages: the reference need not have them."""
     assert objects(beside(reference(), variables=["w", "v"], trained=["w"])) == []
 
 
@@ -386,7 +386,7 @@ def test_only_what_the_reference_saves_is_looked_for() -> None:
     assert objects(beside(reference(variables=variables))) == ["local/total", "fc"]
 
 
-def test_slots_of_the_reference_go_with_their_variables() -> None:
+def test_slots_of_missing_variables_are_not_reported_separately() -> None:
     other = reference(variable("fc/Adam"), variable("w/Adam"), variables=["w", "fc"])
 
     assert objects(beside(other)) == ["fc", "w/Adam"]
@@ -405,10 +405,10 @@ def test_variables_of_the_reference_that_are_kept() -> None:
     assert objects(graph, allow=("?", "old/?")) == []
 
 
-def test_a_tower_in_a_name_is_found_before_that_the_reference_has_none(
+def test_a_tower_in_a_name_comes_before_a_name_that_the_reference_lacks(
     snapshot: SnapshotAssertion,
 ) -> None:
-    """One finding a variable; and the name that the reference has is missed."""
+    """There is one finding per variable, and one for the missing name."""
     graph = beside(reference(), variables=["tower_0/w"], trained=["tower_0/w"])
 
     verdict = NamesPortable().judge(graph)
@@ -442,18 +442,18 @@ def test_many_missing_names_are_a_finding_each() -> None:
         ((3,), (3, 4), ["w"]),
     ],
 )
-def test_a_dimension_that_is_not_known_may_be_any(
+def test_an_unknown_dimension_equals_any(
     ours: Sequence[int | None] | None, theirs: Sequence[int | None] | None, found: Sequence[str]
 ) -> None:
     assert objects(beside(reference(shapes={"w": theirs}), shapes={"w": ours})) == found
 
 
 def test_a_variable_named_after_a_tower_that_is_not_there_is_no_towers() -> None:
-    """Restored from a program with more of them, and read by all."""
+    """It was restored from a program with more towers, and all towers read it."""
     assert objects(read_in(["tower_9/w"], ["tower_0"], ["tower_1"])) == []
 
 
-def test_towers_scopes_may_be_deep_inside_others() -> None:
+def test_scopes_of_towers_may_be_nested_deeply() -> None:
     name = "net/a/tower_1/w"
 
     assert objects(read_in([name], ["net/a/tower_0"], ["net/a/tower_1"])) == [name]
@@ -472,7 +472,7 @@ def test_not_checked_where_there_is_no_variable_to_name() -> None:
 
 
 def test_the_line_and_the_fix_of_get_variable_are_the_scopes(snapshot: SnapshotAssertion) -> None:
-    """tf.Variable is named by any scope, its line is its own."""
+    """Any scope renames a tf.Variable, and the line to edit creates it."""
     graph = program(
         op("tower_0/w/Initializer/zeros", "Const"),
         variables=["tower_0/w", "tower_0/b"],
@@ -529,7 +529,7 @@ def test_local_variables_are_in_no_checkpoint() -> None:
         (["w"], ["w", "v0/w"]),
     ],
 )
-def test_beside_a_reference_one_copy_counts(theirs: Sequence[str], found: Sequence[str]) -> None:
+def test_with_a_reference_one_copy_counts(theirs: Sequence[str], found: Sequence[str]) -> None:
     graph = beside(reference(variables=theirs), mirrored=True, trained=["v0/w", "v1/w"])
 
     assert objects(graph) == found

@@ -19,9 +19,10 @@ from support.towers import (
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.missing import Missing
 from placement_checks.core.variables import Variables
-from placement_checks.rules.towers.one_update import OneUpdate
+from placement_checks.rules.towers.one_update import OneUpdate, is_read, separate_increment
 
 TRAIN = ["^update/w", "^step/add"]
 
@@ -47,7 +48,7 @@ def several(count: int, *ops: Op, train: tuple[Any, ...] = (), **more: Any) -> P
 
 
 def counted(*ops: Op, train: Sequence[str] = (), **more: Any) -> Placement:
-    """Towers with ops that move the step counter, or do not."""
+    """Towers, and ops that may update the step counter."""
     return program(*ops, host("train", "NoOp", "^update/w", *train), **more)
 
 
@@ -132,7 +133,7 @@ def test_a_program_without_a_gpu_is_judged_as_well() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_each_variable_is_looked_at(snapshot: SnapshotAssertion) -> None:
+def test_each_variable_is_judged(snapshot: SnapshotAssertion) -> None:
     graph = program(
         apply("update/b_1", gradient(1, "b"), to="b"),
         host("train", "NoOp", "^update/a", "^update/b", "^update/b_1", "^update/c"),
@@ -185,7 +186,7 @@ def test_updates_without_a_gradient_do_not_count(ops: Sequence[Op]) -> None:
 
 
 def test_an_update_that_is_no_part_of_the_step_does_not_count() -> None:
-    """Two optimisers, of which this step runs one."""
+    """The step runs one of two optimizers."""
     graph = program(apply("other", "mean/w"), step={"train_ops": ("train", "other")})
 
     assert objects(graph) == []
@@ -203,7 +204,7 @@ def test_accumulated_gradients_are_applied_once() -> None:
 
 
 def branches(*names: str, call: str = "if") -> list[Op]:
-    """Updates in the bodies of functions that an op calls, of branches one alone."""
+    """Updates in the bodies of functions; a branching op calls only one of them."""
     return [apply(name, "mean/w", caller=call) for name in names]
 
 
@@ -217,7 +218,7 @@ def branches(*names: str, call: str = "if") -> list[Op]:
     ],
     ids=["if", "case", "one branch with two", "a call"],
 )
-def test_of_branches_one_is_taken(names: Sequence[str], found: Sequence[str]) -> None:
+def test_updates_in_branches_count_once(names: Sequence[str], found: Sequence[str]) -> None:
     graph = program(
         host("if", "If", "finite", "w", "mean/w"),
         *branches(*names),
@@ -239,7 +240,7 @@ def test_a_branch_and_an_update_outside_are_two() -> None:
     assert finding.found == "2 updates"
 
 
-def test_of_branches_in_branches_one_is_taken() -> None:
+def test_updates_in_nested_branches_count_once() -> None:
     graph = program(
         host("if", "If", "finite", "w", "mean/w"),
         host("if/else/if", "If", "large", "w", "mean/w", caller="if"),
@@ -251,7 +252,7 @@ def test_of_branches_in_branches_one_is_taken() -> None:
     assert objects(graph) == []
 
 
-def test_of_branches_by_switches_one_is_taken() -> None:
+def test_updates_in_branches_by_switches_count_once() -> None:
     """tf.cond before TensorFlow 2, and since then without control flow v2."""
     graph = program(
         host("cond/pivot_t", "Identity", "cond/Switch:1"),
@@ -270,7 +271,7 @@ def test_of_branches_by_switches_one_is_taken() -> None:
 
 
 def powers(*assigns: str) -> Placement:
-    """Adam's power of beta, which is read by the update of w and moved by `assigns`."""
+    """Adam's power of beta: the update of w reads it, and `assigns` update it."""
     return program(
         variable("beta1_power"),
         host("beta1_power/read", "ReadVariableOp", "beta1_power"),
@@ -282,19 +283,19 @@ def powers(*assigns: str) -> Placement:
     )
 
 
-def test_scalars_of_the_optimiser_move_twice(snapshot: SnapshotAssertion) -> None:
-    """It was applied to two groups of variables."""
+def test_scalars_of_the_optimizer_are_updated_twice(snapshot: SnapshotAssertion) -> None:
+    """The optimizer was applied to two groups of variables."""
     (finding,) = OneUpdate().judge(powers("move", "move_1")).findings
 
     assert finding.object == "beta1_power"
     assert messages(finding) == snapshot
 
 
-def test_scalars_of_the_optimiser_move_once() -> None:
+def test_scalars_of_the_optimizer_are_updated_once() -> None:
     assert objects(powers("move")) == []
 
 
-def test_a_reference_to_a_scalar_of_the_optimiser_is_followed() -> None:
+def test_a_reference_to_a_scalar_of_the_optimizer_is_followed() -> None:
     graph = program(
         variable("beta1_power", "VariableV2"),
         host("beta1_power/read", "Identity", "beta1_power"),
@@ -307,8 +308,8 @@ def test_a_reference_to_a_scalar_of_the_optimiser_is_followed() -> None:
     assert objects(graph) == ["beta1_power"]
 
 
-def test_scalars_that_no_optimiser_reads_may_move_in_every_tower() -> None:
-    """The count of a metric."""
+def test_every_tower_may_update_scalars_that_no_optimizer_reads() -> None:
+    """A metric counts rows."""
     graph = program(
         variable("count"),
         *(host(f"count_{i}", "AssignAddVariableOp", "count", "rows") for i in (0, 1)),
@@ -320,7 +321,7 @@ def test_scalars_that_no_optimiser_reads_may_move_in_every_tower() -> None:
 
 
 def test_statistics_may_be_updated_in_every_tower() -> None:
-    """Their moments are assigned by each of them."""
+    """Each tower assigns its own moments."""
     graph = program(
         variable("mean"),
         *(host(f"mean_{i}", "AssignSubVariableOp", "mean", f"tower_{i}/x") for i in (0, 1)),
@@ -330,7 +331,7 @@ def test_statistics_may_be_updated_in_every_tower() -> None:
     assert objects(graph) == []
 
 
-def test_the_step_counter_moves_twice(snapshot: SnapshotAssertion) -> None:
+def test_the_step_counter_is_incremented_twice(snapshot: SnapshotAssertion) -> None:
     graph = counted(
         host("step/again", "AssignAddVariableOp", "step", "step/one"),
         train=["^step/add", "^step/again"],
@@ -360,7 +361,9 @@ def test_the_step_counter_moves_twice(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize("by", [0, 2, 12])
-def test_the_step_counter_moves_by_another_number(by: int, snapshot: SnapshotAssertion) -> None:
+def test_the_step_counter_is_incremented_by_another_number(
+    by: int, snapshot: SnapshotAssertion
+) -> None:
     graph = program(values={"step/one": by}, lines={"step/add": "main.py:40"})
 
     (finding,) = OneUpdate().judge(graph).findings
@@ -374,7 +377,7 @@ def test_the_step_counter_moves_by_another_number(by: int, snapshot: SnapshotAss
     assert finding.path == ("step/add (AssignAddVariableOp) main.py:40",)
 
 
-def test_the_step_counter_never_moves_though_the_rate_decays_with_it(
+def test_the_step_counter_of_a_decaying_rate_is_never_incremented(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = counted(
@@ -413,8 +416,8 @@ def test_variables_that_are_updated_as_often_are_alike() -> None:
     assert (one.alike, one.fix) == (other.alike, other.fix)
 
 
-def test_a_counter_that_another_op_moves(snapshot: SnapshotAssertion) -> None:
-    """The program runs it beside the step, as another fetch, or has forgotten it."""
+def test_a_counter_that_a_separate_op_increments(snapshot: SnapshotAssertion) -> None:
+    """The program fetches it together with the step, or forgot it."""
     graph = counted(host("rate", "Pow", "decay", "step"))
 
     verdict = OneUpdate().judge(graph)
@@ -424,7 +427,7 @@ def test_a_counter_that_another_op_moves(snapshot: SnapshotAssertion) -> None:
     assert OneUpdate(allow=("step",)).judge(graph).state == "kept"
 
 
-def test_an_update_too_many_is_found_beside_a_counter_that_another_op_moves() -> None:
+def test_a_repeated_update_is_found_despite_a_separate_counter() -> None:
     again = host("update/again", "ResourceApplyGradientDescent", "w", "rate", "mean/w")
     rate = host("rate", "Pow", "decay", "step")
 
@@ -432,7 +435,7 @@ def test_an_update_too_many_is_found_beside_a_counter_that_another_op_moves() ->
 
 
 def kept_count(*ops: Op, dtype: str = "int64", first: object = 0) -> Placement:
-    """A scalar that the step reads, with an initialiser; no collection holds it."""
+    """A scalar with an initializer that the step reads; no collection has it."""
     graph = program(
         variable("count"),
         host("zero", "Const"),
@@ -574,7 +577,7 @@ def test_a_scalar_is_a_counter_if_it_starts_at_zero_and_nothing_sets_it(
                 host("step/add", "AssignAddVariableOp", "step", "by"),
             ],
             ["^step/add"],
-            id="by what is computed",
+            id="by a computed value",
         ),
     ],
 )
@@ -582,8 +585,8 @@ def test_silent_on_step_counters(ops: Sequence[Op], train: Sequence[str]) -> Non
     assert objects(counted(*ops, train=train, values={"five": 5})) == []
 
 
-def test_the_step_counter_moves_in_one_of_two_branches() -> None:
-    """Steps whose gradients are not finite do not count."""
+def test_the_step_counter_is_incremented_in_one_of_two_branches() -> None:
+    """Steps with infinite gradients do not count."""
     graph = program(
         host("if", "If", "finite", "step"),
         *(
@@ -600,7 +603,7 @@ def test_a_counter_outside_the_graph_is_ignored() -> None:
     assert objects(program(step={"counters": ("gone",)})) == []
 
 
-def test_a_counter_that_is_not_declared_may_move_as_it_likes() -> None:
+def test_an_undeclared_counter_may_change_in_any_way() -> None:
     assert objects(program(values={"step/one": 2}, step={"counters": ()})) == []
 
 
@@ -633,7 +636,7 @@ def test_needs_no_placer() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_kept_where_no_variable_has_two_updates_whatever_one_step_is(
+def test_kept_without_repeated_updates_even_if_the_step_is_unknown(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = OneUpdate().judge(program(step={"train_op": ()}))
@@ -643,8 +646,8 @@ def test_kept_where_no_variable_has_two_updates_whatever_one_step_is(
 
 
 @pytest.mark.parametrize("ops", [("discriminator", "generator"), ("generator",)])
-def test_two_optimisers_of_different_variables(ops: Sequence[str]) -> None:
-    """A GAN, whatever is called its step."""
+def test_two_optimizers_of_different_variables(ops: Sequence[str]) -> None:
+    """A GAN with two train ops, declared in different ways."""
     graph = program(
         host("discriminator", "NoOp", "^update/a"),
         host("generator", "NoOp", "^update/b"),
@@ -657,7 +660,7 @@ def test_two_optimisers_of_different_variables(ops: Sequence[str]) -> None:
 
 
 def test_a_train_op_that_is_part_of_another_one_is_the_same_step() -> None:
-    """What the optimiser collected, and the group that the program runs."""
+    """The optimizer's train op is in a group that the program runs."""
     graph = several(
         2,
         host("all", "NoOp", "^train", "^averages"),
@@ -709,7 +712,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
 
 def moved(*ops: Op, train: Sequence[str], shape: Sequence[int] = (), by: int = 1) -> Placement:
-    """A counter of the program's own, which is in no collection."""
+    """A counter in no collection."""
     return program(
         variable("seen"),
         host("by", "Const"),
@@ -726,7 +729,7 @@ def adds(*names: str, **more: Any) -> list[Op]:
 
 
 def whole(graph: Placement) -> Placement:
-    """The same with variables of whole numbers."""
+    """The same program with integer variables."""
     variables = [each._replace(dtype="int64") for each in graph.variables]
     return replace(graph, variables=Variables(variables))
 
@@ -766,7 +769,7 @@ def test_a_scalar_to_which_a_step_adds_one_more_than_once_is_a_counter(
 
 
 def test_updates_by_gradients_that_the_host_computes_are_counted() -> None:
-    """A penalty on a variable that no tower reads, written out as subtractions."""
+    """Subtractions apply a penalty to a variable that no tower reads."""
     graph = program(
         variable("v"),
         host("penalty", "L2Loss", "v"),
@@ -785,7 +788,7 @@ def test_updates_by_gradients_that_the_host_computes_are_counted() -> None:
 def state(
     *ops: Op, train: Sequence[str] = ("set_0", "set_1"), shape: Sequence[int] = (4,)
 ) -> Placement:
-    """Towers, and a variable that the step moves once for each of them."""
+    """Towers, and a variable that the step updates once per tower."""
     return program(
         variable("state"),
         host("read", "ReadVariableOp", "state"),
@@ -798,7 +801,7 @@ def state(
 
 
 def moved_by(*values: str, kind: str = "AssignVariableOp") -> list[Op]:
-    """An op for each value, which sets the state to what is left of it and the value."""
+    """An op for each value: it sets the state to a part of the old state plus the value."""
     return [
         each
         for i, value in enumerate(values)
@@ -820,7 +823,7 @@ def moved_by(*values: str, kind: str = "AssignVariableOp") -> list[Op]:
         ),
     ],
 )
-def test_state_that_is_moved_for_each_tower(graph: Placement) -> None:
+def test_state_that_is_updated_for_each_tower(graph: Placement) -> None:
     (finding,) = OneUpdate().judge(graph).findings
 
     assert finding.object == "state"
@@ -876,14 +879,14 @@ def test_state_that_is_moved_for_each_tower(graph: Placement) -> None:
         ),
     ],
 )
-def test_state_that_is_moved_as_meant(graph: Placement) -> None:
+def test_state_that_is_updated_as_intended(graph: Placement) -> None:
     verdict = OneUpdate().judge(graph)
 
     assert verdict.state == "kept"
 
 
 def in_turn(*, waits: bool = True, first: Sequence[int] = (0, 1)) -> Placement:
-    """Two updates of w by the towers' gradients, the second of them taken after the first."""
+    """Two updates of w by the towers' gradients; the second gradients follow the first update."""
     again = []
     for i in (0, 1):
         read = f"tower_{i}/again/read"
@@ -912,7 +915,7 @@ def in_turn(*, waits: bool = True, first: Sequence[int] = (0, 1)) -> Placement:
     )
 
 
-def test_updates_in_sequence_each_by_all_towers_are_no_race() -> None:
+def test_updates_in_sequence_do_not_race() -> None:
     assert OneUpdate().judge(in_turn()).findings == []
 
 
@@ -938,8 +941,10 @@ def test_updates_that_are_no_sequence_of_all_towers(graph: Placement, consequenc
     [(["average_0", "average_1"], []), (["average_0"], ["count"])],
     ids=["as often as the average", "more often"],
 )
-def test_a_count_that_goes_with_an_average(averages: Sequence[str], found: Sequence[str]) -> None:
-    """As in an average that is not biased by its first value, moved by each tower."""
+def test_a_count_of_the_updates_of_an_average(
+    averages: Sequence[str], found: Sequence[str]
+) -> None:
+    """Each tower updates an average without bias by its first value."""
     ops = []
     for i in (0, 1):
         ops += [
@@ -963,3 +968,20 @@ def test_a_count_that_goes_with_an_average(averages: Sequence[str], found: Seque
     )  # fmt: skip
 
     assert objects(graph) == found
+
+
+def test_the_op_that_adds_to_a_counter_is_found() -> None:
+    analysis = analyse(program(host("train", "NoOp", "^update/w")))
+
+    found = separate_increment(analysis, "step")
+
+    assert found is not None
+    assert analysis.flow.names[found] == "step/add"
+    assert separate_increment(analysis, "w") is None
+
+
+def test_only_the_step_reads() -> None:
+    analysis = analyse(program(host("shown", "ScalarSummary", "tag", "step")))
+
+    assert is_read(analysis, "w")
+    assert not is_read(analyse(program(host("train", "NoOp", "^update/w"))), "step")

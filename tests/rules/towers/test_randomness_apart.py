@@ -29,7 +29,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 def noisy(i: int, kind: str, *inputs: str) -> list[Op]:
-    """Noise in tower i, added to what it reads."""
+    """Noise in tower i, added to its input."""
     return [
         on(i, f"tower_{i}/noise", kind, "shape", *inputs),
         on(i, f"tower_{i}/noisy", "AddV2", f"tower_{i}/x", f"tower_{i}/noise"),
@@ -38,7 +38,7 @@ def noisy(i: int, kind: str, *inputs: str) -> list[Op]:
 
 
 def drawn(*seeds: tuple[int, int], kind: str = "RandomUniform", **more: Any) -> Placement:
-    """Towers whose ops keep their own state, with seed and second seed."""
+    """Towers with stateful random ops, by their two seeds."""
     return program(
         *(op for i in range(len(seeds)) for op in noisy(i, kind)),
         gpus=range(len(seeds)),
@@ -53,7 +53,7 @@ def drawn(*seeds: tuple[int, int], kind: str = "RandomUniform", **more: Any) -> 
 def seeded(
     *ops: Op, kind: str = "StatelessRandomUniform", count: int = 2, **more: Any
 ) -> Placement:
-    """Towers whose ops take their seed, tower_0/seed and so on, from `ops`."""
+    """Towers with stateless random ops; `ops` yield their seeds, tower_0/seed and so on."""
     return program(
         *(op for i in range(count) for op in noisy(i, kind, f"tower_{i}/seed")),
         *ops,
@@ -83,8 +83,8 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             object="tower_1/noise",
             op="RandomUniform",
             evidence="requested",
-            expected="random numbers of its own for each tower",
-            found="those of tower_0/noise",
+            expected="different random numbers for each tower",
+            found="the random numbers of tower_0/noise",
             frames=("main.py:9", "net.py:3"),
             path=(
                 "tower_0/noise (RandomUniform) net.py:3",
@@ -98,7 +98,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_all_that_draw_alike_are_told_as_one() -> None:
+def test_towers_with_equal_draws_are_alike() -> None:
     findings = RandomnessApart().judge(drawn(*[(7, 3)] * 4)).findings
 
     assert len({(finding.alike, finding.fix) for finding in findings}) == 1
@@ -111,10 +111,13 @@ def test_every_tower_but_the_first_is_found(count: int) -> None:
     assert objects(graph) == [f"tower_{i}/noise" for i in range(1, count)]
 
 
-def test_two_later_towers_that_draw_alike() -> None:
+def test_two_later_towers_with_equal_seeds() -> None:
     (finding,) = RandomnessApart().judge(drawn((1, 1), (2, 2), (2, 2))).findings
 
-    assert (finding.object, finding.found) == ("tower_2/noise", "those of tower_1/noise")
+    assert (finding.object, finding.found) == (
+        "tower_2/noise",
+        "the random numbers of tower_1/noise",
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,13 +130,13 @@ def test_two_later_towers_that_draw_alike() -> None:
         (((1, 7), (2, 7)), False),
     ],
 )
-def test_without_any_seed_they_draw_anew(
+def test_ops_without_a_seed_draw_different_numbers(
     seeds: tuple[tuple[int, int], tuple[int, int]], alike: bool
 ) -> None:
     assert objects(drawn(*seeds)) == ["tower_1/noise"] * alike
 
 
-def test_ops_whose_seeds_are_not_known_draw_anew() -> None:
+def test_ops_with_unknown_seeds_draw_different_numbers() -> None:
     assert RandomnessApart().judge(program(*noisy(0, "RandomUniform"))).state == "kept"
 
 
@@ -156,7 +159,9 @@ def test_every_op_that_keeps_its_own_state(kind: str) -> None:
     assert objects(drawn((7, 3), (7, 3), kind=kind)) == ["tower_1/noise"]
 
 
-def test_different_ops_of_one_seed_do_not_draw_alike(snapshot: SnapshotAssertion) -> None:
+def test_ops_of_different_types_with_one_seed_draw_different_numbers(
+    snapshot: SnapshotAssertion,
+) -> None:
     ops = [*noisy(0, "RandomUniform"), *noisy(1, "TruncatedNormal")]
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"tower_0/noise": seed, "tower_1/noise": seed})
@@ -167,7 +172,7 @@ def test_different_ops_of_one_seed_do_not_draw_alike(snapshot: SnapshotAssertion
     assert messages(verdict) == snapshot
 
 
-def test_two_layers_of_one_tower_may_draw_alike() -> None:
+def test_two_layers_of_one_tower_may_have_one_seed() -> None:
     seed = {"seed": 7, "seed2": 3}
     graph = program(
         *noisy(0, "RandomUniform"),
@@ -251,7 +256,7 @@ def test_the_towers_number_is_folded_into_the_seed(number: tuple[int, int], alik
     )
 
 
-def test_the_key_and_counter_that_were_made_of_one_seed(snapshot: SnapshotAssertion) -> None:
+def test_a_key_and_counter_from_one_seed(snapshot: SnapshotAssertion) -> None:
     ops = [host("seed", "Const")]
     for i in (0, 1):
         ops.append(on(i, f"tower_{i}/seed", "StatelessRandomGetKeyCounter", "seed"))
@@ -277,7 +282,7 @@ def test_one_state_of_a_generator_that_all_towers_read() -> None:
 @pytest.mark.parametrize(
     ("kind", "read"), [("VarHandleOp", "ReadVariableOp"), ("VariableV2", "Identity")]
 )
-def test_a_seed_that_is_made_of_the_step_is_one_for_all_towers(kind: str, read: str) -> None:
+def test_a_seed_from_the_step_counter_is_equal_in_all_towers(kind: str, read: str) -> None:
     ops = [variable("step", kind), host("step/add", "AssignAdd", "step", "step/one")]
     for i in (0, 1):
         ops += [
@@ -299,8 +304,8 @@ def test_a_state_of_its_own_for_each_tower() -> None:
     assert objects(seeded(*ops)) == []
 
 
-def test_a_generator_that_moves_on_with_every_draw_draws_anew() -> None:
-    """tf.random.Generator: each read of its state leaves another one."""
+def test_a_generator_that_changes_its_state_draws_different_numbers() -> None:
+    """tf.random.Generator changes its state with each read."""
     ops = [variable("state"), host("alg", "Const"), host("delta", "Const")]
     for i in (0, 1):
         ops += [
@@ -330,8 +335,8 @@ def test_a_control_edge_is_no_seed(seeds: tuple[int, int], alike: bool) -> None:
     assert objects(seeded(*constants, *ops, values=values)) == ["tower_1/noise"] * alike
 
 
-def test_what_the_step_does_not_run_is_not_looked_at(snapshot: SnapshotAssertion) -> None:
-    """Initialisers of variables under a tower's scope."""
+def test_random_ops_outside_of_the_step_are_ignored(snapshot: SnapshotAssertion) -> None:
+    """Initializers of variables in a tower's scope."""
     ops = [on(i, f"initial_{i}", "TruncatedNormal", "shape") for i in (0, 1)]
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"initial_0": seed, "initial_1": seed})
@@ -342,8 +347,8 @@ def test_what_the_step_does_not_run_is_not_looked_at(snapshot: SnapshotAssertion
     assert messages(verdict) == snapshot
 
 
-def test_what_the_host_draws_is_no_towers(snapshot: SnapshotAssertion) -> None:
-    """Distortions of the input, whose slices differ."""
+def test_random_ops_of_the_host_are_no_towers(snapshot: SnapshotAssertion) -> None:
+    """Distortions of the input, which towers cut different slices from."""
     ops = []
     for i in (0, 1):
         ops += [
@@ -368,7 +373,7 @@ def test_what_the_host_draws_is_no_towers(snapshot: SnapshotAssertion) -> None:
         (("tower_0/noise", "noise"), ["tower_1/noise", "tower_2/noise"]),
     ],
 )
-def test_ops_that_draw_alike_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
+def test_ops_with_equal_draws_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
     assert objects(drawn((7, 3), (7, 3), (7, 3)), allow=allow) == left
 
 
@@ -425,7 +430,7 @@ def before_the_loop(
     using: str = "Mul",
     **more: Any,
 ) -> Placement:
-    """Towers that multiply their rows by what is drawn once, before the loop over towers."""
+    """Towers that multiply their rows by one draw, made before the loop over towers."""
     changes = {op.name: op for op in ops}
     drawn = draw or host("noise", "RandomUniform", "shape")
     used = {

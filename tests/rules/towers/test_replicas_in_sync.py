@@ -18,7 +18,7 @@ _ADD, _ASSIGN = "AssignAddVariableOp", "AssignVariableOp"
 
 
 def strategy(*more: str, count: int = 2, in_sync: bool = True, own: str = "w") -> Strategy:
-    """A copy of each variable on every GPU, named as `program` names the copies of w."""
+    """A strategy with a copy of each variable on every GPU, named as in `program`."""
     copies = {
         f"v{i}/{name}": Copy(f"v0/{name}", i, in_sync or name != own)
         for name in ("w", *more)
@@ -29,19 +29,19 @@ def strategy(*more: str, count: int = 2, in_sync: bool = True, own: str = "w") -
 
 
 def replicas(*changes: Op, more: tuple[str, ...] = (), count: int = 2, **given: Any) -> Placement:
-    """Mirrored towers of a strategy, that keeps copies of w and of some more variables."""
+    """Mirrored towers of a strategy with copies of w and of other variables."""
     own = [variable(f"v{i}/{name}", at=f"GPU:{i}") for name in more for i in range(count)]
     fields = {"strategy": strategy(*more, count=count), **given}
     return program(*own, *changes, mirrored=True, gpus=range(count), **fields)
 
 
 def assigned(name: str, *values: str, by: str = _ASSIGN) -> list[Op]:
-    """Updates of the copies of a variable, the first by the first value, and so on."""
+    """Updates of the copies of a variable, each by one of the values."""
     return [on(i, f"set/v{i}/{name}", by, f"v{i}/{name}", value) for i, value in enumerate(values)]
 
 
 def stepping(*names: str, count: int = 2) -> Op:
-    """The train op, which runs the updates of the copies of w and of others."""
+    """The train op: it updates the copies of w and of other variables."""
     updates = [f"^update/v{i}/w" for i in range(count)]
     return host(
         "train", "NoOp", *updates, *(f"^set/v{i}/{n}" for n in names for i in range(count))
@@ -104,7 +104,7 @@ def test_copies_that_each_adds_its_own_examples_to_drift(snapshot: SnapshotAsser
     assert messages(ReplicasInSync().judge(graph)) == snapshot
 
 
-def test_what_batch_normalisation_of_keras_does_is_told_once(snapshot: SnapshotAssertion) -> None:
+def test_moving_averages_of_keras_are_one_finding(snapshot: SnapshotAssertion) -> None:
     names = [f"bn{i}/moving_mean" for i in range(6)]
     graph = replicas(
         *(each for name in names for each in assigned(name, "tower_0/x", "tower_1/x")),
@@ -134,7 +134,7 @@ def test_averages_of_another_layer_of_that_name_are_the_users() -> None:
     assert "aggregation=tf.VariableAggregation.MEAN" in finding.fix
 
 
-def test_what_batch_normalisation_of_keras_trains_is_no_average_of_its() -> None:
+def test_trained_variables_of_batch_normalization_are_no_averages() -> None:
     graph = replicas(*own_gradients(), keras_parts={"v0/w": "BatchNormalization"})
     (finding,) = ReplicasInSync().judge(graph).findings
 
@@ -143,7 +143,7 @@ def test_what_batch_normalisation_of_keras_trains_is_no_average_of_its() -> None
 
 
 def making_in_step(by: str, allow: Sequence[str] = ()) -> Verdict:
-    """Of a step whose first call makes m, beside a sum."""
+    """The verdict on a step with a sum; its first call creates m."""
     sums = [on(i, f"sum_{i}", by, gradient(i), "size", "group", "key") for i in (0, 1)]
     graph = replicas(
         *(host(name, "Const") for name in ("size", "group", "key")),
@@ -156,7 +156,7 @@ def making_in_step(by: str, allow: Sequence[str] = ()) -> Verdict:
     return ReplicasInSync(tuple(allow)).judge(graph)
 
 
-def test_sums_beside_which_the_first_step_makes_variables_do_not_run(
+def test_sums_in_a_first_step_that_creates_variables_do_not_run(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = making_in_step("CollectiveReduceV2")
@@ -167,16 +167,16 @@ def test_sums_beside_which_the_first_step_makes_variables_do_not_run(
     assert finding.known == "TensorFlow"
 
 
-def test_sums_that_need_no_key_may_stand_beside_new_variables() -> None:
+def test_sums_without_a_key_run_in_a_step_that_creates_variables() -> None:
     assert making_in_step("NcclAllReduce").state == "kept"
 
 
-def test_variables_that_the_first_step_makes_can_be_allowed() -> None:
+def test_variables_that_the_first_step_creates_can_be_allowed() -> None:
     assert making_in_step("CollectiveReduceV2", allow=["*/m"]).state == "kept"
 
 
 @pytest.mark.parametrize("part", ["fit", ""])
-def test_sums_whose_key_nothing_gives_do_not_run(part: str, snapshot: SnapshotAssertion) -> None:
+def test_sums_with_a_missing_key_do_not_run(part: str, snapshot: SnapshotAssertion) -> None:
     keys = [on(i, f"key_{i}", "Placeholder") for i in (0, 1)]
     sums = [
         on(i, f"sum_{i}", "CollectiveReduceV2", gradient(i), "size", "group", f"key_{i}")
@@ -200,7 +200,7 @@ def test_sums_whose_key_nothing_gives_do_not_run(part: str, snapshot: SnapshotAs
 
 
 @pytest.mark.parametrize("value", ["step/one", "tower_0/x"])
-def test_what_all_copies_take_alike_keeps_them_equal(value: str) -> None:
+def test_updates_by_equal_values_keep_copies_equal(value: str) -> None:
     graph = replicas(*assigned("c", value, value, by=_ADD), stepping("c"), more=("c",))
 
     assert found(graph) == []
@@ -213,7 +213,7 @@ def test_copies_that_keep_their_own_value_are_equal_while_each_is_read() -> None
     assert found(graph) == []
 
 
-def test_what_takes_a_drifting_variable_drifts_too() -> None:
+def test_a_variable_that_depends_on_a_drifting_one_drifts_too() -> None:
     reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/m") for i in (0, 1)]
     graph = replicas(
         *reads,
@@ -236,10 +236,10 @@ def test_what_takes_a_drifting_variable_drifts_too() -> None:
         ((0, 0), "StatefulStandardNormalV2", True),
     ],
 )
-def test_copies_that_take_what_each_replica_draws_drift(
+def test_copies_that_depend_on_each_replicas_random_numbers_drift(
     seeds: tuple[int, int], kind: str, drifts: bool
 ) -> None:
-    """Averages of a generator, which makes its pictures of noise and sees no examples."""
+    """Averages of a generator that computes pictures from noise, not from examples."""
     draws = [on(i, f"noise/{i}", kind) for i in (0, 1)]
     updates = assigned("m", "noise/0", "noise/1")
     graph = replicas(
@@ -264,7 +264,7 @@ def test_copies_that_are_combined_when_they_are_read_may_differ() -> None:
     assert found(graph) == []
 
 
-def test_what_is_made_of_a_replicas_own_count_drifts() -> None:
+def test_copies_that_depend_on_each_replicas_own_count_drift() -> None:
     reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/n") for i in (0, 1)]
     graph = replicas(
         *reads,
@@ -278,7 +278,7 @@ def test_what_is_made_of_a_replicas_own_count_drifts() -> None:
 
 
 @pytest.mark.parametrize("sums_up", [True, False])
-def test_what_collects_gradients_until_they_are_added_up_may_differ(sums_up: bool) -> None:
+def test_variables_that_collect_gradients_of_a_replica_may_differ(sums_up: bool) -> None:
     reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/g") for i in (0, 1)]
     total = host("total", "AddN", "read/0", "read/1")
     taken = ("total", "total") if sums_up else ("read/0", "read/1")
@@ -294,7 +294,7 @@ def test_what_collects_gradients_until_they_are_added_up_may_differ(sums_up: boo
     assert found(graph) == ([] if sums_up else ["v0/g", "v0/c"])
 
 
-def test_what_a_loss_reads_collects_nothing() -> None:
+def test_a_variable_that_a_loss_reads_collects_no_gradients() -> None:
     reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/mean") for i in (0, 1)]
     shifted = [
         on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/w/read", f"read/{i}")
@@ -311,7 +311,7 @@ def test_what_a_loss_reads_collects_nothing() -> None:
     assert found(graph) == ["v0/mean"]
 
 
-def test_what_orders_the_sums_of_a_replica_is_no_example() -> None:
+def test_tokens_that_order_sums_are_no_examples() -> None:
     tokens = [on(i, f"token_{i}", "Placeholder") for i in (0, 1)]
     sums = [
         on(i, f"mean/{i}", "CollectiveReduceV2", gradient(i), "step/one", f"token_{i}")

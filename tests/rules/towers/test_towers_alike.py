@@ -37,7 +37,7 @@ def found(graph: Placement) -> list[tuple[str, ...]]:
 
 
 def scaled(*factors: float, **more: Any) -> Placement:
-    """Towers whose losses are multiplied by a constant each, the first input of the product."""
+    """Towers with losses that are multiplied by constants, the first input of the product."""
     ops = []
     for i in range(len(factors)):
         ops += [
@@ -85,7 +85,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_the_other_line_is_named_where_it_is_another_one(snapshot: SnapshotAssertion) -> None:
+def test_the_first_towers_line_is_named_if_it_differs(snapshot: SnapshotAssertion) -> None:
     graph = program(
         on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"),
         lines={"tower_0/loss": "main.py:30", "tower_1/loss": "main.py:32"},
@@ -96,7 +96,7 @@ def test_the_other_line_is_named_where_it_is_another_one(snapshot: SnapshotAsser
     assert messages(finding) == snapshot
 
 
-def test_no_line_is_named_where_none_is_known(snapshot: SnapshotAssertion) -> None:
+def test_no_line_is_named_if_it_is_unknown(snapshot: SnapshotAssertion) -> None:
     graph = program(
         on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"), lines={"tower_1/loss": "main.py:32"}
     )
@@ -137,7 +137,7 @@ def test_each_tower_is_compared_with_the_first() -> None:
     assert found(graph) == [("tower_1/loss", "Sum", "Mean"), ("tower_2/loss", "Sum", "Mean")]
 
 
-def test_what_is_behind_a_place_where_towers_part_is_not_compared() -> None:
+def test_inputs_of_ops_that_differ_are_not_compared() -> None:
     graph = program(
         on(1, "tower_1/a/MatMul", "BatchMatMulV2", "tower_1/x", "tower_1/a/read"),
         on(1, "tower_1/b/MatMul", "Conv2D", "tower_1/a/MatMul", "tower_1/b/read"),
@@ -200,7 +200,7 @@ def test_bodies_of_functions_are_compared_op_by_op() -> None:
     assert objects(graph) == []
 
 
-def test_of_several_attributes_the_first_by_name_is_in_the_finding() -> None:
+def test_the_first_of_several_attributes_by_name_is_in_the_finding() -> None:
     graph = program(attributes={"tower_0/w/MatMul": dict.fromkeys("zyxabc", 1)})
 
     assert found(graph) == [("tower_1/w/MatMul", "MatMul with a 1", "MatMul with a None")]
@@ -208,7 +208,7 @@ def test_of_several_attributes_the_first_by_name_is_in_the_finding() -> None:
 
 @pytest.mark.parametrize("kind", ["StridedSlice", "Slice", "SplitV", "Split"])
 def test_where_towers_cut_their_slices_is_no_difference(kind: str) -> None:
-    """The first from 0, the others from what they compute."""
+    """The first tower starts at 0, the others at a computed row."""
     ops = [host("batch", "Placeholder"), host("rows", "Shape", "batch")]
     for i, begin in enumerate(["Const", "Mul"]):
         of = [f"tower_{i}/begin", "batch"] if kind == "Split" else ["batch", f"tower_{i}/begin"]
@@ -224,7 +224,7 @@ def test_where_towers_cut_their_slices_is_no_difference(kind: str) -> None:
 def test_a_slice_from_the_beginning_or_to_the_end_is_no_difference(
     mask: str, found: Sequence[str]
 ) -> None:
-    """Of unequal slices the last goes to the end: batch[8:] after batch[:8]."""
+    """The last of unequal slices goes to the end: batch[8:] after batch[:8]."""
     ops = [
         host("batch", "Placeholder"),
         *(on(i, f"tower_{i}/x", "StridedSlice", "batch", "begin") for i in (0, 1)),
@@ -234,7 +234,7 @@ def test_a_slice_from_the_beginning_or_to_the_end_is_no_difference(
 
 
 @pytest.mark.parametrize("kind", ["StridedSlice", "Slice", "SplitV", "Split"])
-def test_what_towers_cut_their_slices_from_is_compared(kind: str) -> None:
+def test_tensors_that_towers_cut_are_compared(kind: str) -> None:
     ops = []
     for i, source in enumerate(["Relu", "Tanh"]):
         of = ["axis", f"tower_{i}/from"] if kind == "Split" else [f"tower_{i}/from", "begin"]
@@ -249,7 +249,7 @@ def test_what_towers_cut_their_slices_from_is_compared(kind: str) -> None:
     assert objects(program(*ops)) == ["tower_1/from"]
 
 
-def test_what_decides_which_rows_an_expert_gets_is_compared() -> None:
+def test_ops_that_choose_the_rows_of_an_expert_are_compared() -> None:
     ops = []
     for i, gate in enumerate(["Relu", "Tanh"]):
         ops += [
@@ -303,7 +303,7 @@ def test_an_attribute_is_missing() -> None:
     ids=["decimals", "equal", "whole numbers"],
 )
 def test_a_constant_inside_the_loss(one: float, other: float, different: bool) -> None:
-    """Whole numbers are those with which towers cut their slices."""
+    """Integers are sizes with which towers cut slices."""
     ops = []
     for i in (0, 1):
         ops += [
@@ -330,7 +330,7 @@ def test_a_large_constant_of_unknown_value_is_no_difference() -> None:
     assert objects(program(*ops, values={"tower_1/mask": 0.5})) == []
 
 
-def test_broken_by_a_term_more() -> None:
+def test_broken_by_an_additional_term() -> None:
     graph = program(
         on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul"),
         on(1, "tower_1/l2", "L2Loss", "tower_1/w/MatMul"),
@@ -340,7 +340,7 @@ def test_broken_by_a_term_more() -> None:
     assert found(graph) == [("tower_1/loss", "AddN of 1 input", "AddN of 2 inputs")]
 
 
-def test_variables_of_their_own_must_be_of_one_shape() -> None:
+def test_separate_variables_must_have_one_shape() -> None:
     graph = program(
         variable("v"),
         on(1, "tower_1/w/read", "ReadVariableOp", "v"),
@@ -362,7 +362,7 @@ def test_a_variable_of_any_shape_is_another_than_one_of_some() -> None:
     ]
 
 
-def test_variables_of_their_own_and_of_one_shape_are_alike() -> None:
+def test_separate_variables_of_one_shape_are_alike() -> None:
     graph = program(variable("v"), on(1, "tower_1/w/read", "ReadVariableOp", "v"))
 
     assert objects(graph) == []
@@ -371,7 +371,7 @@ def test_variables_of_their_own_and_of_one_shape_are_alike() -> None:
 @pytest.mark.parametrize(
     "attribute", ["seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"]
 )
-def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute: str) -> None:
+def test_names_and_seeds_of_ops_are_no_difference(attribute: str) -> None:
     graph = program(
         attributes={"tower_0/w/MatMul": {attribute: 1}, "tower_1/w/MatMul": {attribute: 2}}
     )
@@ -404,8 +404,8 @@ def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind: str, sourc
     assert objects(graph) == []
 
 
-def test_a_penalty_is_told_from_what_is_computed_of_cached_examples() -> None:
-    """They are variables that are neither trained nor saved."""
+def test_a_term_on_cached_examples_is_no_penalty() -> None:
+    """Cached examples are variables that are neither trained nor saved."""
     ops = [
         variable("images"),
         variable("pixels"),
@@ -435,7 +435,7 @@ def test_penalties_that_are_added_one_after_the_other_are_no_difference() -> Non
 
 
 def penalised_within(*changes: Op, kind: str = "Mul", penalties: int = 1) -> Placement:
-    """Towers that scale their losses; the first ``penalties`` of them add a penalty before."""
+    """Towers that scale their losses; the first ``penalties`` towers add a penalty before."""
     ops = []
     for i in (0, 1):
         total = f"tower_{i}/total" if i < penalties else f"tower_{i}/mean"
@@ -481,7 +481,7 @@ def test_a_penalty_may_be_added_before_the_whole_is_scaled(kind: str, penalties:
         ),
     ],
 )
-def test_differences_beside_a_penalty_within_are_found(
+def test_differences_next_to_an_inner_penalty_are_found(
     change: Op, expected: list[tuple[str, ...]]
 ) -> None:
     assert found(penalised_within(change)) == expected
@@ -499,7 +499,7 @@ def test_a_second_term_of_the_examples_is_a_difference() -> None:
 
 @pytest.mark.parametrize("kind", ["Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"])
 def test_a_factor_of_the_whole_loss_is_no_difference(kind: str) -> None:
-    """Towers of unequal size, weighted by their parts of the batch."""
+    """Towers of unequal size are weighted by their parts of the batch."""
     ops = []
     for i in (0, 1):
         ops += [
@@ -515,7 +515,7 @@ def test_a_factor_before_the_loss_is_no_difference_either() -> None:
     assert objects(scaled(0.25, 0.5, 0.25)) == []
 
 
-def test_what_is_computed_beside_the_loss_is_not_compared() -> None:
+def test_ops_outside_of_the_loss_are_not_compared() -> None:
     graph = program(
         on(0, "tower_0/accuracy", "InTopKV2", "tower_0/w/MatMul"),
         on(1, "tower_1/entropy", "Softmax", "tower_1/w/MatMul"),
@@ -524,13 +524,13 @@ def test_what_is_computed_beside_the_loss_is_not_compared() -> None:
     assert TowersAlike().judge(graph).state == "kept"
 
 
-def test_the_devices_within_a_tower_are_apart() -> None:
+def test_devices_within_a_tower_are_not_compared() -> None:
     graph = program(op("tower_1/loss", "Mean", "/cpu:0", "CPU:0", "tower_1/w/MatMul"))
 
     assert TowersAlike().judge(graph).state == "kept"
 
 
-def test_what_both_take_from_the_host_is_not_followed() -> None:
+def test_shared_inputs_from_the_host_are_not_followed() -> None:
     graph = program(
         host("batch", "IteratorGetNext"),
         on(0, "tower_0/x", "Identity", "batch"),
@@ -564,7 +564,7 @@ def test_inputs_are_not_followed_into_their_pipelines() -> None:
         "RefEnter",
     ],
 )
-def test_what_towers_are_fed_may_be_made_in_any_way(kind: str) -> None:
+def test_inputs_of_towers_may_be_computed_in_any_way(kind: str) -> None:
     graph = program(
         host("zeros", "Const"),
         host("more", "Range"),
@@ -576,7 +576,7 @@ def test_what_towers_are_fed_may_be_made_in_any_way(kind: str) -> None:
 
 
 def test_towers_of_two_gpus_each(snapshot: SnapshotAssertion) -> None:
-    """Each tower has its second layer on a GPU of its own."""
+    """Each tower has its second layer on another GPU."""
     layers = [
         on(gpu, f"tower_{i}/b/MatMul", "MatMul", f"tower_{i}/a/MatMul", f"tower_{i}/b/read")
         for i, gpu in [(0, 2), (1, 3)]
@@ -646,7 +646,7 @@ def test_needs_no_train_op() -> None:
     assert objects(program(odd, step={"train_op": ()})) == ["tower_1/loss"]
 
 
-def test_reported_losses_will_do_where_no_gradients_are_taken() -> None:
+def test_reported_losses_are_compared_if_no_gradients_are_taken() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
     losses = ("tower_0/loss:0", "tower_1/loss:0")
 
@@ -691,7 +691,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 def test_whole_numbers_that_only_one_tower_computes(
     source: str, shape: tuple[int, ...], found: Sequence[str]
 ) -> None:
-    """The first row of a tower is none of its model; labels are."""
+    """A tower's first row index is not part of its model; labels are."""
     first = "tower_0/x" if source == "tower_1/x" else "rows"
     graph = program(
         host("rows", "Const"),

@@ -30,12 +30,12 @@ def two(*ops: Op, trainable: Sequence[str] = ("a", "b"), **more: Any) -> Placeme
 
 
 def dropped(**more: Any) -> Placement:
-    """The gradient of b is averaged, and not applied."""
+    """The gradient of b is averaged and not applied."""
     return two(WITHOUT_B, host("update/b", "NoOp"), **more)
 
 
 def frozen(**more: Any) -> Placement:
-    """No gradient of b is brought out of the backward pass."""
+    """No op outside of the backward pass uses a gradient of b."""
     gone = [host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update")]
     return two(WITHOUT_B, *gone, **more)
 
@@ -103,11 +103,11 @@ def test_variables_whose_gradients_are_lost_are_alike() -> None:
     assert one.alike == other.alike
 
 
-def test_what_is_frozen_on_purpose_is_no_finding() -> None:
+def test_a_variable_that_is_frozen_on_purpose_is_no_finding() -> None:
     assert objects(frozen()) == []
 
 
-def test_what_the_reference_trains_is_not_frozen(snapshot: SnapshotAssertion) -> None:
+def test_a_variable_that_the_reference_trains_is_not_frozen(snapshot: SnapshotAssertion) -> None:
     single = two(gpus=[0], program="train.py:single")
 
     verdict = TrainablesTrained().judge(Evidence(frozen(), reference=single))
@@ -116,7 +116,7 @@ def test_what_the_reference_trains_is_not_frozen(snapshot: SnapshotAssertion) ->
     assert messages(verdict) == snapshot
 
 
-def test_what_another_step_trains_is_not_frozen() -> None:
+def test_a_variable_that_another_step_trains_is_not_frozen() -> None:
     other = host("other", "ResourceApplyAdam", "b", "rate", gradient(0, "b"))
     graph = two(WITHOUT_B, host("update/b", "NoOp"), other)
 
@@ -136,7 +136,7 @@ def test_a_reference_that_does_not_train_it(single: Placement) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "found"), [("b", []), ("*", []), ("a", ["b"])])
-def test_variables_that_are_meant_to_stay(pattern: str, found: Sequence[str]) -> None:
+def test_declared_frozen_variables(pattern: str, found: Sequence[str]) -> None:
     assert objects(dropped(), frozen=(pattern,)) == found
     assert objects(Evidence(frozen(), reference=two()), frozen=(pattern,)) == found
 
@@ -167,7 +167,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
 
 def unused(*names: str, **parameters: Any) -> Verdict:
-    """Those of three gradients that are taken; only the first goes further."""
+    """A program that takes three gradients and uses only the first."""
     variables = ["a", "b", "c"]
     gone = [host(f"{part}/{name}", "NoOp") for part in ("sum", "mean", "update") for name in "bc"]
     taken = {name: [gradient(0, name), gradient(1, name)] for name in names}
@@ -179,7 +179,7 @@ def unused(*names: str, **parameters: Any) -> Verdict:
 
 
 @pytest.mark.parametrize("names", [("b",), ("a", "b", "c")])
-def test_what_a_gradient_was_taken_for_that_nothing_takes_is_not_known(
+def test_not_checked_if_a_gradient_is_unused(
     names: Sequence[str], snapshot: SnapshotAssertion
 ) -> None:
     verdict = unused(*names)
@@ -188,12 +188,12 @@ def test_what_a_gradient_was_taken_for_that_nothing_takes_is_not_known(
     assert messages(verdict) == snapshot
 
 
-def test_a_variable_that_is_declared_to_be_frozen_may_have_such_a_gradient() -> None:
+def test_a_declared_frozen_variable_may_have_an_unused_gradient() -> None:
     assert unused("b", frozen=("b",)).state == "kept"
     assert unused().state == "kept"
 
 
-def test_what_is_found_is_told_before_what_is_not_known() -> None:
+def test_findings_come_before_unused_gradients() -> None:
     graph = two(WITHOUT_B, host("update/b", "NoOp"), variable("c"), trainable=("a", "b", "c"))
 
     assert objects_of(TrainablesTrained(), graph) == ["b", "c"]

@@ -13,7 +13,7 @@ from placement_checks.analysis.towers.analysis import analyse
 from placement_checks.core.placement import TRAINABLE
 from placement_checks.rules.towers.trainables_trained import untrained, without_gradient_use
 
-TRAIN = host("train", "NoOp", "^update/a", "^step/add")  # and not b
+TRAIN = host("train", "NoOp", "^update/a", "^step/add")  # but not b
 
 
 def found(graph: Placement) -> list[tuple[str, str | None]]:
@@ -32,11 +32,11 @@ def two(*ops: Op, trainable: Sequence[str] = ("a", "b"), **more: Any) -> Placeme
 
 
 def dropped(name: str, kind: str = "NoOp", *inputs: str) -> list[Op]:
-    """The update of b is no more; something else may take its gradient."""
+    """Ops that replace the update of b; another op may use its gradient."""
     return [TRAIN, host("update/b", "NoOp"), host(name, kind, *inputs)]
 
 
-def test_what_the_step_updates_is_trained() -> None:
+def test_variables_that_the_step_updates_are_trained() -> None:
     assert found(two()) == []
 
 
@@ -44,13 +44,13 @@ def test_a_gradient_that_is_averaged_and_not_applied() -> None:
     assert found(two(*dropped("beside"))) == [("b", "mean/b")]
 
 
-def test_only_what_is_meant_to_be_trained_is_looked_at() -> None:
+def test_only_trainable_variables_are_judged() -> None:
     assert found(two(*dropped("beside"), trainable=["a"])) == []
 
 
 @pytest.mark.parametrize("kind", ["HistogramSummary", "ScalarSummary"])
 def test_a_gradient_that_is_only_shown(kind: str) -> None:
-    """Of one tower, whose gradients nothing averages."""
+    """One tower's gradient, which no op averages."""
     graph = two(
         *dropped("shown", kind, gradient(0, "b")),
         *(host(f"{name}/b", "NoOp") for name in ("sum", "mean")),
@@ -60,7 +60,7 @@ def test_a_gradient_that_is_only_shown(kind: str) -> None:
 
 
 def clipped(*ops: Op) -> Placement:
-    """Gradients that are scaled by the norm of all of them, of which that of b is not applied."""
+    """Gradients that are scaled by their global norm; the gradient of b is not applied."""
     return two(
         *dropped("half/b", "L2Loss", "mean/b"),
         host("norm", "AddN", "half/a", "half/b"),
@@ -72,7 +72,7 @@ def clipped(*ops: Op) -> Placement:
 
 
 def test_a_gradient_that_is_only_part_of_the_norm_of_all() -> None:
-    """It scales the gradients of the other variables."""
+    """The norm scales the gradients of other variables."""
     assert found(clipped()) == [("b", "clipped/b")]
 
 
@@ -105,7 +105,7 @@ def test_gradients_that_are_clipped_and_applied() -> None:
 
 
 def test_a_gradient_whose_norm_is_part_of_a_loss_is_used() -> None:
-    """A penalty on the gradient, of a variable that is frozen."""
+    """The loss has a penalty on the gradient of a frozen variable."""
     graph = two(
         *dropped("penalty", "L2Loss", gradient(0, "b")),
         *(host(f"{name}/b", "NoOp") for name in ("sum", "mean")),
@@ -116,7 +116,7 @@ def test_a_gradient_whose_norm_is_part_of_a_loss_is_used() -> None:
 
 
 def test_a_gradient_that_the_program_did_not_ask_for() -> None:
-    """TensorFlow computes those of all inputs of an op."""
+    """TensorFlow computes the gradients of all inputs of an op."""
     ops = [host(f"{name}/b", "NoOp") for name in ("sum", "mean")]
 
     assert found(two(*dropped("beside"), *ops)) == []
@@ -142,16 +142,16 @@ def test_a_variable_that_no_loss_reads() -> None:
 @pytest.mark.parametrize(
     "update",
     [
-        pytest.param(host("other", "ResourceApplyAdam", "b", "mean/b"), id="an optimiser's"),
+        pytest.param(host("other", "ResourceApplyAdam", "b", "mean/b"), id="an optimizer's"),
         pytest.param(host("other", "AssignSubVariableOp", "b", "mean/b"), id="written out"),
     ],
 )
-def test_what_another_step_trains_is_trained(update: Op) -> None:
-    """Networks that are trained in turn."""
+def test_variables_that_another_step_updates_are_trained(update: Op) -> None:
+    """Two networks are trained alternately."""
     assert found(two(TRAIN, host("update/b", "NoOp"), update)) == []
 
 
-def test_what_only_sets_a_variable_does_not_train_it() -> None:
+def test_an_assignment_does_not_train_a_variable() -> None:
     assert found(two(*dropped("set", "AssignVariableOp", "b", "fed"))) == [("b", "mean/b")]
 
 
@@ -176,7 +176,7 @@ def test_the_gradient_of_rows_has_a_shape_of_its_own(kind: str, lost: bool) -> N
 
 
 def taken(*ops: Op, **more: Any) -> Placement:
-    """A program that took the gradients of both variables, and applies that of a."""
+    """A program that takes the gradients of both variables and applies only the gradient of a."""
     names = {name: [gradient(0, name)] for name in "ab"}
     return program(*ops, gpus=(0,), variables=["a", "b"], step={"taken": names}, **more)
 
@@ -185,7 +185,7 @@ ONLY_A = [TRAIN, *(host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update
 BOTH = {TRAINABLE: ["a", "b"]}
 
 
-def test_a_gradient_that_nothing_takes_is_left_unused() -> None:
+def test_a_gradient_that_no_op_takes_is_unused() -> None:
     assert list(without_gradient_use(taken(*ONLY_A, collections=BOTH))) == ["b"]
 
 
@@ -202,10 +202,10 @@ def test_a_gradient_that_nothing_takes_is_left_unused() -> None:
         ),
     ],
 )
-def test_what_is_not_left_unused(ops: Sequence[Op], trainable: str) -> None:
+def test_gradients_that_are_used(ops: Sequence[Op], trainable: str) -> None:
     assert list(without_gradient_use(taken(*ops, collections={TRAINABLE: [*trainable]}))) == []
 
 
-def test_a_gradient_that_the_program_did_not_take_is_not_left_unused() -> None:
+def test_a_gradient_that_the_program_did_not_take_is_not_unused() -> None:
     """TensorFlow computes the gradients of all inputs of an op."""
     assert list(without_gradient_use(two(*ONLY_A))) == []

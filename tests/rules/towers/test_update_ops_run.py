@@ -27,7 +27,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(UpdateOpsRun(**parameters), graph)
 
 
-def normalised(
+def with_means(
     *runs: int,
     gpus: Sequence[int] | range = (0, 1),
     collected: bool = True,
@@ -35,7 +35,7 @@ def normalised(
     step: Mapping[str, Sequence[str]] | None = None,
     **more: Any,
 ) -> Placement:
-    """Towers that update one moving mean each; the step runs those of the towers in `runs`."""
+    """Towers with a moving mean; the step runs the updates of the towers in `runs`."""
     statistics = [variable("mean")]
     for i in range(len(gpus)):
         statistics += [
@@ -57,8 +57,8 @@ def normalised(
 @pytest.mark.parametrize("collected", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
 def test_kept(count: int, collected: bool, snapshot: SnapshotAssertion) -> None:
-    """Known by the collection, or by what they assign; one tower will do."""
-    graph = normalised(*range(count), gpus=range(count), collected=collected)
+    """The collection or the assigned value identifies them; one tower is enough."""
+    graph = with_means(*range(count), gpus=range(count), collected=collected)
 
     verdict = UpdateOpsRun().judge(graph)
 
@@ -74,14 +74,14 @@ def test_kept(count: int, collected: bool, snapshot: SnapshotAssertion) -> None:
 
 def test_the_line_is_the_updates_where_that_of_the_train_op_is_not_known() -> None:
     (finding,) = (
-        UpdateOpsRun().judge(normalised(gpus=[0], lines={"tower_0/update": "main.py:30"})).findings
+        UpdateOpsRun().judge(with_means(gpus=[0], lines={"tower_0/update": "main.py:30"})).findings
     )
 
     assert finding.where == "main.py:30"
 
 
 def test_all_that_are_left_out_are_alike() -> None:
-    findings = UpdateOpsRun().judge(normalised(gpus=range(3))).findings
+    findings = UpdateOpsRun().judge(with_means(gpus=range(3))).findings
 
     assert len(findings) == 3
     assert len({(finding.alike, finding.fix) for finding in findings}) == 1
@@ -89,7 +89,7 @@ def test_all_that_are_left_out_are_alike() -> None:
 
 @pytest.mark.parametrize("collected", [True, False])
 def test_broken(collected: bool, snapshot: SnapshotAssertion) -> None:
-    graph = normalised(
+    graph = with_means(
         gpus=[0],
         collected=collected,
         lines={"tower_0/update": "main.py:30 net.py:7", "train": "main.py:50"},
@@ -117,7 +117,7 @@ def test_broken(collected: bool, snapshot: SnapshotAssertion) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_no_tower_updates_its_statistics(count: int, snapshot: SnapshotAssertion) -> None:
-    verdict = UpdateOpsRun().judge(normalised(gpus=range(count)))
+    verdict = UpdateOpsRun().judge(with_means(gpus=range(count)))
 
     assert [finding.object for finding in verdict.findings] == [
         f"tower_{i}/update" for i in range(count)
@@ -130,8 +130,8 @@ def test_no_tower_updates_its_statistics(count: int, snapshot: SnapshotAssertion
 def test_the_first_tower_alone_updates_its_statistics(
     count: int, tower: str, snapshot: SnapshotAssertion
 ) -> None:
-    """As slim and others do, unless it is declared that all are meant to."""
-    verdict = UpdateOpsRun(tower=tower).judge(normalised(0, gpus=range(count)))
+    """slim and others do this; a program can declare that all towers' updates must run."""
+    verdict = UpdateOpsRun(tower=tower).judge(with_means(0, gpus=range(count)))
 
     assert [finding.object for finding in verdict.findings] == [
         f"tower_{i}/update" for i in range(1, count) if tower
@@ -143,8 +143,8 @@ def test_the_first_tower_alone_updates_its_statistics(
 def test_the_last_tower_alone_updates_its_statistics(
     count: int, snapshot: SnapshotAssertion
 ) -> None:
-    """That is what a loop leaves behind; if it is meant, the fix says how to declare it."""
-    verdict = UpdateOpsRun().judge(normalised(count - 1, gpus=range(count)))
+    """A loop leaves these behind; the fix explains how to declare them."""
+    verdict = UpdateOpsRun().judge(with_means(count - 1, gpus=range(count)))
 
     assert [finding.object for finding in verdict.findings] == [
         f"tower_{i}/update" for i in range(count - 1)
@@ -153,26 +153,26 @@ def test_the_last_tower_alone_updates_its_statistics(
 
 
 def test_a_tower_in_the_middle_alone_is_chosen() -> None:
-    assert UpdateOpsRun().judge(normalised(1, gpus=range(3))).state == "kept"
+    assert UpdateOpsRun().judge(with_means(1, gpus=range(3))).state == "kept"
 
 
 def group(name: str, *towers: int) -> Op:
     return host(name, "NoOp", *(f"^tower_{i}/update" for i in towers))
 
 
-def test_the_last_tower_is_chosen_where_each_towers_updates_are_in_a_group() -> None:
-    graph = normalised(1, ops=[group("first", 0), group("second", 1)])
+def test_the_last_tower_is_chosen_if_each_tower_has_a_group() -> None:
+    graph = with_means(1, ops=[group("first", 0), group("second", 1)])
 
     assert UpdateOpsRun().judge(graph).state == "kept"
     assert objects(graph, tower="all") == ["tower_0/update"]
 
 
 @pytest.mark.parametrize("towers", [(0, 1), (0,)])
-def test_a_group_apart_from_the_step_may_run_the_updates(
+def test_a_separate_group_may_run_the_updates(
     towers: Sequence[int], snapshot: SnapshotAssertion
 ) -> None:
-    """A callback of the program runs it, or nobody does."""
-    graph = normalised(ops=[group("updates", *towers)])
+    """A callback of the program may run it."""
+    graph = with_means(ops=[group("updates", *towers)])
 
     verdict = UpdateOpsRun().judge(graph)
 
@@ -182,15 +182,15 @@ def test_a_group_apart_from_the_step_may_run_the_updates(
     assert objects(graph, tower="/gpu:0") == ["tower_0/update"]
 
 
-def test_a_group_of_the_last_towers_updates_is_what_a_loop_left_behind() -> None:
-    graph = normalised(ops=[group("updates", 1)])
+def test_a_group_of_the_last_towers_updates_is_no_choice() -> None:
+    graph = with_means(ops=[group("updates", 1)])
 
     assert objects(graph) == ["tower_0/update", "tower_1/update"]
 
 
 def test_half_of_a_towers_updates() -> None:
-    """The mean of the first tower and not its variance."""
-    graph = normalised(
+    """The step updates the mean of the first tower and not its variance."""
+    graph = with_means(
         0,
         ops=[
             variable("variance"),
@@ -219,14 +219,14 @@ def test_half_of_a_towers_updates() -> None:
         ("/gpu:0", (0, 1), []),
     ],
 )
-def test_the_updates_of_one_tower_are_meant_to_run(
+def test_the_updates_of_a_declared_tower_must_run(
     tower: str, runs: Sequence[int], left: Sequence[str]
 ) -> None:
-    assert objects(normalised(*runs), tower=tower) == left
+    assert objects(with_means(*runs), tower=tower) == left
 
 
-def test_an_update_of_no_tower_runs_whichever_tower_is_meant() -> None:
-    graph = normalised(
+def test_an_update_of_no_tower_must_run_for_any_declared_tower() -> None:
+    graph = with_means(
         0,
         ops=[host("count", "AssignAddVariableOp", "mean", "one")],
         step={"update_ops": ["tower_0/update", "tower_1/update", "count"]},
@@ -274,7 +274,7 @@ def test_a_tower_that_is_no_device_is_refused() -> None:
     ],
 )
 def test_every_way_into_the_step(train: Sequence[Op]) -> None:
-    assert objects(normalised(ops=train)) == []
+    assert objects(with_means(ops=train)) == []
 
 
 def test_an_op_of_the_collection_that_assigns_nothing(snapshot: SnapshotAssertion) -> None:
@@ -287,7 +287,7 @@ def test_an_op_of_the_collection_that_assigns_nothing(snapshot: SnapshotAssertio
     assert messages(finding) == snapshot
 
 
-def test_an_op_of_the_collection_that_the_graph_has_not(snapshot: SnapshotAssertion) -> None:
+def test_an_op_of_the_collection_that_the_graph_lacks(snapshot: SnapshotAssertion) -> None:
     verdict = UpdateOpsRun().judge(program(step={"update_ops": ["gone"]}))
 
     assert verdict.state == "not-checked"
@@ -295,16 +295,16 @@ def test_an_op_of_the_collection_that_the_graph_has_not(snapshot: SnapshotAssert
 
 
 def test_an_update_by_reference() -> None:
-    graph = normalised(collected=False, ops=[variable("mean", "VariableV2")])
+    graph = with_means(collected=False, ops=[variable("mean", "VariableV2")])
 
     assert objects(graph) == ["tower_0/update", "tower_1/update"]
 
 
 def test_the_variables_of_a_metric_are_not_the_programs(snapshot: SnapshotAssertion) -> None:
-    """They are local variables, in none of its collections."""
+    """They are local variables, in no collection of the program."""
     names = {TRAINABLE: ("w",), GLOBAL: ("w", "step")}
 
-    verdict = UpdateOpsRun().judge(normalised(collected=False, collections=names))
+    verdict = UpdateOpsRun().judge(with_means(collected=False, collections=names))
 
     assert verdict.state == "not-checked"
     assert messages(verdict) == snapshot
@@ -313,20 +313,20 @@ def test_the_variables_of_a_metric_are_not_the_programs(snapshot: SnapshotAssert
 def test_statistics_in_the_collection_of_variables_are_the_programs() -> None:
     names = {TRAINABLE: ("w",), GLOBAL: ("w", "step", "mean")}
 
-    graph = normalised(0, collected=False, collections=names)
+    graph = with_means(0, collected=False, collections=names)
 
     assert objects(graph, tower="all") == ["tower_1/update"]
 
 
 def aside(*ops: Op, **more: Any) -> Placement:
-    """A variable beside the model, and what is not part of the step."""
+    """A variable outside of the model, and ops that are not part of the step."""
     return program(variable("v"), *ops, **more)
 
 
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(aside(host("set", "AssignVariableOp", "v", "zeros")), id="an initialiser"),
+        pytest.param(aside(host("set", "AssignVariableOp", "v", "zeros")), id="an initializer"),
         pytest.param(
             aside(host("loaded", "RestoreV2"), host("set", "AssignVariableOp", "v", "loaded")),
             id="a restore",
@@ -358,9 +358,7 @@ def aside(*ops: Op, **more: Any) -> Placement:
         ),
     ],
 )
-def test_silent_on_what_is_no_statistics_update(
-    graph: Placement, snapshot: SnapshotAssertion
-) -> None:
+def test_silent_on_other_assignments(graph: Placement, snapshot: SnapshotAssertion) -> None:
     verdict = UpdateOpsRun().judge(graph)
 
     assert verdict.state == "not-checked"
@@ -368,10 +366,10 @@ def test_silent_on_what_is_no_statistics_update(
 
 
 @pytest.mark.parametrize("inputs", [("handle", "tower_0/x"), ("tower_0/x",), ()])
-def test_an_assignment_to_what_is_not_known_is_none(
+def test_an_assignment_to_an_unknown_variable_is_no_update(
     inputs: Sequence[str], snapshot: SnapshotAssertion
 ) -> None:
-    """The handle is an argument of a function."""
+    """The variable's handle is an argument of a function."""
     graph = program(host("handle", "Placeholder"), host("set", "AssignVariableOp", *inputs))
 
     verdict = UpdateOpsRun().judge(graph)
@@ -381,7 +379,7 @@ def test_an_assignment_to_what_is_not_known_is_none(
 
 
 def test_an_update_may_be_computed_on_the_towers_gpu() -> None:
-    """Batch normalisation that opens no scope for the host."""
+    """This batch normalization opens no device scope for the host."""
     ops = []
     for i in (0, 1):
         ops += [
@@ -390,10 +388,10 @@ def test_an_update_may_be_computed_on_the_towers_gpu() -> None:
             on(i, f"tower_{i}/update", "AssignSubVariableOp", "mean", f"tower_{i}/away"),
         ]
 
-    assert objects(normalised(1, collected=False, ops=ops)) == ["tower_0/update"]
+    assert objects(with_means(1, collected=False, ops=ops)) == ["tower_0/update"]
 
 
-def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns() -> None:
+def test_an_update_in_no_collection_is_found_by_its_value() -> None:
     graph = program(
         variable("v"),
         on(1, "tower_1/spread", "Mean", "tower_1/w/MatMul"),
@@ -403,15 +401,15 @@ def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns() -> Non
     assert objects(graph) == ["set"]
 
 
-def test_the_step_may_be_known_by_the_optimisers_own_train_op() -> None:
-    graph = normalised(0, 1, step={"train_op": (), "train_ops": ("train",)})
+def test_the_step_may_be_the_optimizers_train_op() -> None:
+    graph = with_means(0, 1, step={"train_op": (), "train_ops": ("train",)})
 
     assert UpdateOpsRun().judge(graph).state == "kept"
 
 
-def test_a_group_around_the_optimisers_own_train_op_is_the_step() -> None:
-    """The collection TRAIN_OP holds what the optimiser made; the program runs what is around."""
-    graph = normalised(
+def test_a_group_around_the_optimizers_train_op_is_the_step() -> None:
+    """The collection TRAIN_OP has the optimizer's op; the program runs a group around it."""
+    graph = with_means(
         ops=[host("step_and_updates", "NoOp", "^train", "^tower_0/update", "^tower_1/update")],
         step={"train_op": (), "train_ops": ("train",)},
     )
@@ -420,7 +418,7 @@ def test_a_group_around_the_optimisers_own_train_op_is_the_step() -> None:
 
 
 def test_needs_no_placer() -> None:
-    graph = normalised(1, placer=None, assigned=Missing("no wheel"), machine=None)
+    graph = with_means(1, placer=None, assigned=Missing("no wheel"), machine=None)
 
     assert objects(graph) == ["tower_0/update"]
 
@@ -429,14 +427,14 @@ def test_needs_no_placer() -> None:
     "graph",
     [
         pytest.param(
-            normalised(requested=Missing("a log has no requests")),
+            with_means(requested=Missing("a log has no requests")),
             id="log",
         ),
         pytest.param(program(), id="no statistics"),
         pytest.param(program(gpus=[]), id="no tower"),
-        pytest.param(normalised(step={"train_op": ()}), id="no train op"),
+        pytest.param(with_means(step={"train_op": ()}), id="no train op"),
         pytest.param(
-            normalised(
+            with_means(
                 ops=[host("other", "NoOp", "^update/w")],
                 step={"train_op": (), "train_ops": ("train", "other")},
             ),
@@ -452,13 +450,13 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize("allow", ["tower_0/update", "*/update"])
-def test_updates_that_are_run_by_themselves(allow: str) -> None:
-    assert UpdateOpsRun(allow=(allow,)).judge(normalised(1)).state != "broken"
-    assert UpdateOpsRun(allow=("another",)).judge(normalised(1)).state == "broken"
+def test_updates_that_run_separately_on_purpose(allow: str) -> None:
+    assert UpdateOpsRun(allow=(allow,)).judge(with_means(1)).state != "broken"
+    assert UpdateOpsRun(allow=("another",)).judge(with_means(1)).state == "broken"
 
 
 def assigned(*ops: Op, to: str = "v") -> Placement:
-    """A variable that is set, beside the step, to what some ops make."""
+    """A variable that an op outside of the step sets to a value that some ops compute."""
     return program(
         variable(to),
         host("rows", "Placeholder"),
@@ -495,16 +493,16 @@ def test_an_assignment_that_is_no_statistic_of_a_tower(
     assert messages(verdict) == snapshot
 
 
-def test_an_update_by_both_towers_runs_whichever_of_them_is_meant() -> None:
+def test_an_update_by_both_towers_must_run_for_either() -> None:
     both = host("new", "AddN", "tower_0/w/MatMul", "tower_1/w/MatMul")
 
     assert objects(assigned(both), tower="/gpu:0") == ["set"]
     assert objects(assigned(both), tower="/gpu:1") == ["set"]
 
 
-def test_of_many_train_ops_three_are_named() -> None:
+def test_three_of_many_train_ops_are_named() -> None:
     names = [f"train_{letter}" for letter in "abcd"]
-    graph = normalised(
+    graph = with_means(
         gpus=[0], ops=[host(name, "NoOp") for name in names], step={"train_op": names}
     )
 
@@ -516,16 +514,16 @@ def test_of_many_train_ops_three_are_named() -> None:
 @pytest.mark.parametrize(
     ("runs", "state"), [((0,), "kept"), ((0, 1), "kept"), ((1,), "broken"), ((), "broken")]
 )
-def test_towers_on_one_gpu_are_told_apart(runs: Sequence[int], state: str) -> None:
-    """The updates of the first tower alone are enough; those of the last tower are not."""
-    graph = normalised(*runs, gpus=(0, 0), machine="gpu*2")
+def test_towers_on_one_gpu_are_distinguished(runs: Sequence[int], state: str) -> None:
+    """The updates of the first tower alone are enough; the last tower's are not."""
+    graph = with_means(*runs, gpus=(0, 0), machine="gpu*2")
 
     assert UpdateOpsRun().judge(graph).state == state
 
 
 def with_evaluation(*runs: str) -> Placement:
-    """Towers, and a copy on another GPU that evaluates, with updates that the step may run."""
-    return normalised(
+    """Towers, and a copy for evaluation on another GPU, with updates that the step may run."""
+    return with_means(
         ops=[
             on(2, "held_out", "Placeholder"),
             on(2, "predicted", "MatMul", "held_out", "w"),

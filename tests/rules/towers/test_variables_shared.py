@@ -23,7 +23,7 @@ def variables(*names: str, **more: Any) -> list[Op]:
 
 
 def tower(number: int, *reads: str, after: str = "images") -> list[Op]:
-    """A MatMul with each variable in turn on one GPU; the last one is named after its number."""
+    """A MatMul with each variable on one GPU; the last op is named after the tower's number."""
     gpu = f"/gpu:{number}"
     ops = []
     for depth, variable in enumerate(reads):
@@ -46,7 +46,7 @@ NOT_BUILT = Missing("it was not built for one GPU")
 
 
 def program(*ops: Op, single_gpu: Placement | Missing = NOT_BUILT, **more: Any) -> Evidence:
-    """What is known of a program that is also built for one GPU, or is not."""
+    """Evidence on a program, and on its build for one GPU if there is one."""
     return Evidence(placement(*ops, **more), single_gpu=single_gpu)
 
 
@@ -102,7 +102,7 @@ def test_broken_by_data_flow(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over() -> None:
+def test_copies_are_paired_in_the_order_of_creation_without_shared_ones() -> None:
     graph = program(
         *variables("shared", "a", "b", "a_1", "b_1"),
         *tower(0, "b", "shared", "a"),
@@ -126,7 +126,7 @@ def test_every_tower_with_variables_of_its_own_is_found() -> None:
 
 
 def test_tower_that_reads_both_has_no_copy() -> None:
-    """The third tower reads what the first reads, so its own variable doubles nothing."""
+    """The third tower reads the first tower's variable, so its own variable is not a copy."""
     graph = program(
         *variables("w", "w_1", "extra"), *tower(0, "w"), *tower(1, "w_1"), *tower(2, "w", "extra")
     )
@@ -194,7 +194,7 @@ def test_silent(graph: Evidence) -> None:
         ),
     ],
 )
-def test_two_towers_are_not_made_one_model_by(between: Sequence[Op]) -> None:
+def test_towers_are_not_parts_of_one_model(between: Sequence[Op]) -> None:
     graph = program(
         *variables("shared", "w", "w_1"),
         *tower(0, "w", "shared"),
@@ -205,7 +205,7 @@ def test_two_towers_are_not_made_one_model_by(between: Sequence[Op]) -> None:
 
 
 def alone(*ops: Op, trainable: Sequence[str] = ("w",), slots: tuple[Any, ...] = ()) -> Placement:
-    """The same program with one tower, by default with the variable w alone."""
+    """The same program with one tower, by default with the variable w only."""
     return placement(
         *(ops or (*variables("w"), *tower(0, "w"))),
         machine="gpu*1",
@@ -229,10 +229,8 @@ def test_kept_by_collections(snapshot: SnapshotAssertion) -> None:
 @pytest.mark.parametrize(
     ("kind", "found"), [("AssignAddVariableOp", []), ("AssignSubVariableOp", ["shown0", "shown1"])]
 )
-def test_what_each_tower_adds_up_to_be_shown_may_be_its_own(
-    kind: str, found: Sequence[str]
-) -> None:
-    """A moving average of each tower's may not."""
+def test_each_tower_may_have_its_own_metrics(kind: str, found: Sequence[str]) -> None:
+    """A tower may not have its own moving average."""
     adds = [on(i, f"tower_{i}/add", kind, f"shown{i}", f"tower_{i}/w/MatMul") for i in (0, 1)]
     graph = Evidence(
         towers.accumulating(*adds, collections=collections(["w"], ["shown0", "shown1"])),
@@ -243,7 +241,7 @@ def test_what_each_tower_adds_up_to_be_shown_may_be_its_own(
 
 
 def test_the_note_on_a_log_of_a_machine_without_gpus() -> None:
-    """Its machine does not say for how many the program was built."""
+    """The log's machine does not show for how many GPUs the program was built."""
     graph = program(
         *variables("w"),
         *tower(0, "w"),
@@ -260,7 +258,7 @@ def test_the_note_on_a_log_of_a_machine_without_gpus() -> None:
 
 
 def test_broken_by_collections(snapshot: SnapshotAssertion) -> None:
-    """Data flow pairs nothing here: the added variable has a use of its own."""
+    """Data flow finds no pair here: another op reads the added variable."""
     graph = program(
         *variables("w", "gate"),
         *tower(0, "w"),
@@ -315,7 +313,7 @@ def test_copy_is_found_once_with_both_ways(snapshot: SnapshotAssertion) -> None:
 def test_copy_is_paired_though_its_tower_takes_from_the_other_one(
     snapshot: SnapshotAssertion,
 ) -> None:
-    """What is built for one tower alone shows that w_1 is no further part of the model."""
+    """The build for one tower shows that w_1 is not a part of the model."""
     graph = program(
         *variables("w", "w_1"),
         *tower(0, "w"),
@@ -327,8 +325,8 @@ def test_copy_is_paired_though_its_tower_takes_from_the_other_one(
     assert messages(finding) == snapshot
 
 
-def test_variables_that_one_tower_has_as_well_are_no_copies() -> None:
-    """A model cut in two parts that one GPU holds when there is no other."""
+def test_variables_of_the_build_for_one_tower_are_no_copies() -> None:
+    """A model of two parts; a single GPU holds both."""
     graph = program(
         *variables("w", "v"),
         *tower(0, "w"),
@@ -339,7 +337,7 @@ def test_variables_that_one_tower_has_as_well_are_no_copies() -> None:
     assert objects(graph) == []
 
 
-def test_variables_that_are_only_named_otherwise_have_not_grown() -> None:
+def test_renamed_variables_are_not_added() -> None:
     graph = program(
         *variables("tower_0/w"),
         *tower(0, "tower_0/w"),
@@ -350,7 +348,7 @@ def test_variables_that_are_only_named_otherwise_have_not_grown() -> None:
     assert objects(graph) == []
 
 
-def test_each_name_that_is_gone_makes_up_for_one_that_is_new() -> None:
+def test_each_missing_name_matches_one_added_name() -> None:
     graph = program(
         *variables("a", "b"),
         *tower(0, "a", "b"),
@@ -361,7 +359,7 @@ def test_each_name_that_is_gone_makes_up_for_one_that_is_new() -> None:
     assert objects(graph) == ["b"]
 
 
-def test_variable_of_another_shape_is_not_the_one_that_is_gone() -> None:
+def test_a_variable_of_another_shape_does_not_match_a_missing_one() -> None:
     graph = program(
         *variables("v"),
         *tower(0, "v"),
@@ -393,7 +391,7 @@ def test_variable_of_another_shape_is_not_the_one_that_is_gone() -> None:
         pytest.param([*tower(0, "w", "w_1"), *tower(1, "w", "w_1")], id="added"),
     ],
 )
-def test_slot_of_a_variable_that_is_found_is_no_finding_itself(
+def test_slot_of_a_reported_variable_is_no_finding(
     slot: Sequence[Op], towers: Sequence[Op]
 ) -> None:
     graph = program(
@@ -429,7 +427,7 @@ def test_slot_that_is_added_without_its_variable_is_a_finding() -> None:
     ],
 )
 @pytest.mark.parametrize("way", ["data flow", "collections"])
-def test_private_variables_may_be_many(
+def test_allowed_variables_by_patterns(
     allow: Sequence[str], found: Sequence[str], way: str
 ) -> None:
     names = ["bn/mean", "w"]
@@ -469,7 +467,7 @@ def test_needs_no_placer() -> None:
 def test_a_build_for_one_gpu_with_as_many_towers_is_ignored(
     snapshot: SnapshotAssertion,
 ) -> None:
-    """The builder takes num_gpus and does not heed it."""
+    """The builder takes num_gpus and ignores it."""
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
     graph = program(*ops, single_gpu=placement(*ops))
 
@@ -516,7 +514,7 @@ def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first(
 
 
 def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another() -> None:
-    """StepOps on one GPU, evaluation with the averages on the other."""
+    """One GPU trains, and the other evaluates with the averages."""
     graph = program(
         *variables("w", "w/average"),
         *tower(0, "w"),
@@ -539,7 +537,7 @@ def test_variables_outside_the_collections_are_the_towers_own() -> None:
     assert objects(graph) == []
 
 
-def test_statistics_are_kept_and_not_trained_apart(snapshot: SnapshotAssertion) -> None:
+def test_statistics_are_separate_but_not_trained(snapshot: SnapshotAssertion) -> None:
     graph = program(
         *variables("w", "mean", "mean_1"),
         *tower(0, "w", "mean"),
@@ -563,7 +561,7 @@ def test_empty_collections_are_ignored(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_a_log_says_why_nothing_is_known(snapshot: SnapshotAssertion) -> None:
+def test_not_checked_with_the_reason_of_a_log(snapshot: SnapshotAssertion) -> None:
     graph = program(*variables("w"), *tower(0, "w"), requested=Missing("a log has no requests"))
 
     verdict = VariablesShared().judge(graph)
@@ -604,7 +602,7 @@ def test_one_tower_is_enough_to_see_that_a_variable_is_not_saved() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_gpus_taken_for_parts_of_one_model_are_in_the_note(snapshot: SnapshotAssertion) -> None:
+def test_gpus_with_parts_of_one_model_are_in_the_note(snapshot: SnapshotAssertion) -> None:
     graph = program(
         *variables("w", "v"),
         *tower(0, "w"),
@@ -618,8 +616,8 @@ def test_gpus_taken_for_parts_of_one_model_are_in_the_note(snapshot: SnapshotAss
     assert messages(verdict) == snapshot
 
 
-def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none() -> None:
-    """A metric of the program for one GPU is not the variable that is new here."""
+def test_a_name_outside_the_collections_matches_no_added_name() -> None:
+    """The new variable does not replace a metric of the program for one GPU."""
     alone = placement(
         *variables("w", "metric"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
     )
@@ -649,7 +647,7 @@ def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collecti
 
 
 def test_a_collection_of_the_two_is_enough(snapshot: SnapshotAssertion) -> None:
-    """Frozen weights: nothing is trained."""
+    """All weights are frozen."""
     graph = program(
         *variables("w", "w_1"),
         *tower(0, "w"),
@@ -682,7 +680,7 @@ def test_the_copy_is_the_later_towers_whichever_was_made_first() -> None:
 
 
 def split(*, single_gpu: Placement | Missing = NOT_BUILT) -> Evidence:
-    """Two towers of two GPUs each, with variables of their own."""
+    """Two towers of two GPUs each, with separate variables."""
     return program(
         *variables("a", "b", "a_1", "b_1"),
         *tower(0, "a"),
@@ -754,7 +752,7 @@ def test_the_finding_on_a_variable_that_is_added_for_all_towers(
 
 
 def test_one_gpu_that_reads_is_enough_where_the_collections_grow() -> None:
-    """The second tower was built on the GPU of the first."""
+    """The second tower was built on the first tower's GPU."""
     graph = program(
         *variables("w", "w_1"),
         *tower(0, "w", "w_1"),
@@ -768,7 +766,7 @@ def test_one_gpu_that_reads_is_enough_where_the_collections_grow() -> None:
 
 
 def named(*names: str, **more: Any) -> Evidence:
-    """Two towers of which each has half of the variables, made by get_variable for some."""
+    """Two towers that each have half of the variables; get_variable makes some of them."""
     half = len(names) // 2
     lines = dict.fromkeys(names, "main.py:20 net.py:5 net.py:1")
     return program(
@@ -786,12 +784,14 @@ def named(*names: str, **more: Any) -> Evidence:
     [
         pytest.param(["w", "w_1"], "net.py:1", id="tf.Variable never shares"),
         pytest.param(["tower_0/w", "tower_1/w"], "main.py:20", id="a scope named after towers"),
-        pytest.param(["net/dense/w", "net/dense_1/w"], "main.py:20", id="a layer built anew"),
-        pytest.param(["net/dense_1/w", "net/dense_3/w"], "main.py:20", id="one of two, anew"),
-        pytest.param(["a/b/w", "a/c/v"], "main.py:20", id="names that tell nothing"),
+        pytest.param(["net/dense/w", "net/dense_1/w"], "main.py:20", id="a layer built again"),
+        pytest.param(
+            ["net/dense_1/w", "net/dense_3/w"], "main.py:20", id="one of two built again"
+        ),
+        pytest.param(["a/b/w", "a/c/v"], "main.py:20", id="names without a hint"),
     ],
 )
-def test_the_line_and_the_fix_are_those_of_the_cause(
+def test_the_line_and_the_fix_depend_on_the_cause(
     names: list[str], at: str, snapshot: SnapshotAssertion
 ) -> None:
     (finding,) = VariablesShared().judge(named(*names)).findings
@@ -800,7 +800,7 @@ def test_the_line_and_the_fix_are_those_of_the_cause(
     assert messages(finding) == snapshot
 
 
-def test_all_that_one_scope_doubles_is_alike() -> None:
+def test_copies_from_one_scope_are_alike() -> None:
     names = [f"tower_{i}/{name}" for i in (0, 1) for name in ("w", "b")]
 
     one, other = VariablesShared().judge(named(*names)).findings
@@ -809,7 +809,7 @@ def test_all_that_one_scope_doubles_is_alike() -> None:
     assert (one.alike, one.fix) == (other.alike, other.fix)
 
 
-def test_what_another_scope_doubles_is_not() -> None:
+def test_copies_from_different_scopes_are_not_alike() -> None:
     one, other = VariablesShared().judge(named("a_0/w", "b_0/w", "a_1/w", "b_1/w")).findings
 
     assert one.alike != other.alike
@@ -840,7 +840,7 @@ def own_gradient(i: int) -> Op:
 def test_copies_that_take_one_sum_are_shared(
     count: int, collected: bool, snapshot: SnapshotAssertion
 ) -> None:
-    """Also where the copies of all but the first are local."""
+    """All copies but the first may be local."""
     names = [f"v{i}/w" for i in range(count)]
     graph = towers.program(
         mirrored=True,
@@ -868,7 +868,7 @@ def test_copies_that_take_one_sum_are_shared(
         ),
     ],
 )
-def test_of_four_copies_the_one_that_takes_something_else_is_named_alone(
+def test_the_diverging_copy_of_four_is_named(
     change: Op, named: str, snapshot: SnapshotAssertion
 ) -> None:
     graph = towers.program(change, mirrored=True, gpus=range(4), variables=["w", "b"])
@@ -879,13 +879,13 @@ def test_of_four_copies_the_one_that_takes_something_else_is_named_alone(
     assert messages(verdict) == snapshot
 
 
-def test_of_two_copies_that_take_different_sums_the_second_is_named() -> None:
+def test_the_second_of_two_diverging_copies_is_named() -> None:
     graph = towers.program(own_gradient(1), mirrored=True)
 
     assert [each.object for each in VariablesShared().judge(graph).findings] == ["v1/w"]
 
 
-def test_copies_that_are_meant_to_drift_apart() -> None:
+def test_copies_that_drift_apart_on_purpose() -> None:
     graph = towers.program(own_gradient(1), mirrored=True, gpus=range(3))
 
     assert VariablesShared(allow=("v1/*",)).judge(graph).state == "kept"
