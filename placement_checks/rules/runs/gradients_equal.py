@@ -217,7 +217,7 @@ def _diagnose(
     for name, diagnosis in found.items():
         if diagnosis.mistake == "changed" and placement.cached(norms_of_slices):
             found[name] = NORM_OF_SLICES
-        elif diagnosis.mistake == "statistics" and placement.cached(own_counts):
+        elif diagnosis.mistake == "statistics" and placement.cached(count_divisions):
             found[name] = COUNTS_OR_STATISTICS
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
@@ -234,10 +234,10 @@ def _finding(
     placement: Placement, measured: Measurement, difference: Difference, diagnosis: Diagnosis
 ) -> Finding:
     name, ratio = difference.variable, diagnosis.ratio
-    place = place_of(placement, name, diagnosis)
+    place = locate_mistake(placement, name, diagnosis)
     scaling: Sequence[int] = ()
     if ratio is not None and diagnosis.mistake == "scaled":
-        scaling = scalings(placement, ratio)
+        scaling = loss_scalings(placement, ratio)
     verb = f"is {ratio:.4g} times" if ratio is not None else "is not"
     multiplied = ""
     if scaling:

@@ -11,7 +11,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.weight_mistakes import COPIES, cause_of, copies_of
+from placement_checks.rules.weight_mistakes import COPIES, find_cause, stale_copies
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _stale_copy(
         evidence="executed",
         expected="the reference's gradient from equal variables",
         found=f"a different gradient after {steps}",
-        ops=tuple(copies_of(placement, name).ops) or (measured.updates.get(name, name),),
+        ops=tuple(stale_copies(placement, name).ops) or (measured.updates.get(name, name),),
         alike=COPIES.what,
         message=f"after {steps} the gradient of {name} differs from the reference's, although "
         f"all variables are equal: {COPIES.what}",

@@ -71,13 +71,13 @@ class AggregatedBeforeClipped(Rule):
         return self.verdict(findings, plural(len(trained), "variable"))
 
 
-def _is_by_keras(placement: Placement, clipped: Clipped) -> bool:
+def _is_by_keras(placement: Placement, clipped: ClippedGradient) -> bool:
     """Whether an optimizer with ``clipnorm``, ``global_clipnorm`` or ``clipvalue`` clips."""
     op = analyse(placement).flow.names[clipped.op]
     return CLIPPING in placement.details.parts_of_keras(op)
 
 
-def _keras_finding(placement: Placement, clipped: Sequence[Clipped]) -> Finding:
+def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> Finding:
     how = "clipnorm or global_clipnorm" if clipped[0].by_norm else "clipvalue"
     return keras_limit_finding(
         placement,
@@ -93,7 +93,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[Clipped]) -> Finding:
     )
 
 
-def _finding(placement: Placement, clipped: Clipped) -> Finding:
+def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
     return Finding(
         object=clipped.variable,

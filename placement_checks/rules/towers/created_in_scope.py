@@ -105,10 +105,7 @@ def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
     analysis = analyse(placement)
     flow, by_variable = analysis.flow, analysis.updates.by_variable
     shapes = {variable.name: variable.shape for variable in placement.variables}
-    own = [0] * len(flow.names)
-    for bit, name in enumerate(variables):
-        own[flow.number[name]] = 1 << bit
-    masks = flow.masks(own)
+    masks = flow.propagate(flow.marks([flow.number[name]] for name in variables))
     used = 0
     for name in gradient_flow(placement).trained:
         for update in by_variable[name]:

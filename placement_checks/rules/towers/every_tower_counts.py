@@ -180,7 +180,7 @@ class _Advice:
 
     def _combining_op(self, update: Update) -> int | None:
         """The first op that adds gradients to each other, or to a variable."""
-        analysis, taken = self._analysis, self._gradients.taken
+        analysis, taken = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
         reached = set(behind)
         sums = (

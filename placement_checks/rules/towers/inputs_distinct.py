@@ -85,7 +85,7 @@ class InputsDistinct(Rule):
         equal = EqualTensors(placement, analysis.flow)
         readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
         for use in uses:
-            readers[equal.of(use.tensor)].setdefault(use.tower, use.tensor)
+            readers[equal.key(use.tensor)].setdefault(use.tower, use.tensor)
         of_keras = []
         for by_tower in readers.values():
             first, *others = sorted(by_tower)
@@ -195,8 +195,8 @@ def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Fi
     """Findings on input pipelines of one tower that are built like another tower's."""
     equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
     holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for holder, tower in pipelines_of_one(analysis, uses):
-        holders[equal.of(analysis.flow.names[holder])].setdefault(tower, holder)
+    for holder, tower in single_tower_pipelines(analysis, uses):
+        holders[equal.key(analysis.flow.names[holder])].setdefault(tower, holder)
     for by_tower in holders.values():
         first, *others = sorted(by_tower)
         for tower in others:

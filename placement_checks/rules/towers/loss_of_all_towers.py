@@ -101,12 +101,12 @@ def _tower_of_summary(analysis: TowerAnalysis, summary: int) -> int:
 def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
     """The scalar summaries that depend on a loss."""
     is_loss = [0] * len(analysis.flow.names)
-    for losses in analysis.losses.of:
+    for losses in analysis.losses.by_tower:
         for loss in losses:
             is_loss[loss] = 1
     if not any(is_loss):
         return
-    depends_on_loss = analysis.flow.masks(is_loss)
+    depends_on_loss = analysis.flow.propagate(is_loss)
     for op in summaries:
         if analysis.flow.types[op] in SCALAR_SUMMARIES and depends_on_loss[op]:
             yield op

@@ -83,7 +83,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         "`with tf.name_scope(f'tower_{i}') as scope:`",
         alike="mixed",
     )
-    if analysis.flow.ancestors(analysis.losses.of[mixed.other])[mixed.path[-1]]:
+    if mixed.path[-1] in analysis.flow.reachable(analysis.losses.by_tower[mixed.other]):
         return finding
     return replace(
         finding,

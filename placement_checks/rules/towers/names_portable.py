@@ -83,7 +83,7 @@ def _named_after_tower(
     analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, number: int
 ) -> Finding:
     tower = analysis.towers[number]
-    is_anew = own.is_anew(variable)
+    is_anew = own.uses_tf_variable(variable)
     return Finding(
         object=variable,
         op=analysis.placement.ops[variable].type,
@@ -234,7 +234,7 @@ def _difference(
         fix=fix,
         alike=consequence,
     )
-    return located(finding, program)
+    return locate(finding, program)
 
 
 def _may_be_equal(
@@ -253,6 +253,6 @@ def _other_copies(placement: Placement, there: Collection[str]) -> frozenset[str
     """The copies of mirrored variables that a checkpoint need not hold, since it has another."""
     found: set[str] = set()
     for group in variable_layout(placement).mirrored:
-        names = list(group.of.values())
+        names = list(group.copies.values())
         found.update(names if any(name in there for name in names) else names[1:])
     return frozenset(found)

@@ -207,12 +207,12 @@ def _decays(analysis: TowerAnalysis, update: Update) -> bool:
     """Whether an update scales the variable's old value, or subtracts a part of it."""
     flow = analysis.flow
     variable = flow.number[update.variable]
-    behind = list(flow.walk_back(update.values, lambda op: flow.types[op] not in VARIABLES))
+    behind = flow.reachable(update.values, until=lambda op: flow.types[op] in VARIABLES)
     if variable not in behind:
         return False
     if flow.types[update.op] not in OVERWRITES:
         return True
-    only_added = flow.walk_back(update.values, lambda op: flow.types[op] in _KEEPS_TERMS)
+    only_added = flow.reachable(update.values, until=lambda op: flow.types[op] not in _KEEPS_TERMS)
     return variable not in only_added
 
 
@@ -389,7 +389,7 @@ def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
         for consumer in flow.consumers[op]:
             passes_on = flow.types[consumer] in PASSES_READ
             (passing if passes_on else consumers).append(consumer)
-    return any(reads.to_updates[op] and flow.types[op] not in PRODUCTS for op in consumers)
+    return any(op in reads.behind_updates and flow.types[op] not in PRODUCTS for op in consumers)
 
 
 def _written_value(analysis: TowerAnalysis, op: int, values: Sequence[int]) -> str:

@@ -136,7 +136,7 @@ def _is_seeded_by_keras(analysis: TowerAnalysis, strategy: Strategy, draw: int) 
     seed = RANDOM_STATELESS.get(flow.types[draw])
     if seed is None:
         return False
-    behind = flow.walk_back(flow.inputs[draw][seed : seed + 1], lambda _: True)
+    behind = flow.reachable(flow.inputs[draw][seed : seed + 1])
     return any(
         "seed_generator" in flow.names[op] and flow.names[op] in strategy.copies for op in behind
     )

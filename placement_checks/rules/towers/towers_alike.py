@@ -42,7 +42,7 @@ class TowersAlike(Rule):
         losses, towers = analysis.losses, analysis.towers
         findings: dict[str, Finding] = {}
         for number in range(1, len(towers)):
-            first, other = losses.of[0], losses.of[number]
+            first, other = losses.by_tower[0], losses.by_tower[number]
             if len(first) != len(other):
                 return self.not_checked(
                     f"the towers on {towers[0]} and {towers[number]} have {len(first)} and "
@@ -91,9 +91,9 @@ def _without_penalties(
     factors are compared.
     """
     for pair in zip(losses, others, strict=True):
-        loss, other = map(analysis.without_regularisation, pair)
+        loss, other = map(analysis.without_regularization, pair)
         inner, factors = _unscaled(analysis, loss, other)
-        if inner != tuple(map(analysis.without_regularisation, inner)):
+        if inner != tuple(map(analysis.without_regularization, inner)):
             yield from factors
             yield from _without_penalties(analysis, inner[:1], inner[1:])
         else:

@@ -58,7 +58,7 @@ class UpdateOpsRun(Rule):
         updates = [op for op in of_program.updates if not matches_any(names[op], self.allow)]
         evaluation = [
             _evaluation_update(analysis, op)
-            for op in of_program.of_evaluation
+            for op in of_program.evaluation_updates
             if steps[op] and not analysis.updates.unknown
             if not matches_any(names[op], self.allow)
         ]
@@ -78,7 +78,7 @@ class UpdateOpsRun(Rule):
                     f"the step runs the updates of {analysis.names_of(1 << tower)} alone; if the "
                     "updates of every tower are meant to run, --set update-ops-run.tower=all",
                 )
-            group = of_program.group_apart(updates) if not runs else None
+            group = of_program.group_outside_step(updates) if not runs else None
             if group is not None:
                 return self.not_checked(
                     f"{names[group]} runs the updates together, and is not part of "
@@ -102,7 +102,7 @@ def _is_choice(
     analysis: TowerAnalysis, of_program: Statistics, tower: int, updates: Sequence[int]
 ) -> bool:
     """Whether the program runs one tower's updates on purpose; the last tower's look forgotten."""
-    return tower < len(analysis.towers) - 1 or of_program.each_in_a_group(updates)
+    return tower < len(analysis.towers) - 1 or of_program.are_grouped(updates)
 
 
 def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:

@@ -97,11 +97,11 @@ class VariablesShared(Rule):
         }
         own = OwnVariables(placement, {*copies, *(copy.original for copy in copies.values())})
         findings = [each for name, each in diverging.items() if not self._is_allowed(name)]
-        findings += [own.doubled(copy) for copy in copies.values()]
+        findings += [own.duplicate_finding(copy) for copy in copies.values()]
         if single is not None:
             slots = _variables_by_slot(placement)
             findings += [
-                own.added(variable, slot=bool(slots.get(variable)))
+                own.additional_finding(variable, slot=bool(slots.get(variable)))
                 for variable in _added_variables(placement, single, {*copies, *diverging}, slots)
                 if variable not in may_grow and not self._is_allowed(variable)
             ]
@@ -244,7 +244,7 @@ def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
 def _not_global(placement: Placement) -> Iterator[str]:
     """The trainable variables that are not in GLOBAL_VARIABLES, except copies."""
     layout = variable_layout(placement)
-    in_global = {*placement.collected.get(GLOBAL, ()), *layout.copies, *layout.apart}
+    in_global = {*placement.collected.get(GLOBAL, ()), *layout.copies, *layout.diverging}
     return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
 
 
@@ -252,8 +252,8 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
     """Findings on copies with another update than most copies of the variable."""
     analysis = analyse(placement)
     for group in variable_layout(placement).mirrored:
-        others = list(group.of.values())
-        for tower, name in group.apart.items():
+        others = list(group.copies.values())
+        for tower, name in group.diverging.items():
             update = _update_text(placement, name)
             yield Finding(
                 object=name,
@@ -312,7 +312,7 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
     """Findings on copies of mirrored variables, if central variables are declared."""
     analysis = analyse(placement)
     for group in variable_layout(placement).mirrored:
-        (_, first), *others = sorted(group.of.items())
+        (_, first), *others = sorted(group.copies.items())
         for tower, name in others:
             yield Finding(
                 object=name,
