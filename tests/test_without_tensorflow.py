@@ -14,7 +14,7 @@ from support.baselines import TWO
 from support.commands import Ran
 
 import placement_checks
-from placement_checks.baseline.compare import written
+from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.text import render
 
 HOME = Path(placement_checks.__file__).parents[1]
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("good.log").write_text(LOG)
     Path("bad.log").write_text(LOG.replace("CPU:0", "GPU:1"))
     Path("train.py").write_text("def build(num_gpus): pass\n")
-    Path("two.txt").write_text(render(written(TWO)))
+    Path("two.txt").write_text(render(baseline_from_placement(TWO)))
 
 
 def python(code: str, *arguments: str) -> Ran:

@@ -4,7 +4,7 @@ Ops have *addresses*, which no name, number or device decides: the part of the s
 the layer and the type. A part has a default place, and the addresses that are elsewhere are
 exceptions. A place is a device in short, or a symbol.
 
-How a placement, or another baseline, differs from a baseline.
+How a placement differs from a baseline.
 
 Changes as they are collected: what has moved, is new and is gone, and notes.
 """
@@ -196,9 +196,8 @@ class Difference:
 
     Attributes:
         old: what the baseline is called.
-        new: the program that was compared with it, or the other baseline.
-        same: how many ops are where the baseline says; None where two baselines are compared,
-            which do not say it.
+        new: the program that was compared with it.
+        same: how many ops are where the baseline says.
         moved: what is elsewhere: variables, slots, towers, then ops by part.
         new_there: what the baseline does not have.
         gone: what only the baseline has.
@@ -208,7 +207,7 @@ class Difference:
 
     old: str
     new: str
-    same: int | None
+    same: int
     moved: Sequence[Change] = ()
     new_there: Sequence[Change] = ()
     gone: Sequence[Change] = ()

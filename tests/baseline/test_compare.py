@@ -11,7 +11,8 @@ from support.graphs import placement
 from support.towers import gradient, host, on, program
 
 from placement_checks import Machine, Placement
-from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import NO_OP
@@ -98,7 +99,7 @@ def test_variables_dealt_in_another_order_are_one_line() -> None:
 
     (first, *_) = difference(old, new).moved
 
-    assert first.what == "4 of 5 variables are dealt to /job:ps in another order"
+    assert first.what == "4 of 5 variables are distributed to /job:ps in another order"
     assert first.ops == names
 
 
@@ -159,7 +160,7 @@ def test_ops_more_are_told_and_move_nothing_unless_it_is_to_be_exact() -> None:
     found = difference(TWO, more)
 
     assert not found
-    assert found.notes == ["forward, where the rest is: Tanh 0 -> 1"]
+    assert found.notes == ["forward, on the expected devices: Tanh 0 -> 1"]
     (change,) = difference(TWO, more, exact=True).moved
     assert (change.what, change.note) == ("ops of forward", "Tanh 0 -> 1")
 
@@ -182,7 +183,7 @@ def test_a_fallback_is_told_with_its_reason() -> None:
     more = program(fallen, on(0, "tower_0/loss", "Mean", "tower_0/more"), variables=["w", "v"])
 
     (change,) = difference(TWO, more).new_there
-    assert "asks for /gpu:0: no GPU kernel" in change.note
+    assert "requests /gpu:0: no GPU kernel" in change.note
 
 
 def test_a_part_that_was_not_there_is_new() -> None:
@@ -242,9 +243,9 @@ def test_another_machine_is_refused_with_both_names() -> None:
         difference(TWO, replace(TWO, machine=Machine.parse("gpu*4")))
 
     assert str(raised.value) == (
-        "towers.txt is the baseline of another machine, gpu*2; this placement is of gpu*4; "
-        'compare on that machine: --machine "gpu*2"; or write one for this machine, in a file of '
-        "its own"
+        "towers.txt is the baseline for another machine, gpu*2; this placement is for gpu*4; "
+        'compare on that machine: --machine "gpu*2"; or write a baseline for this machine '
+        "to another file"
     )
 
 
@@ -259,7 +260,10 @@ def test_another_way_of_placing_is_a_note() -> None:
 
 
 def test_another_version_is_told_where_anything_differs() -> None:
-    old = replace(written(TWO), versions={"placement_checks": "0.1.0", "tensorflow": "2.15.1"})
+    old = replace(
+        baseline_from_placement(TWO),
+        versions={"placement_checks": "0.1.0", "tensorflow": "2.15.1"},
+    )
 
     same = compare(old, TWO)
     other = compare(old, moved(TWO, w="/gpu:0"))
@@ -280,7 +284,7 @@ def test_another_version_is_told_where_anything_differs() -> None:
 )
 def test_what_is_not_known_well_enough_has_no_baseline(graph: Placement, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        written(graph)
+        baseline_from_placement(graph)
 
 
 def test_one_tower_for_two() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from placement_checks.baseline.build import folded
-from placement_checks.baseline.compare_variables import compared, scopes_of
+from placement_checks.baseline.build import fold_variables
+from placement_checks.baseline.compare_variables import compare_folded, match_scopes
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
 from placement_checks.core.baseline import Baseline, HeldVariable
@@ -26,14 +26,14 @@ def variables(blocks: int = 60, block: str = "block") -> list[HeldVariable]:
 
 
 def baseline(held: list[HeldVariable]) -> Baseline:
-    listed, scopes = folded(held)
+    listed, scopes = fold_variables(held)
     made = Baseline("p", "gpu*2", "phantom", variables=tuple(listed), folded=tuple(scopes))
     return parse(render(made), "many.txt")
 
 
 def differences(old: list[HeldVariable], new: list[HeldVariable]) -> list[str]:
     was = baseline(old)
-    found = compared(was, new, scopes_of(was, new))
+    found = compare_folded(was, new, match_scopes(was, new))
     return [
         *(f"{each.what}: {each.old} -> {each.new} {each.note}".rstrip() for each in found.moved),
         *(f"new {each.what} {each.note}" for each in found.new_there),
@@ -57,7 +57,7 @@ def test_they_are_few_lines() -> None:
 
 
 def test_few_enough_are_listed_one_by_one() -> None:
-    assert folded(variables(50)) == (variables(50), ())
+    assert fold_variables(variables(50)) == (variables(50), ())
 
 
 @pytest.mark.parametrize("held", [variables(), elsewhere(variables(), 3, 4, 11)])
@@ -89,7 +89,7 @@ def test_two_that_change_places_are_told() -> None:
 
     assert differences(even, odd) == [
         "variables of net/*: 300 on /gpu:1 and 300 on /cpu:0 -> 300 on /cpu:0 and 300 on /gpu:1 "
-        "dealt in another order, or others"
+        "other variables, or distributed in another order"
     ]
     assert differences(even, elsewhere(old, *range(0, 598, 2))) == [
         "variables of net/*: 300 on /gpu:1 and 300 on /cpu:0 -> 299 on /gpu:1 and 301 on /cpu:0"
@@ -110,7 +110,7 @@ def test_other_forms_are_told() -> None:
     new[23] = replace(new[23], tensor=Tensor("float32", (9,)))
 
     assert differences(variables(), new) == [
-        "variables of block2/conv1/* have other forms, or another order"
+        "variables of block2/conv1/* have other dtypes or shapes, or another order"
     ]
 
 

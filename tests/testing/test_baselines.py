@@ -217,7 +217,7 @@ def test_marks_of_a_merge_name_the_line(alone: Project) -> None:
     ran = alone.run()
 
     ran.assert_outcomes(passed=1, failed=1)
-    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.txt:9: a merge has left its marks; *"])
+    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.txt:9: contains merge conflict markers; *"])
     alone.run("--placement-update").assert_outcomes(passed=2)
     alone.run().assert_outcomes(passed=2)
 

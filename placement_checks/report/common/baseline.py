@@ -29,8 +29,6 @@ def headline(difference: Difference) -> str:
     """How much differs, in a line."""
     moved, new, gone = map(len, (difference.moved, difference.new_there, difference.gone))
     counts = f"{moved:,} moved, {new:,} new, {gone:,} gone" if difference else "nothing has moved"
-    if difference.same is None:
-        return f"{counts} from {difference.old} to {difference.new}"
     same = f"{plural(difference.same, 'op')} where {difference.old} says"
     return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
