@@ -23,7 +23,7 @@ from placement_checks.cli.options import (
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
 from placement_checks.report.page.data import changes_data
-from placement_checks.report.page.write import page
+from placement_checks.report.page.write import render_page
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
@@ -84,7 +84,7 @@ def command(
         placements = [gather(*each).placement for each in _with_settings((old, new), settings)]
         difference = compare(*placements)
     if output_format == "html":
-        click.echo(page([changes_data(difference, *placements)]), nl=False)
+        click.echo(render_page([changes_data(difference, *placements)]), nl=False)
     else:
         click.echo((render_json if output_format == "json" else render_text)(difference))
     if difference:

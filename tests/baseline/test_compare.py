@@ -49,10 +49,10 @@ def test_an_op_elsewhere_is_named_with_its_address() -> None:
         "moved:\n"
         "  forward of tower 1, layer net: /gpu:1 -> /gpu:0  "
         "(1 op: MatMul net/tower_1/v/MatMul)\n"
-        "crosses now, a step:\n"
+        "copied now in each step:\n"
         "  /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing\n"
         "  /gpu:1 -> /gpu:0: 1 copy of unknown size, before nothing\n"
-        "no difference of places:\n"
+        "other changes, on the same devices:\n"
         "  3 variables renamed: w is net/w, v is net/v, step is net/step"
     )
 

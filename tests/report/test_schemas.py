@@ -70,7 +70,7 @@ def time_documents() -> Iterator[str]:
         loop(1.02, 1.03), single=loop(1.0, 1.0), towers=loop(0.5, 0.6),
         contention=loop(1.1, 1.1), simulated=Simulated(0.9, 0.45), overlap=0.97,
     )  # fmt: skip
-    yield timing_report.render([measured, timing(2.0)])
+    yield timing_report.render_json([measured, timing(2.0)])
 
 
 def diff_documents() -> Iterator[str]:

@@ -14,7 +14,7 @@ from placement_checks.core.placement import Placement
 NOWHERE = -1
 
 
-class Places:
+class DeviceTable:
     """The devices, numbered: those of the machine, and then others that are asked for.
 
     Args:

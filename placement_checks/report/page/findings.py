@@ -16,14 +16,16 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Report, by_impact
-from placement_checks.report.common.findings import Group, Section, Sections, grouped
+from placement_checks.report.common.findings import Group, Section, Sections, group_findings
 from placement_checks.report.common.source import source_text
-from placement_checks.report.page.devices import Places
+from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text import error_bars
 from placement_checks.util.text import join_and, plural
 
 _NOT_FOUND = -1
-_OTHERS = re.compile(r",? which ")  # what follows tells of other devices than those at fault
+_RELATIVE_CLAUSE = re.compile(
+    r",? which "
+)  # what follows tells of other devices than those at fault
 
 
 def rules_data(report: Report) -> list[dict[str, Any]]:
@@ -39,8 +41,8 @@ def rules_data(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def findings_told(
-    report: Report, places: Places, number: Mapping[str, int]
+def findings_data(
+    report: Report, places: DeviceTable, number: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """The findings in groups that say the same, root causes first.
 
@@ -51,23 +53,30 @@ def findings_told(
     """
     sections = Sections(report.verdicts)
     in_order = chain(sections.causes, sections.consequences)
-    return [told for section in in_order for told in _section(section, places, number)]
+    return [told for section in in_order for told in _section_data(section, places, number)]
 
 
-def _section(section: Section, places: Places, number: Mapping[str, int]) -> list[dict[str, Any]]:
-    told = [_group(section.rule, group, places, number) for group in section.groups]
+def _section_data(
+    section: Section, places: DeviceTable, number: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    told = [_group_data(section.rule, group, places, number) for group in section.groups]
     if told and section.figures:
-        told[-1]["figure"] = [line.plain for line in error_bars.picture(section.figures)]
+        told[-1]["figure"] = [line.plain for line in error_bars.draw_error_bars(section.figures)]
     return told
 
 
-def _group(rule: str, group: Group, places: Places, number: Mapping[str, int]) -> dict[str, Any]:
+def _group_data(
+    rule: str, group: Group, places: DeviceTable, number: Mapping[str, int]
+) -> dict[str, Any]:
     first, where = group.first, group.where
     objects = [number[each.object] for each in group.findings if each.object in number]
     shown = [
         op
         for each in group.findings
-        for op in (*(number.get(name, _NOT_FOUND) for name in each.ops), *_on(each.path, number))
+        for op in (
+            *(number.get(name, _NOT_FOUND) for name in each.ops),
+            *_path_ops(each.path, number),
+        )
         if op != _NOT_FOUND
     ]
     return {
@@ -87,7 +96,7 @@ def _group(rule: str, group: Group, places: Places, number: Mapping[str, int]) -
     }
 
 
-def _on(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
+def _path_ops(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
     """The op of each step of a path, which names it first or last."""
     found = []
     for step in path:
@@ -96,18 +105,18 @@ def _on(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
     return found
 
 
-def _devices(group: Group, places: Places) -> list[int]:
+def _devices(group: Group, places: DeviceTable) -> list[int]:
     """The devices that the findings are about: those that they are, or else name."""
     objects = {finding.object for finding in group.findings}
-    about = _OTHERS.split(group.first.message, maxsplit=1)[0]
+    about = _RELATIVE_CLAUSE.split(group.first.message, maxsplit=1)[0]
     return [
         number
         for number, device in enumerate(places.devices)
-        if device and (device.short in objects or _names(about, device))
+        if device and (device.short in objects or _names_device(about, device))
     ]
 
 
-def _names(text: str, device: Device) -> bool:
+def _names_device(text: str, device: Device) -> bool:
     return re.search(re.escape(device.short) + r"(?![\w:])", text) is not None
 
 
@@ -131,7 +140,7 @@ class Headline(NamedTuple):
     facts: Sequence[str]
 
 
-def headline(report: Report, places: Places) -> Headline:
+def headline(report: Report, places: DeviceTable) -> Headline:
     """The headline of a program that was judged, or only placed."""
     placement = report.evidence.placement
     verdicts = by_impact(report.verdicts)
@@ -141,21 +150,21 @@ def headline(report: Report, places: Places) -> Headline:
         checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
         verb = "is" if len(broken) == 1 else "are"
         facts = [f"{checked} {verb} broken: {join_and(broken)}."]
-        state, sentence = "broken", _of_devices(_worst(report), places)
+        state, sentence = "broken", _label_devices(_worst_finding(report), places)
     elif kept:
         state, sentence = "kept", _all_kept(placement, places, kept)
         facts = []
     elif report.verdicts:
         state, facts = "not-checked", []
-        sentence = f"{_placed(placement, places)}: nothing could be checked"
+        sentence = f"{_op_devices(placement, places)}: nothing could be checked"
     else:
-        state, sentence, facts = "placed", _placed(placement, places), []
+        state, sentence, facts = "placed", _op_devices(placement, places), []
     if unchecked and state != "not-checked":
         facts.append(f"{unchecked} not checked.")
     return Headline(state, f"{sentence.rstrip('.')}.", [*facts, *_facts(placement, places)])
 
 
-def _worst(report: Report) -> str:
+def _worst_finding(report: Report) -> str:
     causes = [section for section in Sections(report.verdicts).causes if section.findings]
     order = {rule: place for place, rule in enumerate(_FIRST)}
     worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
@@ -163,7 +172,7 @@ def _worst(report: Report) -> str:
     return (say and say(worst.findings)) or _first_finding(worst)
 
 
-def _refused(findings: Sequence[Finding]) -> str | None:
+def _placeable(findings: Sequence[Finding]) -> str | None:
     """The placer's words are long, and stand beside the picture."""
     if len(findings) == 1:
         return None
@@ -174,14 +183,14 @@ def _refused(findings: Sequence[Finding]) -> str | None:
     )
 
 
-def _idle(findings: Sequence[Finding]) -> str:
+def _no_idle_device(findings: Sequence[Finding]) -> str:
     names = [finding.object for finding in findings]
     if len(names) > _FEW:
         return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
     return f"{join_and(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
 
 
-def _not_counting(findings: Sequence[Finding]) -> str | None:
+def _every_tower_counts(findings: Sequence[Finding]) -> str | None:
     towers = _NOT_USED.search(findings[0].message)
     if towers is None:
         return None
@@ -191,7 +200,7 @@ def _not_counting(findings: Sequence[Finding]) -> str | None:
     return f"{towers[1]} never {verb}: the update of {variables} does not use {whose} gradients"
 
 
-def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
+def _variables_on_host(findings: Sequence[Finding]) -> str | None:
     if len(findings) == 1:
         return None
     places = Counter(finding.found for finding in findings)
@@ -202,15 +211,15 @@ def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
 
 
 _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
-    "placeable": _refused,
-    "no-idle-device": _idle,
-    "every-tower-counts": _not_counting,
-    "variables-on-host": _on_wrong_device,
+    "placeable": _placeable,
+    "no-idle-device": _no_idle_device,
+    "every-tower-counts": _every_tower_counts,
+    "variables-on-host": _variables_on_host,
 }
 
 
 def _first_finding(section: Section) -> str:
-    group = grouped(section.findings)[0]
+    group = group_findings(section.findings)[0]
     text = _END.split(group.first.message)[0]
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 1]}…"
@@ -220,29 +229,29 @@ def _first_finding(section: Section) -> str:
     return f"{text} (and {more} more)" if more else text
 
 
-def _of_devices(sentence: str, places: Places) -> str:
+def _label_devices(sentence: str, places: DeviceTable) -> str:
     """The sentence with devices as the picture calls them."""
     for device in sorted(places.devices, key=lambda each: -len(each.short)):
         if device.type is not None and device.index is not None:
             pattern = re.escape(device.short) + r"(?![\w:])"
-            sentence = re.sub(pattern, partial(_given, places.label(device)), sentence)
+            sentence = re.sub(pattern, partial(_replace_with, places.label(device)), sentence)
     return sentence
 
 
-def _given(text: str, _match: re.Match[str]) -> str:
+def _replace_with(text: str, _match: re.Match[str]) -> str:
     """A text in place of what was found, whatever backslashes it has."""
     return text
 
 
-def _all_kept(placement: Placement, places: Places, kept: int) -> str:
+def _all_kept(placement: Placement, places: DeviceTable, kept: int) -> str:
     rules = f"all {kept} rules that could be checked are kept"
     if kept == 1:
         rules = "the one rule that could be checked is kept"
-    where = _sharing(placement, places)
+    where = _variable_sharing(placement, places)
     return f"{where}: {rules}" if where else f"{rules[:1].upper()}{rules[1:]}"
 
 
-def _sharing(placement: Placement, places: Places) -> str:
+def _variable_sharing(placement: Placement, places: DeviceTable) -> str:
     """How the towers have their variables; "" where that cannot be said in a few words."""
     towers = len(places.towers)
     if towers < 2 or not placement.assigned:
@@ -259,7 +268,7 @@ def _sharing(placement: Placement, places: Places) -> str:
     return ""
 
 
-def _placed(placement: Placement, places: Places) -> str:
+def _op_devices(placement: Placement, places: DeviceTable) -> str:
     used = {op.assigned for op in placement.ops.values()} - {None}
     if not used:
         return plural(len(placement.ops), "op")
@@ -268,15 +277,15 @@ def _placed(placement: Placement, places: Places) -> str:
     return f"{plural(len(placement.ops), 'op')} on {named}"
 
 
-def _facts(placement: Placement, places: Places) -> list[str]:
+def _facts(placement: Placement, places: DeviceTable) -> list[str]:
     facts = [f"{plural(len(placement.ops), 'op')}."]
-    where = _trained(placement, places)
+    where = _trained_variables(placement, places)
     if where:
         facts.append(where)
     return facts
 
 
-def _trained(placement: Placement, places: Places) -> str:
+def _trained_variables(placement: Placement, places: DeviceTable) -> str:
     """Where the trained variables are; "" where that cannot be said in a few words."""
     mirrored = variable_layout(placement).mirrored if placement.requested else ()
     if mirrored:

@@ -23,11 +23,11 @@ from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
 from placement_checks.report.page.devices import NOWHERE
 
-_WIDEST = 14  # rows at one level
+_MAX_ROWS = 14  # rows at one level
 _RANGES = 10  # that a wider level is cut into
 
 
-class Numbered(NamedTuple):
+class NumberedRows(NamedTuple):
     """Rows numbered from the top down, each before those inside it; row 0 holds all.
 
     Attributes:
@@ -71,7 +71,7 @@ class Rows:
         self._inside[parent].append(len(self._names) - 1)
         return len(self._names) - 1
 
-    def numbered(self) -> Numbered:
+    def numbered(self) -> NumberedRows:
         """The rows as they are drawn: of a level that is too wide, neighbours in one row."""
         for row in range(len(self._names)):
             self._fold(row)
@@ -85,12 +85,12 @@ class Rows:
             names.append(self._names[row])
             parents.append(parent)
             todo += [(each, number[row]) for each in reversed(self._inside[row])]
-        return Numbered(names, parents, number)
+        return NumberedRows(names, parents, number)
 
     def _fold(self, row: int) -> None:
         inside = self._inside[row]
         plain = [each for each in inside if each not in self._sections]
-        if len(plain) <= _WIDEST:
+        if len(plain) <= _MAX_ROWS:
             return
         size = -(-len(plain) // _RANGES)
         begins, hidden = {}, set()
@@ -112,12 +112,12 @@ _NUMBERS = re.compile(r"\d+")
 _PART = re.compile(r"/part_\d+$")  # of a variable that is cut up
 
 
-def scopes(placement: Placement) -> Mapping[str, Scope]:
+def variable_scopes(placement: Placement) -> Mapping[str, Scope]:
     """The scope of each variable by its name, or the variable itself where it has none.
 
     Variables of which each tower has its own lose what tells them apart, such as ``tower_1``.
     """
-    shared = {name: _shared_name(names) for names in _by_tower(placement) for name in names}
+    shared = {name: _shared_name(names) for names in _tower_copies(placement) for name in names}
     found = {}
     for name, *_ in placement.variables:
         parts = _PART.sub("", shared.get(name, name)).split("/")
@@ -125,7 +125,7 @@ def scopes(placement: Placement) -> Mapping[str, Scope]:
     return found
 
 
-def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
+def strip_common_scopes(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
     """The same scopes without those that all variables are in, as a whole model often is in one.
 
     A variable that is in no other scope is a layer by itself.
@@ -137,7 +137,7 @@ def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
     return {name: scope[depth:] or (name.rpartition("/")[2],) for name, scope in scope_of.items()}
 
 
-def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
+def _tower_copies(placement: Placement) -> Iterator[Sequence[str]]:
     """Variables that stand for one another, one of each tower, in the order of the towers."""
     lies = variable_layout(placement)
     for group in lies.mirrored:
@@ -218,7 +218,7 @@ _KINDS: Mapping[Part, str] = {
 }
 
 
-def kind_of(part: Part) -> int:
+def copy_kind(part: Part) -> int:
     """The number among `KINDS` of what an op of this part yields."""
     return KINDS.index(_KINDS.get(part, "other"))
 
@@ -308,7 +308,7 @@ def _by_flow(placement: Placement) -> PageLayout:
 def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, int]:
     """The rows of the variables that the model reads, and of their slots, in the step's order."""
     number = analyse(placement).flow.number
-    scope_of = scopes(placement)
+    scope_of = variable_scopes(placement)
     names = [variable.name for variable in placement.variables]
     computing = {
         layer
@@ -317,7 +317,7 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
     }
     read = [name for name in names if number[name] in computing and name not in found.slot_of]
     read.sort(key=lambda name: found.depth.get(number[name], 0))
-    inside = inside_common({name: scope_of[name] for name in read})
+    inside = strip_common_scopes({name: scope_of[name] for name in read})
     layers = {name: rows.of(inside[name]) for name in read}
     slots = {name: layers[owner] for name, owner in found.slot_of.items() if owner in layers}
     return slots | layers

@@ -26,7 +26,7 @@ _SCRIPTS = (
 _ESCAPES = {letter: f"\\u{ord(letter):04x}" for letter in ("<", ">", "&", "\u2028", "\u2029")}
 
 
-def page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
+def render_page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
     """The page of some programs, as `model.program_data` has them, at least one.
 
     Its policy lets a browser load nothing, and run the script of this package alone: what a graph
@@ -77,20 +77,20 @@ def _overview(programs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _json(data: Mapping[str, Any]) -> str:
     """JSON that may stand in a script element, and that shows control characters."""
-    text = json.dumps(_shown(data), separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(_escape_controls(data), separators=(",", ":"), ensure_ascii=False)
     for letter, escaped in _ESCAPES.items():  # str.translate takes 25 times as long
         text = text.replace(letter, escaped)
     return text
 
 
-def _shown(data: Any) -> Any:
+def _escape_controls(data: Any) -> Any:
     """The data with what is not printable in its texts in escapes, but for the ends of lines."""
     if isinstance(data, str):
         return data if data.isprintable() else "\n".join(map(printable, data.split("\n")))
     if isinstance(data, Mapping):
-        return {key: _shown(value) for key, value in data.items()}
+        return {key: _escape_controls(value) for key, value in data.items()}
     if isinstance(data, Sequence):
-        return [_shown(value) for value in data]
+        return [_escape_controls(value) for value in data]
     return data
 
 
@@ -115,14 +115,14 @@ class Table(NamedTuple):
     numbers: Sequence[int]
 
 
-def table(texts: Iterable[str]) -> Table:
+def index_texts(texts: Iterable[str]) -> Table:
     """The texts in the order in which they first occur."""
     seen: dict[str, int] = {}
     numbers = [seen.setdefault(text, len(seen)) for text in texts]
     return Table(list(seen), numbers)
 
 
-def runs(values: Iterable[int]) -> str:
+def encode_runs(values: Iterable[int]) -> str:
     """``3*5,4`` for 3 3 3 3 3 4."""
     return ",".join(
         f"{value}*{times}" if times > 1 else str(value)
@@ -131,20 +131,20 @@ def runs(values: Iterable[int]) -> str:
     )
 
 
-def front_coded(names: Iterable[str]) -> str:
+def front_code(names: Iterable[str]) -> str:
     """A line a name: how many letters it shares with the one before, and the rest.
 
     The number is of two digits of base 36. A name has no line break, as `printable` sees to.
     """
     lines, before = [], ""
     for name in names:
-        shared = _shared(before, name)
+        shared = _common_prefix_length(before, name)
         lines.append(f"{_DIGITS[shared // 36]}{_DIGITS[shared % 36]}{name[shared:]}")
         before = name
     return "\n".join(lines)
 
 
-def _shared(one: str, other: str) -> int:
+def _common_prefix_length(one: str, other: str) -> int:
     """How many letters two names begin with alike; by halves, as they may be long."""
     alike, end = 0, min(len(one), len(other), _LONGEST_SHARED)
     while alike < end:

@@ -38,10 +38,10 @@ new:
   summaries on /gpu:0  (1 op: ScalarSummary a)
 gone:
   variable v (float32[4]), was on /cpu:0
-crosses now, a step:
+copied now in each step:
   /cpu:0 -> /gpu:1: 1,240,364 bytes in 13 copies, 1 of unknown size, before 15 bytes in 11 copies
   /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing
-no difference of places:
+other changes, on the same devices:
   2 variables renamed: a is b, c is d"""
 
 
@@ -54,7 +54,7 @@ def test_nothing_elsewhere() -> None:
 
     assert render_text(same) == (
         "nothing has moved: 1 op where placements/mnist.txt says\n"
-        "no difference of places:\n  one note"
+        "other changes, on the same devices:\n  one note"
     )
 
 

@@ -28,7 +28,7 @@ def test_what_follows_is_apart() -> None:
         ["names-portable: 2 findings follow from variables-shared"],
     )
     sections = Sections([SHARED, follows])
-    assert sections.said_of == {"names-portable": "follows from variables-shared"}
+    assert sections.cause_texts == {"names-portable": "follows from variables-shared"}
     assert sections.cause_of("names-portable") == "variables-shared"
     assert sections.cause_of("variables-shared") is None
 
@@ -41,7 +41,9 @@ def test_a_rule_with_findings_of_its_own_too() -> None:
         ["names-portable: 1 finding follows from variables-shared"],
     )
     sections = Sections([SHARED, both])
-    assert sections.said_of == {"names-portable": "1 of 2 findings follow from variables-shared"}
+    assert sections.cause_texts == {
+        "names-portable": "1 of 2 findings follow from variables-shared"
+    }
     assert sections.cause_of("names-portable") is None
 
 

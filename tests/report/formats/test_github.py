@@ -12,7 +12,7 @@ from support.reports import broken, finding, report
 
 from placement_checks import Verdict
 from placement_checks.core.errors import InputError
-from placement_checks.report.text.layout import shortened
+from placement_checks.report.text.layout import shorten
 from placement_checks.util.text import printable
 
 
@@ -64,7 +64,7 @@ def test_any_name_is_read_back(name: str) -> None:
 
     (_, properties, message), *_ = read(text)
     assert properties["title"] == f"a{name}" or not name.isprintable()
-    assert message.split("\n")[0] == " ".join(map(shortened, printable(name).split(" ")))
+    assert message.split("\n")[0] == " ".join(map(shorten, printable(name).split(" ")))
 
 
 def test_a_hostile_name_makes_no_command_of_its_own() -> None:

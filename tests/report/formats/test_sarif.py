@@ -204,7 +204,9 @@ def test_what_differs_from_a_baseline_is_a_result() -> None:
 
     rule = run["tool"]["driver"]["rules"][result["ruleIndex"]]
     assert (rule["id"], result["ruleId"]) == ("baseline", "baseline")
-    assert rule["shortDescription"]["text"].startswith("Every op sits where the baseline")
+    assert rule["shortDescription"]["text"].startswith(
+        "Every op is on the device that the baseline"
+    )
     assert result["message"]["text"].startswith("1 moved, 0 new, 0 gone; 9 ops where")
     (place,) = result["locations"]
     assert place["physicalLocation"]["region"] == {"startLine": 7}

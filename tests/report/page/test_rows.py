@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from placement_checks.report.page.layout import Numbered, Rows
+from placement_checks.report.page.layout import NumberedRows, Rows
 
 
-def inside(tree: Numbered) -> Mapping[str, list[str]]:
+def inside(tree: NumberedRows) -> Mapping[str, list[str]]:
     """The names of the rows right inside each."""
     found: dict[str, list[str]] = {name: [] for name in tree.names}
     for name, parent in zip(tree.names, tree.parents, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from placement_checks.report.text.error_bars import picture
+from placement_checks.report.text.error_bars import draw_error_bars
 
 BAR = 24
 
@@ -21,7 +21,7 @@ def figure(variable: str, error: float | None, **more: Any) -> dict[str, Any]:
 
 
 def drawn(*figures: dict[str, Any]) -> list[str]:
-    return [line.plain for line in picture(figures)]
+    return [line.plain for line in draw_error_bars(figures)]
 
 
 def names(lines: Sequence[str]) -> list[str]:
@@ -233,7 +233,7 @@ def test_noise_is_named_behind_its_bar() -> None:
     [("equal", "green"), ("noise", "dim"), ("too-coarse", "yellow"), ("differs", "bold red")],
 )
 def test_each_state_has_its_colour(state: str, style: str) -> None:
-    head, line, *_ = picture([figure("w", 100.0, state=state)])
+    head, line, *_ = draw_error_bars([figure("w", 100.0, state=state)])
 
     assert head.style == "dim"
     assert {str(span.style) for span in line.spans if span.end > span.start} == {style}

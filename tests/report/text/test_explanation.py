@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from placement_checks.report.text.explain import write
+from placement_checks.report.text.explain import write_rule
 
 EXAMPLE = (" def build():", "-    wrong", "+    right")
 
@@ -16,7 +16,7 @@ def written(*, terminal: bool) -> str:
     console = Console(
         file=stream, force_terminal=terminal, color_system="standard" if terminal else None
     )
-    write("It holds.\n\nAnd why.", EXAMPLE, console)
+    write_rule("It holds.\n\nAnd why.", EXAMPLE, console)
     return stream.getvalue()
 
 
@@ -26,7 +26,7 @@ def test_the_explanation_and_the_diff_line_by_line() -> None:
         "",
         "And why.",
         "",
-        "A program that breaks it (-), and mended (+); tf1 is tf.compat.v1:",
+        "A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:",
         "",
         *EXAMPLE,
     ]

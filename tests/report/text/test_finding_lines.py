@@ -10,8 +10,8 @@ import pytest
 from support.reports import finding
 
 from placement_checks import Finding
-from placement_checks.report.common.findings import grouped
-from placement_checks.report.text.findings import costs, finding_lines, first_lines
+from placement_checks.report.common.findings import group_findings
+from placement_checks.report.text.findings import finding_lines, first_lines, line_counts
 
 LONG = " ".join(["word"] * 300)
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(*findings: Finding, everything: bool = False) -> Sequence[str]:
-    return [line.text for line in finding_lines(grouped(findings), everything=everything)]
+    return [line.text for line in finding_lines(group_findings(findings), everything=everything)]
 
 
 def source(name: str, *texts: str) -> None:
@@ -125,7 +125,7 @@ def test_a_group_of_many_lines_with_one_device_is_told_with_what_decided_that() 
     assert lines(*told) == [
         "  train.py:1: w is [on a GPU]",
         "      | with tf.device('/gpu:0'):",
-        "      w is made at model.py:1: w = 1",
+        "      w is created at model.py:1: w = 1",
         "      likewise 1 more: v (model.py:2)",
         "    fix: pin it",
     ]
@@ -206,7 +206,7 @@ def test_long_names_are_shortened() -> None:
 
 
 def test_the_first_of_some_and_how_many_are_left() -> None:
-    groups = grouped(
+    groups = group_findings(
         [finding("w"), finding("v"), *(finding(n, message=f"{n}?", alike=n) for n in "abc")]
     )
     assert [line.text for line in first_lines(groups, 2, "--all shows them")] == [
@@ -217,7 +217,7 @@ def test_the_first_of_some_and_how_many_are_left() -> None:
         "  and 2 findings more (--all shows them)",
     ]
     assert "more (" not in str(list(first_lines(groups, 4, "")))
-    assert list(costs(groups)) == [3, 2, 2, 2]
+    assert list(line_counts(groups)) == [3, 2, 2, 2]
 
 
 def test_what_gives_a_line_its_values_is_told_where_no_device_is_at_fault() -> None:
