@@ -1,12 +1,6 @@
-"""What the page shows of one program, as plain data: `page/data.js` reads it.
+"""Collects the data that the page shows for one program, or for two placements of a program.
 
-The variables of a program, as the page draws them.
-
-The copies of a step with what they carry, as columns.
-
-One step as it ran, for the page to draw.
-
-Two placements of one program in one picture: the new one, with what has moved.
+`page/assets/data.js` unpacks it. Ops and copies are columns of packed numbers.
 """
 
 from __future__ import annotations
@@ -40,9 +34,9 @@ _OTHER, _TRAINED, _SLOT = range(3)
 
 
 def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[list[Any]]:
-    """Each variable: op, bytes, kind, dtype and shape, the towers that read it, and its role.
+    """Yields each variable: op, bytes, kind, dtype and shape, its readers, and its role.
 
-    The towers are left out if all of them read it.
+    The readers are towers; the list is empty if all towers read the variable.
     """
     trained = set(placement.collected.get(TRAINABLE, ()))
     slots: Mapping[str, str] = {}
@@ -50,9 +44,9 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
     towers = 0
     if placement.requested:
         slots = addresses(placement).slot_of
-        lies = variable_layout(placement)
-        readers = lies.readers
-        trained.update(lies.copies)
+        layout = variable_layout(placement)
+        readers = layout.readers
+        trained.update(layout.copies)
         towers = len(analyse(placement).towers)
     for variable in placement.variables:
         name = variable.name
@@ -76,23 +70,31 @@ _UNKNOWN = -1
 
 
 class CopyRow(NamedTuple):
-    """One copy: the op that yields it, what it is (`KINDS`), its bytes, or those of one row."""
+    """A copied tensor.
+
+    Attributes:
+        op: the number of the op that produces the tensor.
+        source, to: the devices.
+        kind: the index in `KINDS`.
+        bytes: the size; None if it depends on the number of rows, or is unknown.
+        row_bytes: the size for one row for each tower, if the size depends on the rows.
+    """
 
     op: int
     source: Device
     to: Device
     kind: int
     bytes: int | None
-    a_row: int | None
+    row_bytes: int | None
 
 
 def copies_data(
     placement: Placement, places: DeviceTable, parts: Sequence[Part]
 ) -> dict[str, Any]:
-    """What one step copies.
+    """Returns the copies of one step as columns.
 
-    Where the size hangs on the rows of the batch, the bytes are -1, and ``a_row`` has them for
-    one row a tower. What devices reduce among themselves leaves each and comes back to it.
+    If the size depends on the number of rows of the batch, ``bytes`` is -1, and ``a_row`` is the
+    size for one row for each tower. A collective reduction is a copy from each device to itself.
     """
     found: list[CopyRow] = []
     if placement.assigned and placement.requested:
@@ -103,7 +105,7 @@ def copies_data(
         "to": encode_runs(places.number(each.to) for each in found),
         "kind": encode_runs(each.kind for each in found),
         "bytes": encode_runs(_UNKNOWN if each.bytes is None else each.bytes for each in found),
-        "a_row": encode_runs(each.a_row or 0 for each in found),
+        "a_row": encode_runs(each.row_bytes or 0 for each in found),
     }
 
 
@@ -123,7 +125,7 @@ def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRo
 
 
 def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
-    """What each device gives to a collective op, and has back, where several take part."""
+    """Yields the input of each device to collective ops in which several devices take part."""
     flow, steps = analyse(placement).flow, analyse(placement).updates.steps
     ops = placement.by_number
     for here in flow.having(COLLECTIVES.__contains__):
@@ -136,11 +138,11 @@ def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
         yield CopyRow(here, device, device, KINDS.index("all-reduce"), size, None)
 
 
-_NARROWEST = 1 / 1200  # of the step; what is shorter is drawn with its neighbours
+_MIN_SHARE = 1 / 1200  # of the step; shorter ops are drawn together with their neighbors
 
 
 def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict[str, Any] | None:
-    """The fastest step that was traced: for each device its ops, first, number, start, length."""
+    """Returns the fastest traced step; each span has first op, number of ops, start and length."""
     if not trace:
         return None
     step = trace.shortest
@@ -153,7 +155,7 @@ def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict
                 "gpu": device.is_gpu,
                 "spans": [
                     [ops[0].op, len(ops), round(start, 7), round(end - start, 7)]
-                    for ops, start, end in merge_short_spans(lane, step.seconds * _NARROWEST)
+                    for ops, start, end in merge_short_spans(lane, step.seconds * _MIN_SHARE)
                 ],
             }
             for device, lane in step.lanes.items()
@@ -162,11 +164,11 @@ def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict
 
 
 def program_data(report: Report, before: Placement | None = None) -> dict[str, Any]:
-    """All that the page shows of one program; without verdicts, of one that was only placed.
+    """Returns the data of one program.
 
     Args:
-        report: of the program.
-        before: an earlier placement of it, to show where its ops were.
+        report: the report; without verdicts, the program was only placed.
+        before: an earlier placement of the program, for the view of the devices before.
     """
     evidence = report.evidence
     placement = evidence.placement
@@ -203,7 +205,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         "timeline": step_data(evidence.trace, placement.program, places),
         "towers": places.towers,
         "views": list(places.views),
-        "devices": places.data(),  # the last, as others add to them
+        "devices": places.data(),  # the last entry, since the others add devices
     }
 
 
@@ -240,19 +242,19 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
 
 
 def changes_data(difference: Difference, old: Placement, new: Placement) -> dict[str, Any]:
-    """The new placement, as `program_data` has it, with what differs in place of findings.
+    """Returns the data of the new placement, with groups of moved ops in place of findings.
 
-    Where each op was is one more view of it.
+    The devices of the old placement are an additional view.
     """
     data = program_data(Report(Evidence(new), ()), before=old)
     number = {name: at for at, name in enumerate(new.ops)}
-    told = [
+    changes = [
         _change_data("moved", f"from {before} to {after}", ops, number)
         for before, after, ops in group_by_route(difference)
     ]
     for name, ops in ((new.program, difference.added), (old.program, difference.removed)):
         if ops:
-            told.append(_change_data(f"only in {name}", "", label_ops(ops), number))
+            changes.append(_change_data(f"only in {name}", "", label_ops(ops), number))
     moved = f"{len(difference.moved):,} of {plural(difference.ops, 'op')} have moved"
     stayed = f"All {plural(difference.ops, 'op')} are where they were"
     return data | {
@@ -263,14 +265,14 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
             f"{len(difference.removed):,} only in {old.program}.",
             *difference.unread,
         ],
-        "findings": told,
+        "findings": changes,
     }
 
 
 def _change_data(
     rule: str, route: str, ops: Sequence[str], number: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A group of ops that went one way, as the page tells a finding; ``ops`` have their types."""
+    """A group of ops with one route in the form of a finding; ``ops`` include their types."""
     names = [op.rpartition(" (")[0] or op for op in ops]
     return {
         "rule": rule,

@@ -29,7 +29,7 @@ def test_an_op_is_where_it_was_put_and_where_it_asked_to_be() -> None:
 
 
 def test_what_asks_for_nothing_or_for_several_is_said_so() -> None:
-    assert label(data_of(fallen("")), "a", "requested") == "no device asked for"
+    assert label(data_of(fallen("")), "a", "requested") == "no device requested"
     assert label(data_of(fallen("/device:GPU:*")), "a", "requested") == "any of /device:GPU:*"
 
 

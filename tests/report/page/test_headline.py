@@ -44,7 +44,7 @@ def test_a_sound_program_is_said_to_be_so(graph: Placement, sentence: str) -> No
         ),
         (
             program(variable("a", at="GPU:0"), variable("b", at="GPU:0"), variables=["a", "b"]),
-            "2 variables sit on GPU:0, not on CPU:0.",
+            "2 variables are on GPU:0, not on CPU:0.",
         ),
         (program(machine="gpu*4"), "GPU:2 and GPU:3 compute nothing."),
         (program(machine="gpu*9"), "7 GPUs compute nothing: GPU:2 … GPU:8."),
