@@ -260,7 +260,7 @@ def _by_flow(placement: Placement) -> PageLayout:
     roles |= {
         role: rows.section(name)
         for role, name in (
-            ("average", "bring together"),
+            ("average", "aggregate"),
             ("update", "update"),
             ("other", "other ops"),
             ("outside", "outside a step"),
