@@ -20,7 +20,7 @@ NAMES = ["a", "b", "c"]  # of variables, which are layers
 
 @dataclass
 class AnySpread:
-    """What a `Spread` says, without the ops."""
+    """The counts of a `Spread`, without the ops."""
 
     groups: dict[Group, dict[Site, int]]
     towers: list[str]
@@ -84,7 +84,7 @@ def test_no_move_to_a_place_that_is_not_allowed_is_missed(
 
 @given(spreads, st.data())
 @settings(max_examples=50)
-def test_nor_a_move_between_places_that_are(spread: AnySpread, data: st.DataObject) -> None:
+def test_no_move_between_allowed_places_is_missed(spread: AnySpread, data: st.DataObject) -> None:
     many = [group for group, there in spread.groups.items() if len({s.place for s in there}) > 1]
     if not many:
         return

@@ -123,6 +123,6 @@ def test_what_is_no_baseline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "is_ci"), [("", False), ("0", False), ("False", False), ("true", True), ("1", True)]
 )
-def test_ci_says_so(value: str, is_ci: bool) -> None:
+def test_ci_is_detected(value: str, is_ci: bool) -> None:
     assert files.is_ci({"CI": value}) is is_ci
     assert not files.is_ci({})

@@ -1,4 +1,4 @@
-"""What a graph or a log says stays text, and nothing is requested, whatever it says."""
+"""Names of a graph or a log are shown as text, and cause no requests."""
 
 from __future__ import annotations
 

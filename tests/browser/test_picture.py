@@ -1,4 +1,4 @@
-"""The picture in a browser: what is drawn, and what happens when it is used."""
+"""The picture in a browser, and its interaction."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_arrows_have_their_bytes(opened: Opened) -> None:
     assert texts(page, ".amount") == ["8.0 kB"] * 4
 
 
-def test_sizes_that_are_not_known_are_said_to_be_so(opened: Opened) -> None:
+def test_unknown_sizes_are_marked(opened: Opened) -> None:
     page = opened(data_of(sound(outputs={})))
 
     assert texts(page, ".amount") == ["?"] * 4
@@ -361,7 +361,7 @@ def test_what_has_moved_is_lit_and_missed_where_it_was(opened: Opened) -> None:
     assert texts(page, "#lanes .lit") == ["2 ops ◂1"]
 
 
-def test_what_a_host_has_lost_is_told(opened: Opened) -> None:
+def test_ops_that_left_a_host_are_shown(opened: Opened) -> None:
     old, new = sound(), sound(variable("fc/w", at="GPU:0"))
 
     page = opened(changes_data(compare(old, new), old, new))

@@ -1,4 +1,4 @@
-"""The schemas: true of what is printed, and strict. The command's tests check all it prints."""
+"""The schemas match the documents, and are strict. The tests of the command check its output."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def headline(difference: Difference) -> str:
     """Returns the number of changes, in one line."""
     moved, new, gone = map(len, (difference.moved, difference.new_there, difference.gone))
     counts = f"{moved:,} moved, {new:,} new, {gone:,} gone" if difference else "nothing has moved"
-    same = f"{plural(difference.same, 'op')} where {difference.old} says"
+    same = f"{plural(difference.same, 'op')} as in {difference.old}"
     return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
 

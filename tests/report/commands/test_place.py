@@ -1,4 +1,4 @@
-"""What one step copies, as a table and as a document."""
+"""The copies of one step as a table and as a document."""
 
 from __future__ import annotations
 

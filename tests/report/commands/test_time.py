@@ -101,7 +101,7 @@ def test_a_saved_run_is_compared_batch_by_batch() -> None:
     ]
 
 
-def test_what_else_changed_since_is_told() -> None:
+def test_changed_conditions_of_a_saved_run_are_reported() -> None:
     before = [
         {**comparable_values(QUIET.document()), "tensorflow": "2.15.1", "measured_ratio": None}
     ]

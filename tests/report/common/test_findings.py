@@ -1,4 +1,4 @@
-"""Root causes, and what follows from them."""
+"""Root causes and the findings that follow from them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_two_causes_are_two_lines() -> None:
     assert Sections([SHARED, other, both]).cause_of("weights-equal") is None
 
 
-def test_a_cause_that_is_not_told_explains_nothing() -> None:
+def test_findings_of_an_unreported_cause_are_root_causes() -> None:
     """Not selected, or itself without a finding of its own."""
     follows = broken("names-portable", finding("w", follows="variables-shared"))
     circle = broken("variables-shared", finding("w", follows="names-portable"))

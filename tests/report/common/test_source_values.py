@@ -59,7 +59,7 @@ def texts(line: int, program: str = PROGRAM, built: Sequence[int] = (13,)) -> li
 
 @pytest.mark.usefixtures("folder")
 def test_what_the_names_of_a_statement_and_of_the_blocks_around_it_are_given() -> None:
-    """Not what may build ops, which is told there, nor what is empty, nor what is not used."""
+    """Statements that may build ops, empty containers and unused names are omitted."""
     assert texts(17) == [
         'updates = tf.get_collection("updates", scope)',
         "grads.append(part[row])",

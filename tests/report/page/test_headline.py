@@ -28,7 +28,7 @@ UNCHECKED = Verdict("towers-overlap", "not-checked", None, "no trace")
         (program(gpus=[0]), "The one rule that could be checked is kept."),
     ],
 )
-def test_a_sound_program_is_said_to_be_so(graph: Placement, sentence: str) -> None:
+def test_headline_of_a_sound_program(graph: Placement, sentence: str) -> None:
     data = data_of(graph, KEPT, UNCHECKED)
 
     assert (data["state"], data["headline"]) == ("kept", sentence)
@@ -50,7 +50,7 @@ def test_a_sound_program_is_said_to_be_so(graph: Placement, sentence: str) -> No
         (program(machine="gpu*9"), "7 GPUs compute nothing: GPU:2 … GPU:8."),
     ],
 )
-def test_a_broken_program_is_told_by_what_matters_most(graph: Placement, sentence: str) -> None:
+def test_headline_of_a_broken_program(graph: Placement, sentence: str) -> None:
     data = data_of(graph, judged=True)
 
     assert (data["state"], data["headline"]) == ("broken", sentence)

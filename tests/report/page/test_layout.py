@@ -52,7 +52,7 @@ def test_rows_come_in_the_order_of_the_step() -> None:
     assert top == ["inputs", "z", "a", "aggregate", "update", "other ops", "outside a step"]
 
 
-def test_what_no_step_runs_is_told_apart() -> None:
+def test_ops_that_no_step_runs_are_distinguished() -> None:
     built = host("never", "AddN", "tower_0/loss")
 
     data = data_of(program(built))

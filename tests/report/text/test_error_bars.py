@@ -14,7 +14,7 @@ BAR = 24
 
 
 def figure(variable: str, error: float | None, **more: Any) -> dict[str, Any]:
-    """What comparing gave: equal up to 32 eps, unless it is said otherwise."""
+    """Compared variables, equal up to 32 eps by default."""
     state = "differs" if error is None or error > 32 else "equal"
     values = {"variable": variable, "state": state, "ratio": 1.0, "error": error, "limit": 32.0}
     return {**values, **more}
@@ -54,7 +54,7 @@ def test_a_picture_has_a_bar_for_each_variable() -> None:
 
 
 def test_the_worst_come_first() -> None:
-    """What differs before what does not, whatever its noise allows."""
+    """Different variables come first, whatever the limit of the others."""
     lines = drawn(
         figure("little", 1.0),
         figure("noisy", 1e6, state="noise"),
@@ -240,7 +240,7 @@ def test_each_state_has_its_colour(state: str, style: str) -> None:
 
 
 def test_a_number_where_zero_is_expected_is_a_number() -> None:
-    """Ratio and error have none; what was found is one."""
+    """Ratio and error are missing; the found value is not finite."""
     zero = figure("w", math.inf, ratio=None, limit=0.0)
     line = drawn({**zero, "error": None})[1]
 

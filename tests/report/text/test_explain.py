@@ -1,4 +1,4 @@
-"""What is told of one op or variable."""
+"""The explanation of an op or variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of one device."""
+"""The explanation of a device."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_the_explanation_and_the_diff_line_by_line() -> None:
     ]
 
 
-def test_what_breaks_it_is_red_on_a_terminal_and_what_mends_it_green() -> None:
+def test_example_is_red_and_green_on_a_terminal() -> None:
     assert written(terminal=True).splitlines()[-3:] == [
         " def build():",
         "\x1b[31m-    wrong\x1b[0m",

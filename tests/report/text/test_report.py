@@ -134,7 +134,7 @@ def test_the_first_group_of_each_rule_comes_first() -> None:
     assert sum("likewise" in line for line in told) >= 4
 
 
-def test_the_training_is_told_before_the_layout_and_always_in_full() -> None:
+def test_training_comes_before_layout_and_always_in_full() -> None:
     """Where the layout has far more findings than there are lines."""
     layout = [
         broken(f"slow-{rule}", *(finding(f"v{n}", alike=n) for n in range(40)))
@@ -168,7 +168,7 @@ def test_the_training_is_told_before_the_layout_and_always_in_full() -> None:
     assert names.index("wrong-13") < names.index("slow-0")
 
 
-def test_findings_of_one_rule_are_told_by_their_impact() -> None:
+def test_findings_of_one_rule_are_ordered_by_impact() -> None:
     mixed = broken(
         "replicas-in-sync",
         finding("w", alike="drifts", impact=Impact.TRAINING),

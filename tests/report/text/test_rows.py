@@ -1,4 +1,4 @@
-"""What is said of one thing, as rows."""
+"""Rows of a label and lines."""
 
 from __future__ import annotations
 
