@@ -22,7 +22,7 @@ from placement_checks.report.formats.locations import (
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import program_title, summary
-from placement_checks.util.text import join_and
+from placement_checks.util.text import join_and, listed
 
 _SHOWN = 10  # errors of a step
 _NAMED = 3  # programs with the same finding
@@ -42,9 +42,10 @@ def write(outcome: Outcome, stream: TextIO) -> None:
 
 def _annotation(ranked: RankedGroup, files: Repository) -> str:
     group, (report, *_) = ranked.group, ranked.reports
+    programs = listed([one_line(program_title(each)) for each in ranked.reports], _NAMED)
     at = files.location_of(group.where, report)
     in_no_line = at is None or at.line is None
-    lines = [*finding_sentences(group, with_line=in_no_line), f"in {_programs(ranked.reports)}"]
+    lines = [*finding_sentences(group, with_line=in_no_line), f"in {programs}"]
     return _command("error", lines, ranked.title, at)
 
 
@@ -58,13 +59,6 @@ def _baseline_annotations(reports: Sequence[Report], files: Repository) -> Itera
             ]
             at = files.location_of(first_line(report.baseline), report)
             yield _command("error", lines, "baseline", at)
-
-
-def _programs(reports: Sequence[Report]) -> str:
-    names = [one_line(program_title(report)) for report in reports[:_NAMED]]
-    if left := len(reports) - len(names):
-        names.append(f"{left} more")
-    return join_and(names)
 
 
 def _unchecked(outcome: Outcome) -> Iterator[str]:

@@ -259,15 +259,11 @@ def _first_items(section: Section, items: int, placement: Placement | None) -> _
 
 def _with_title(section: Section, lines: _Lines) -> _Lines:
     if section.findings:
-        yield _title(section.title, section.rule)
+        title = Text(section.title)
+        title.stylize("bold red", 0, len(section.rule))
+        yield title
         yield from lines
         yield Text()
-
-
-def _title(title: str, rule: str) -> Text:
-    text = Text(title)
-    text.stylize("bold red", 0, len(rule))
-    return text
 
 
 def _picture(section: Section) -> Iterator[Text]:

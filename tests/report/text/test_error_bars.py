@@ -240,7 +240,7 @@ def test_each_state_has_its_colour(state: str, style: str) -> None:
 
 
 def test_a_number_where_zero_is_expected_is_a_number() -> None:
-    """Ratio and error are missing; the found value is not finite."""
+    """There is no ratio and no error; the found value is a number."""
     zero = figure("w", math.inf, ratio=None, limit=0.0)
     line = drawn({**zero, "error": None})[1]
 
