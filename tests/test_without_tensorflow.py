@@ -10,12 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.baselines import TWO
 from support.commands import Ran
 
 import placement_checks
-from placement_checks.baseline.compare import written
-from placement_checks.baseline.text import render
 
 HOME = Path(placement_checks.__file__).parents[1]
 _BLOCKED = """
@@ -48,7 +45,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("good.log").write_text(LOG)
     Path("bad.log").write_text(LOG.replace("CPU:0", "GPU:1"))
     Path("train.py").write_text("def build(num_gpus): pass\n")
-    Path("two.txt").write_text(render(written(TWO)))
 
 
 def python(code: str, *arguments: str) -> Ran:
@@ -73,7 +69,6 @@ def command(*arguments: str) -> Ran:
         ("verify bad.log --rule variables-on-host", 1, "w sits on /device:GPU:1"),
         ("verify bad.log --format html", 1, "<!DOCTYPE html>"),
         ("diff good.log bad.log", 1, "GPU:1"),
-        ("diff two.txt two.txt", 0, "nothing has moved"),
         ("rules", 0, "no-fallback"),
         ("explain no-fallback", 0, "allow_soft_placement"),
         ("schema verify", 0, '"$schema"'),

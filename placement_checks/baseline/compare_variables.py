@@ -1,20 +1,19 @@
-"""Compares the variables of a baseline with others, and their slots.
+"""Matches the variables and towers of a baseline to a placement, and compares the variables.
 
-Compares variables that a baseline tells by scope, because they are hundreds.
-
-Which variable and which tower of a baseline is which of a placement: names may have changed.
+A refactor may rename variables, so they are matched by name, dtype, shape and order. A baseline
+lists hundreds of variables by scope; `match_scopes` and `compare_folded` handle these.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Final
 
-from placement_checks.baseline.build import folded_by
+from placement_checks.baseline.build import fold_by_scope
 from placement_checks.core.baseline import (
     Baseline,
     Change,
@@ -25,12 +24,231 @@ from placement_checks.core.baseline import (
 )
 from placement_checks.util.text import join_and, plural
 
+_MOST_COMPARED: Final = 10_000  # pairs of names
 
-def scopes_of(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
-    """The scope of the baseline that each new variable belongs to, by its name.
 
-    By the beginning of its name; a scope of which none is left is paired with a new one of as many
-    variables, in the order of data flow.
+@dataclass
+class VariableComparison:
+    """Compares the variables of a baseline with the variables of a placement, and their slots.
+
+    Attributes:
+        old: the baseline.
+        new: the variables of the placement, in the order of data flow.
+        followers: returns the number of ops that must be on the device of a variable, and are.
+        where: returns the user's line that built a variable, if that is known.
+    """
+
+    old: Baseline
+    new: Sequence[HeldVariable]
+    followers: Callable[[str], int]
+    where: Callable[[str], str | None]
+
+    @cached_property
+    def _scopes(self) -> Mapping[str, str]:
+        return match_scopes(self.old, self.new) if self.old.folded else {}
+
+    @cached_property
+    def _matches(self) -> Mapping[str, HeldVariable]:
+        """The variables that the baseline lists one by one, by their new names."""
+        listed = {variable.name for variable in self.old.variables}
+        single = [
+            variable
+            for variable in self.new
+            if variable.name in listed or variable.name not in self._scopes
+        ]
+        return match_variables(self.old.variables, single)
+
+    @cached_property
+    def old_names(self) -> Mapping[str, str]:
+        """The name of each variable in the baseline; if folded, its last part in the old scope."""
+        names = {name: variable.name for name, variable in self._matches.items()}
+        for name, scope in self._scopes.items():
+            last = name[len(scope) :] if name.startswith(scope) else "/" + name.rpartition("/")[2]
+            names.setdefault(name, scope + last)
+        return names
+
+    def changes(self) -> Changes:
+        """Returns all changes; variables that are listed one by one come first."""
+        found = Changes()
+        slots: dict[tuple[str, str], list[str]] = defaultdict(list)
+        renamed: list[str] = []
+        for variable in self.new:
+            old = self._matches.get(variable.name)
+            if old is None:
+                if variable.name not in self._scopes:
+                    what = f"variable {variable.name} ({variable.form})"
+                    change = Change("variable", what, "", variable.place, [variable.name])
+                    found.new_there.append(change)
+                continue
+            if old.name != variable.name:
+                renamed.append(f"{old.name} is {variable.name}")
+            if old.place != variable.place:
+                found.moved.append(self._moved(old, variable))
+            elif _have_other_devices(old.slots, variable.slots):
+                slots[_join_places(old.slots), _join_places(variable.slots)].append(variable.name)
+            found.notes += _form_notes(old, variable)
+        if redistributed := _redistributed(found.moved, len(self.new)):
+            found.moved = [redistributed]
+        found.moved += [
+            Change("slots", f"slots of {plural(len(names), 'variable')}", was, now, names)
+            for (was, now), names in slots.items()
+        ]
+        matched = {variable.name for variable in self._matches.values()}
+        found.gone += [
+            Change("variable", f"variable {each.name} ({each.form})", each.place, "", [each.name])
+            for each in self.old.variables
+            if each.name not in matched
+        ]
+        if renamed:
+            found.notes.append(f"{plural(len(renamed), 'variable')} renamed: {first_few(renamed)}")
+        if self.old.folded:
+            found.add(compare_folded(self.old, self.new, self._scopes))
+        return found
+
+    def _moved(self, old: HeldVariable, new: HeldVariable) -> Change:
+        size = new.tensor.bytes
+        notes = [f"{size:,} bytes"] if size is not None else []
+        if followers := self.followers(new.name):
+            notes.append(f"{plural(followers, 'op')} with it")
+        if new.slots and set(new.slots) == {new.place} and set(old.slots) == {old.place}:
+            notes.append(f"{plural(len(new.slots), 'slot')} with it")
+        return Change(
+            "variable",
+            f"variable {new.name}",
+            old.place,
+            new.place,
+            [new.name],
+            ", ".join(notes),
+            self.where(new.name),
+        )
+
+
+def _have_other_devices(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether as many slots as before are on other devices."""
+    return old != new and len(old) == len(new)
+
+
+def _join_places(places: Iterable[str]) -> str:
+    return join_and(sorted(set(places)))
+
+
+def _form_notes(old: HeldVariable, new: HeldVariable) -> list[str]:
+    notes = []
+    if old.form != new.form:
+        notes.append(f"variable {new.name} is {new.form}, was {old.form}")
+    if len(old.slots) != len(new.slots):
+        has = plural(len(new.slots), "slot")
+        notes.append(f"variable {new.name} has {has}, had {len(old.slots)}")
+    return notes
+
+
+def _redistributed(moved: Sequence[Change], variables: int) -> Change | None:
+    """One change for variables that exchanged places among the tasks of one job."""
+    places = [place for change in moved for place in (change.old, change.new)]
+    jobs = {place.partition("/task:")[0] for place in places}
+    if len(moved) < 2 or len(jobs) > 1 or not set(places[::2]) & set(places[1::2]):
+        return None
+    job = jobs.pop()
+    among = job if job.startswith("/job:") else "devices"
+    return Change(
+        "variable",
+        f"{len(moved)} of {variables} variables are distributed to {among} in another order",
+        "",
+        "",
+        [name for change in moved for name in change.ops],
+        first_few([f"{change.ops[0]} {change.old} -> {change.new}" for change in moved]),
+    )
+
+
+def match_variables(
+    old: Sequence[HeldVariable], new: Sequence[HeldVariable]
+) -> Mapping[str, HeldVariable]:
+    """Returns the variable of the baseline for each new name that has one.
+
+    Variables are matched by name, dtype and shape; the rest by dtype, shape and the last part of
+    the name; the rest by dtype and shape, in the order of data flow; and the rest by name.
+    """
+    by_name = {variable.name: variable for variable in old}
+    matches = {
+        variable.name: by_name[variable.name]
+        for variable in new
+        if variable.name in by_name and by_name[variable.name].form == variable.form
+    }
+    _match_by(lambda each: (each.form, each.name.rpartition("/")[2]), old, new, matches)
+    _match_by(lambda each: each.form, old, new, matches)
+    matched = {variable.name for variable in matches.values()}
+    for variable in new:
+        name = variable.name
+        if name in by_name and name not in matches and name not in matched:
+            matches[name] = by_name[name]
+    return matches
+
+
+def _match_by(
+    key: Callable[[HeldVariable], Hashable],
+    old: Sequence[HeldVariable],
+    new: Sequence[HeldVariable],
+    matches: dict[str, HeldVariable],
+) -> None:
+    """Match the remaining variables with equal keys, in their order."""
+    matched = {variable.name for variable in matches.values()}
+    old_by_key: dict[Hashable, list[HeldVariable]] = defaultdict(list)
+    for variable in old:
+        if variable.name not in matched:
+            old_by_key[key(variable)].append(variable)
+    new_by_key: dict[Hashable, list[HeldVariable]] = defaultdict(list)
+    for variable in new:
+        if variable.name not in matches:
+            new_by_key[key(variable)].append(variable)
+    for each, after in new_by_key.items():
+        if each in old_by_key:
+            pairs = zip(*_equalize(old_by_key[each], after), strict=True)
+            matches.update((b.name, a) for a, b in pairs)
+
+
+def _equalize(
+    old: Sequence[HeldVariable], new: Sequence[HeldVariable]
+) -> tuple[Sequence[HeldVariable], Sequence[HeldVariable]]:
+    """Shorten the longer sequence to the variables with the most similar names."""
+    if len(old) == len(new):
+        return old, new
+    short, long = sorted((old, new), key=len)
+    chosen = long[: len(short)]
+    if len(short) * len(long) <= _MOST_COMPARED:
+        similar = [_most_similar(variable, long) for variable in short]
+        if len({variable.name for variable in similar}) == len(short):
+            chosen = similar
+    return (short, chosen) if short is old else (chosen, short)
+
+
+def _most_similar(variable: HeldVariable, others: Sequence[HeldVariable]) -> HeldVariable:
+    return max(others, key=lambda other: SequenceMatcher(None, variable.name, other.name).ratio())
+
+
+def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
+    """Returns the index in the baseline for each new tower that has one.
+
+    Towers are matched by device if both sides have exactly one tower on it. The rest is matched
+    in order; these towers have moved.
+
+    Args:
+        old: the device of each tower in the baseline.
+        new: the device of each tower now.
+    """
+    unique = [place for place in new if new.count(place) == 1 == old.count(place)]
+    matches = {new.index(place): old.index(place) for place in unique}
+    left = [tower for tower in range(len(old)) if tower not in matches.values()]
+    for tower in range(len(new)):
+        if tower not in matches and left:
+            matches[tower] = left.pop(left.index(tower) if tower in left else 0)
+    return matches
+
+
+def match_scopes(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
+    """Returns the folded scope of the baseline for each new variable that is in one.
+
+    A variable is in the innermost scope with which its name begins. A folded scope without
+    variables is matched, in the order of data flow, with a new scope of as many variables.
     """
     sizes = Counter[str]()
     for each in old.folded:
@@ -47,19 +265,27 @@ def scopes_of(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
             found[variable.name] = scope
         elif variable.name not in single:
             left["/".join(path[:depth])].append(variable.name)
-    unseen = [scope for scope in sizes if scope not in found.values()]
+    empty = [scope for scope in sizes if scope not in found.values()]
     for names in left.values():
-        scope = next((scope for scope in unseen if sizes[scope] == len(names)), None)
+        scope = next((scope for scope in empty if sizes[scope] == len(names)), None)
         if scope is not None:
-            unseen.remove(scope)
+            empty.remove(scope)
             found.update(dict.fromkeys(names, scope))
     return found
 
 
-def compared(old: Baseline, new: Sequence[HeldVariable], scopes: Mapping[str, str]) -> Changes:
-    """What differs between the variables told by scope."""
+def compare_folded(
+    old: Baseline, new: Sequence[HeldVariable], scopes: Mapping[str, str]
+) -> Changes:
+    """Returns the changes of variables that the baseline lists by scope.
+
+    Args:
+        old: the baseline.
+        new: the variables of the placement, in the order of data flow.
+        scopes: the scope of the baseline for each new variable, from `match_scopes`.
+    """
     members = [variable for variable in new if variable.name in scopes]
-    _, now = folded_by(members, scopes.get)
+    _, now = fold_by_scope(members, scopes.get)
     found = Changes()
     listed = {each.name for each in old.variables}
     by_scope: dict[str, list[HeldVariable]] = defaultdict(list)
@@ -69,271 +295,49 @@ def compared(old: Baseline, new: Sequence[HeldVariable], scopes: Mapping[str, st
     groups: dict[str, list[FoldedScope]] = defaultdict(list)
     for each in old.folded:
         groups[each.scope].append(each)
-    told = _told(now)
+    digests = _digests(now)
     for scope, was in groups.items():
-        mine = by_scope[scope]
+        variables = by_scope[scope]
         what = f"variables of {scope}/*" if scope else "variables without a scope"
-        before, after = sum(each.count for each in was), len(mine)
+        before, after = sum(each.count for each in was), len(variables)
+        places_before = Counter[str]()
+        devices_before = Counter[tuple[str, tuple[str, ...]]]()
+        for group in was:
+            places_before[group.place] += group.count
+            devices_before[group.place, group.slots] += group.count
+        places_after = Counter(variable.place for variable in variables)
+        change = Change("variable", what, _counted(places_before), _counted(places_after))
+        is_reordered = not _digests(was) <= digests
         if before != after:
-            change = Change("variable", what, _where(was), _spread(mine), note=f"were {before}")
+            change = replace(change, note=f"were {before}")
             (found.new_there if after > before else found.gone).append(change)
         elif len(was) == 1:
-            elsewhere = list(_elsewhere(was[0], mine))
+            elsewhere = list(_elsewhere(was[0], variables))
             found.moved += elsewhere
-            if not elsewhere and not _told(was) <= told:
-                found.notes.append(f"{what} have other forms, or another order")
-        elif Counter(_amounts(was)) != Counter((v.place, v.slots) for v in mine):
-            found.moved.append(Change("variable", what, _where(was), _spread(mine)))
-        elif not _told(was) <= told:
-            note = "dealt in another order, or others"
-            found.moved.append(Change("variable", what, _where(was), _spread(mine), note=note))
+            if not elsewhere and is_reordered:
+                found.notes.append(f"{what} have other dtypes or shapes, or another order")
+        elif devices_before != Counter((each.place, each.slots) for each in variables):
+            found.moved.append(change)
+        elif is_reordered:
+            note = "other variables, or distributed in another order"
+            found.moved.append(replace(change, note=note))
     return found
 
 
-def _told(groups: Iterable[FoldedScope]) -> set[tuple[str, str, tuple[str, ...], str]]:
+def _digests(groups: Iterable[FoldedScope]) -> set[tuple[str, str, tuple[str, ...], str]]:
     return {(each.scope, each.place, each.slots, each.digest) for each in groups}
 
 
-def _amounts(groups: Sequence[FoldedScope]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for group in groups:
-        yield from [(group.place, group.slots)] * group.count
-
-
-def _elsewhere(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change]:
-    for variable in new:
-        if variable.place != was.place:
-            yield Change(
-                "variable", f"variable {variable.name}", was.place, variable.place, [variable.name]
-            )
-        elif variable.slots != was.slots and len(variable.slots) == len(was.slots):
-            old, place = (join_and(sorted(set(slots))) for slots in (was.slots, variable.slots))
-            yield Change("slots", f"slots of {variable.name}", old, place, [variable.name])
-
-
-def _where(groups: Sequence[FoldedScope]) -> str:
-    return join_and(f"{each.count} on {each.place}" for each in groups)
-
-
-def _spread(variables: Sequence[HeldVariable]) -> str:
-    places = Counter(variable.place for variable in variables)
+def _counted(places: Mapping[str, int]) -> str:
     return join_and(f"{count} on {place}" for place, count in places.items()) if places else ""
 
 
-_MOST_COMPARED: Final = 10_000  # pairs of names
-
-
-def pair_variables(
-    old: Sequence[HeldVariable], new: Sequence[HeldVariable]
-) -> Mapping[str, HeldVariable]:
-    """The variable of the baseline, by the name of the new one.
-
-    By name and form; the rest by form and the last part of the name, and then by form, in the
-    order of data flow; last by name, with another form.
-    """
-    by_name = {variable.name: variable for variable in old}
-    pairs = {
-        variable.name: by_name[variable.name]
-        for variable in new
-        if variable.name in by_name and by_name[variable.name].form == variable.form
-    }
-    for key in (_form_and_last_part, _form):
-        _pair_by(key, old, new, pairs)
-    taken = {variable.name for variable in pairs.values()}
+def _elsewhere(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change]:
+    """Yields the variables of a scope, and the slots, that left the one device of the scope."""
     for variable in new:
-        name = variable.name
-        if name in by_name and name not in pairs and name not in taken:
-            pairs[name] = by_name[name]
-    return pairs
-
-
-def _form_and_last_part(variable: HeldVariable) -> Hashable:
-    return variable.form, variable.name.rpartition("/")[2]
-
-
-def _form(variable: HeldVariable) -> Hashable:
-    return variable.form
-
-
-def _pair_by(
-    key: Callable[[HeldVariable], Hashable],
-    old: Sequence[HeldVariable],
-    new: Sequence[HeldVariable],
-    pairs: dict[str, HeldVariable],
-) -> None:
-    """Pair those that are left and have one key, in their order."""
-    taken = {variable.name for variable in pairs.values()}
-    left: dict[Hashable, list[HeldVariable]] = defaultdict(list)
-    for variable in old:
-        if variable.name not in taken:
-            left[key(variable)].append(variable)
-    right: dict[Hashable, list[HeldVariable]] = defaultdict(list)
-    for variable in new:
-        if variable.name not in pairs:
-            right[key(variable)].append(variable)
-    for each, those in right.items():
-        if each in left:
-            before, after = _as_many(left[each], those)
-            pairs.update((b.name, a) for a, b in zip(before, after, strict=True))
-
-
-def _as_many(
-    old: Sequence[HeldVariable], new: Sequence[HeldVariable]
-) -> tuple[Sequence[HeldVariable], Sequence[HeldVariable]]:
-    """As many of the one as of the other; of the longer those whose names are most alike."""
-    if len(old) == len(new):
-        return old, new
-    short, long = sorted((old, new), key=len)
-    kept = long[: len(short)]
-    if len(short) * len(long) <= _MOST_COMPARED:
-        alike = [_nearest(variable, long) for variable in short]
-        if len({variable.name for variable in alike}) == len(short):
-            kept = alike
-    return (short, kept) if short is old else (kept, short)
-
-
-def _nearest(variable: HeldVariable, others: Sequence[HeldVariable]) -> HeldVariable:
-    return max(others, key=lambda other: SequenceMatcher(None, variable.name, other.name).ratio())
-
-
-def pair_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
-    """The tower of the baseline, by the new one, given the device of each.
-
-    By device where both have one tower there; the rest in their order, which have then moved.
-    """
-    alone = [place for place in new if new.count(place) == 1 == old.count(place)]
-    pairs = {new.index(place): old.index(place) for place in alone}
-    left = [tower for tower in range(len(old)) if tower not in pairs.values()]
-    for tower in range(len(new)):
-        if tower not in pairs and left:
-            same = tower if tower in left else left[0]
-            left.remove(same)
-            pairs[tower] = same
-    return pairs
-
-
-@dataclass
-class VariableComparison:
-    """Compares variables.
-
-    Attributes:
-        old: the baseline.
-        new: those that are there now, in the order of data flow.
-        following: how many ops are where a variable is because they have to be.
-        where: the user's line that built a variable, if that is known.
-    """
-
-    old: Baseline
-    new: Sequence[HeldVariable]
-    following: Callable[[str], int]
-    where: Callable[[str], str | None]
-
-    @cached_property
-    def _scopes(self) -> Mapping[str, str]:
-        return scopes_of(self.old, self.new) if self.old.folded else {}
-
-    @cached_property
-    def _pairs(self) -> Mapping[str, HeldVariable]:
-        """The baseline's variable by the new name, of those that it lists."""
-        listed = {variable.name for variable in self.old.variables}
-        single = [
-            variable
-            for variable in self.new
-            if variable.name in listed or variable.name not in self._scopes
-        ]
-        return pair_variables(self.old.variables, single)
-
-    @cached_property
-    def old_names(self) -> Mapping[str, str]:
-        """The baseline's name of each variable; of one that it folds, in its scope."""
-        names = {name: variable.name for name, variable in self._pairs.items()}
-        for name, scope in self._scopes.items():
-            last = name[len(scope) :] if name.startswith(scope) else "/" + name.rpartition("/")[2]
-            names.setdefault(name, scope + last)
-        return names
-
-    def changes(self) -> Changes:
-        """All that differs; those that were listed one by one come first."""
-        found = Changes()
-        slots: dict[tuple[str, str], list[str]] = defaultdict(list)
-        renamed: list[str] = []
-        for variable in self.new:
-            old = self._pairs.get(variable.name)
-            if old is None:
-                if variable.name not in self._scopes:
-                    found.new_there.append(_new_variable(variable))
-                continue
-            if old.name != variable.name:
-                renamed.append(f"{old.name} is {variable.name}")
-            if old.place != variable.place:
-                found.moved.append(self._moved(old, variable))
-            elif old.slots != variable.slots and len(old.slots) == len(variable.slots):
-                places = [join_and(sorted(set(each.slots))) for each in (old, variable)]
-                slots[places[0], places[1]].append(variable.name)
-            found.notes += _other_forms(old, variable)
-        if dealt := _dealt_anew(found.moved, len(self.new)):
-            found.moved = [dealt]
-        found.moved += [
-            Change("slots", f"slots of {plural(len(names), 'variable')}", was, now, names)
-            for (was, now), names in slots.items()
-        ]
-        taken = {variable.name for variable in self._pairs.values()}
-        found.gone += [
-            Change("variable", f"variable {each.name} ({each.form})", each.place, "", [each.name])
-            for each in self.old.variables
-            if each.name not in taken
-        ]
-        if renamed:
-            found.notes.append(f"{plural(len(renamed), 'variable')} renamed: {first_few(renamed)}")
-        if self.old.folded:
-            found.add(compared(self.old, self.new, self._scopes))
-        return found
-
-    def _moved(self, old: HeldVariable, new: HeldVariable) -> Change:
-        size = new.tensor.bytes
-        notes = [f"{size:,} bytes"] if size is not None else []
-        if following := self.following(new.name):
-            notes.append(f"{plural(following, 'op')} with it")
-        if new.slots and set(new.slots) == {new.place} and set(old.slots) == {old.place}:
-            notes.append(f"{plural(len(new.slots), 'slot')} with it")
-        return Change(
-            "variable",
-            f"variable {new.name}",
-            old.place,
-            new.place,
-            [new.name],
-            ", ".join(notes),
-            self.where(new.name),
-        )
-
-
-def _other_forms(old: HeldVariable, new: HeldVariable) -> list[str]:
-    notes = []
-    if old.form != new.form:
-        notes.append(f"variable {new.name} is {new.form}, was {old.form}")
-    if len(old.slots) != len(new.slots):
-        has = plural(len(new.slots), "slot")
-        notes.append(f"variable {new.name} has {has}, had {len(old.slots)}")
-    return notes
-
-
-def _new_variable(variable: HeldVariable) -> Change:
-    what = f"variable {variable.name} ({variable.form})"
-    return Change("variable", what, "", variable.place, [variable.name])
-
-
-def _dealt_anew(moved: Sequence[Change], variables: int) -> Change | None:
-    """Variables that have changed places among the tasks of one job, as one change."""
-    places = [place for change in moved for place in (change.old, change.new)]
-    jobs = {place.partition("/task:")[0] for place in places}
-    if len(moved) < 2 or len(jobs) > 1 or not set(places[::2]) & set(places[1::2]):
-        return None
-    job = jobs.pop()
-    among = job if job.startswith("/job:") else "devices"
-    return Change(
-        "variable",
-        f"{len(moved)} of {variables} variables are dealt to {among} in another order",
-        "",
-        "",
-        [name for change in moved for name in change.ops],
-        first_few([f"{change.ops[0]} {change.old} -> {change.new}" for change in moved]),
-    )
+        name, ops = variable.name, [variable.name]
+        if variable.place != was.place:
+            yield Change("variable", f"variable {name}", was.place, variable.place, ops)
+        elif _have_other_devices(was.slots, variable.slots):
+            before, after = _join_places(was.slots), _join_places(variable.slots)
+            yield Change("slots", f"slots of {name}", before, after, ops)

@@ -1,4 +1,4 @@
-"""The files of baselines: their names, and how they are read and written."""
+"""Names, reads and writes the files of baselines."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from placement_checks.util.files import replace_file
 
 SUFFIX: Final = ".txt"
 
-_SPLIT = re.compile(
+_TARGET = re.compile(
     r"(?P<path>[^:(]*?\.py|[\w.]+)(?::(?P<function>.*)| [^A-Za-z0-9]*(?P<arguments>.*))?",
     re.DOTALL,
 )
-_OTHERS = re.compile(r"[^A-Za-z0-9_.]+")
-_BEGINNING = 1_000  # characters
-_LONGEST = 100  # of a part of a name; file systems allow 255
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.]+")
+_HEAD_LENGTH = 1_000  # characters, enough to recognize a baseline
+_MAX_LENGTH = 100  # characters of a part of a file name; file systems allow 255
 
 
 def file_name(program: str, machine: str) -> str:
-    """``mnist.build_towers.gpu-2.txt`` for ``fixtures/mnist.py:build_towers`` on ``gpu*2``.
+    """Returns the name of the file for a program and a machine.
 
-    A whole program has its arguments in the place of the function.
+    For ``fixtures/mnist.py:build_towers`` on ``gpu*2`` it is ``mnist.build_towers.gpu-2.txt``. For
+    a whole program the arguments follow in place of the function.
     """
-    match = _SPLIT.fullmatch(program)
+    match = _TARGET.fullmatch(program)
     if match is None:
         name = program
     elif match["path"].endswith(".py"):
@@ -45,56 +46,59 @@ def file_name(program: str, machine: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text as part of a file's name; one that is too long is cut, with a digest."""
-    plain = _OTHERS.sub("-", text).strip("-.") or "program"
-    if len(plain) <= _LONGEST:
+    """Returns a text as part of a file name; a digest replaces the end of a long text."""
+    plain = _NOT_PLAIN.sub("-", text).strip("-.") or "program"
+    if len(plain) <= _MAX_LENGTH:
         return plain
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-    return f"{plain[:_LONGEST]}-{digest}"
+    return f"{plain[:_MAX_LENGTH]}-{digest}"
 
 
 def read(file: Path) -> Baseline | None:
-    """The baseline of a file; None where there is no file.
+    """Returns the baseline of a file; None if the file does not exist.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        raise InputError(str(file), "is no text, and so no baseline") from None
+        raise InputError(str(file), "is not a text file, so it is not a baseline") from None
     except OSError as reason:
         raise InputError(str(file), reason.strerror or "cannot be read") from None
     return parse(text, str(file))
 
 
 def read_target(target: str) -> Baseline | None:
-    """The baseline that a target of a command names; None if it names something else.
+    """Returns the baseline that a target of a command names; None for any other target.
 
     Raises:
-        InputError: it is a baseline, and cannot be read, or an empty file.
+        InputError: the file is empty, or it is a baseline that cannot be parsed.
     """
     file = Path(target)
     try:
         if not file.is_file():
             return None
         with open(file, encoding="utf-8", errors="replace") as opened:
-            beginning = opened.read(_BEGINNING)
+            head = opened.read(_HEAD_LENGTH)
     except (OSError, ValueError):
         return None
-    if not beginning:
+    if not head:
         raise InputError(
             target,
-            "is empty: neither a baseline nor a placement log",
-            f"{REWRITE}; or keep the log again: python train.py > log 2>&1",
+            "is empty, so it is neither a baseline nor a placement log",
+            f"{REWRITE}; or write the log again: python train.py > log 2>&1",
         )
-    return read(file) if is_baseline(beginning) else None
+    return read(file) if is_baseline(head) else None
 
 
 def is_current(file: Path, baseline: Baseline) -> bool:
-    """Whether a file says what a baseline does; versions alone do not count, so nothing churns."""
+    """Whether a file contains a baseline, apart from the versions that wrote it.
+
+    Files are not written again for a new version, so that commits do not contain such changes.
+    """
     try:
         old = read(file)
     except PlacementError:
@@ -103,10 +107,10 @@ def is_current(file: Path, baseline: Baseline) -> bool:
 
 
 def write(file: Path, baseline: Baseline) -> bool:
-    """Write a baseline where the file does not say the same; whether it was written.
+    """Write a baseline unless the file is current; returns whether it was written.
 
     Raises:
-        UsageError: it cannot be written; what it should have been is in the error's details.
+        UsageError: the file cannot be written; the error's details contain the changes as a diff.
     """
     if is_current(file, baseline):
         return False
@@ -118,13 +122,13 @@ def write(file: Path, baseline: Baseline) -> bool:
         raise UsageError(
             str(file),
             f"cannot be written: {reason.strerror or reason}",
-            "apply what is printed above by hand, or make its folder writable",
-            details=_changes(file, text),
+            "apply the diff above by hand, or make the directory writable",
+            details=_diff(file, text),
         ) from None
     return True
 
 
-def _changes(file: Path, text: str) -> str:
+def _diff(file: Path, text: str) -> str:
     try:
         old = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
@@ -136,5 +140,5 @@ def _changes(file: Path, text: str) -> str:
 
 
 def is_ci(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is continuous integration, as it says of itself."""
+    """Whether the environment variable CI is set, as continuous integration does."""
     return environment.get("CI", "").lower() not in ("", "0", "false")

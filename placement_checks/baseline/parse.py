@@ -1,4 +1,4 @@
-"""Reads the text of a baseline."""
+"""Parses the text of a baseline, which `baseline.text` writes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from placement_checks.core.baseline import (
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Tensor
 
-REWRITE: Final = "write it anew: pytest --placement-update"
+REWRITE: Final = "write it again: pytest --placement-update"
 
 _CONFLICT = re.compile(r"(<{7}|={7}|>{7}|\|{7})( |$)")
 _NUMBER = re.compile(r"\d[\d,]*")
 _PLACE = re.compile(r"[^\s,]+")
 _FORM = re.compile(r"(?:\[(?P<dims>(?:\?|\d+)(?:,(?:\?|\d+))*)?\])?")
-_OF_TOWERS = re.compile(r"tower (?P<towers>[\d,-]+) ")
+_TOWERS = re.compile(r"tower (?P<towers>[\d,-]+) ")
 _SLOTS = re.compile(r"(?P<place>[^\s,]+)(?:  \+ (?P<count>\d+) slots?(?: on (?P<places>.+))?)?")
 _FOLDED = re.compile(
     r": (?P<count>[\d,]+) variables?, (?P<bytes>[\d,]+) bytes, forms (?P<digest>\w+): "
@@ -50,35 +50,38 @@ _MOST_SLOTS = 1_000
 
 
 def is_baseline(text: str) -> bool:
-    """Whether a text begins as baselines do, or as one with the marks of a merge."""
+    """Whether a text begins like a baseline, perhaps after a merge conflict marker."""
     return any(line.startswith(TITLE) for line in text.split("\n", 3)[:3])
 
 
 def parse(text: str, name: str) -> Baseline:
-    """The baseline that `render` has written.
+    """Returns the baseline that `baseline.text.render` wrote.
 
     Args:
-        text: of the file.
-        name: of the file, for errors.
+        text: the text of the file.
+        name: the name of the file, for errors.
 
     Raises:
-        InputError: it has the marks of a merge, is of another form, or a line cannot be read.
+        InputError: the text contains merge conflict markers, has another form, or a line cannot be
+            parsed.
     """
     lines = [line.rstrip() for line in text.split("\n")]
     for number, line in enumerate(lines, 1):
         if _CONFLICT.match(line):
             raise InputError(
                 f"{name}:{number}",
-                "a merge has left its marks",
-                "take either side, then " + REWRITE,
+                "contains merge conflict markers",
+                "keep either side, then " + REWRITE,
             )
     form = lines[0].removeprefix(TITLE).partition(":")[0]
     if not lines[0].startswith(TITLE) or not form.isdecimal():
-        raise InputError(f"{name}:1", f"is no baseline: it does not begin with {TITLE!r}", REWRITE)
+        raise InputError(
+            f"{name}:1", f"is not a baseline: it does not begin with {TITLE!r}", REWRITE
+        )
     if int(form) != FORM:
         raise InputError(
             f"{name}:1",
-            f"is a baseline of form {form}, and this placement_checks reads form {FORM}",
+            f"is a baseline of form {form}, but this placement_checks reads form {FORM}",
             "install a newer placement_checks" if int(form) > FORM else REWRITE,
         )
     reader = _Reader()
@@ -88,7 +91,7 @@ def parse(text: str, name: str) -> Baseline:
                 reader.read(line)
             except (ValueError, LookupError):
                 raise InputError(
-                    f"{name}:{number}", f"cannot be read: {line.strip():.60}", REWRITE
+                    f"{name}:{number}", f"cannot be parsed: {line.strip():.60}", REWRITE
                 ) from None
     try:
         return reader.baseline()
@@ -97,7 +100,10 @@ def parse(text: str, name: str) -> Baseline:
 
 
 class _Reader:
-    """Reads line by line; the methods raise ValueError or LookupError at one that is wrong."""
+    """Reads a baseline line by line.
+
+    The methods raise ValueError or LookupError for an invalid line.
+    """
 
     def __init__(self) -> None:
         self._head: dict[str, str] = {}
@@ -110,10 +116,10 @@ class _Reader:
         self._copies: dict[tuple[str, str], Copies] = {}
         self._part = ""
         self._counted: list[dict[str, int]] = []
-        self._section: Callable[[str], None] = self._nothing
+        self._section: Callable[[str], None] = self._unexpected
 
     def read(self, line: str) -> None:
-        """Read a line that is neither blank nor a comment."""
+        """Read a line, which must be neither blank nor a comment."""
         if line[0] == " ":
             self._section(line)
             return
@@ -122,26 +128,27 @@ class _Reader:
             raise ValueError(line)
         self._head[key] = value.strip()
         self._section = {
-            "variables": self._variable,
-            "towers": self._tower,
-            "parts": self._of_part,
-            "copies of one step": self._copied,
-        }.get(key, self._nothing)
+            "variables": self._read_variable,
+            "towers": self._read_towers,
+            "parts": self._read_part,
+            "copies of one step": self._read_copies,
+        }.get(key, self._unexpected)
 
     def baseline(self) -> Baseline:
-        """All that was read.
+        """Returns the baseline of all lines.
 
         Raises:
-            ValueError: something is missing; says what.
+            ValueError: the message names the missing or invalid entry.
         """
-        wanted = ("program", "machine", "placed by", "versions", "variables", "towers", "parts")
-        for key in wanted:
+        required = ("program", "machine", "placed by", "versions", "variables", "towers", "parts")
+        for key in required:
             if key not in self._head:
                 raise ValueError(f"the line '{key}:' is missing")
         variables = len(self._variables) + sum(scope.count for scope in self._folded)
         for key, number in (("variables", variables), ("towers", len(self._towers))):
             if self._head[key] != str(number):
-                raise ValueError(f"says {key}: {self._head[key]}, and lists {number}")
+                stated = self._head[key]
+                raise ValueError(f"the number of {key} is {stated}, but {number} are listed")
         placer, comma, strictness = self._head["placed by"].rpartition(", ")
         if not comma or strictness not in ("soft", "strict"):
             raise ValueError(f"placed by: {self._head['placed by']:.60} is not a placer")
@@ -161,43 +168,43 @@ class _Reader:
             self._copies,
         )
 
-    def _nothing(self, line: str) -> None:
+    def _unexpected(self, line: str) -> None:
         raise ValueError(line)
 
-    def _variable(self, line: str) -> None:
+    def _read_variable(self, line: str) -> None:
         text = line.strip()
         if text.startswith(ALL):
-            self._folded_scope("", text.removeprefix(ALL))
+            self._read_scope("", text.removeprefix(ALL))
             return
         name, rest = take_word(text)
         if rest.startswith(f"/{ALL}"):
-            self._folded_scope(name, rest.removeprefix(f"/{ALL}"))
-        elif name.endswith("/") and rest.startswith(ALL):  # a plain word takes the stroke
-            self._folded_scope(name.removesuffix("/"), rest.removeprefix(ALL))
+            self._read_scope(name, rest.removeprefix(f"/{ALL}"))
+        elif name.endswith("/") and rest.startswith(ALL):  # a plain word includes the slash
+            self._read_scope(name.removesuffix("/"), rest.removeprefix(ALL))
         else:
             tensor, where = _form(_after(": ", rest))
             place, slots = _slots(_after(": ", where))
             self._variables.append(HeldVariable(name, tensor, place, slots))
 
-    def _folded_scope(self, scope: str, rest: str) -> None:
+    def _read_scope(self, scope: str, rest: str) -> None:
         match = _matched(_FOLDED.match(rest))
         place, slots = _slots(rest[match.end() :])
         count, size = _number(match["count"]), _number(match["bytes"])
         self._folded.append(FoldedScope(scope, count, size, match["digest"], place, slots))
 
-    def _tower(self, line: str) -> None:
+    def _read_towers(self, line: str) -> None:
         span, place = line.strip().split(": ")
         places = read_run(span, place)
         if int(span.partition("-")[0]) != len(self._towers) or len(self._towers) > MOST_TOWERS:
             raise ValueError(line)
         self._towers += places
 
-    def _of_part(self, line: str) -> None:
+    def _read_part(self, line: str) -> None:
         text = line.strip()
         if line.startswith("      "):
-            self._count(text)
+            self._read_counts(text)
         elif line.startswith("    but "):
-            self._exception(text.removeprefix("but "))
+            self._read_exception(text.removeprefix("but "))
         elif line.startswith("    "):
             head, colon, counts = text.partition(":")
             if not colon:
@@ -207,15 +214,15 @@ class _Reader:
                 span = _after("tower ", head.removeprefix("each of "))
                 towers = list(read_ranges(span, len(self._towers)))
             self._counted = [self._types.setdefault((self._part, tower), {}) for tower in towers]
-            self._count(counts.strip())
+            self._read_counts(counts.strip())
         else:
             self._part, place = text.split(": ")
             if self._part not in PARTS or self._part in self._defaults:
                 raise ValueError(line)
             self._defaults[self._part] = place
 
-    def _count(self, text: str) -> None:
-        """Read ``MatMul 2 Tanh 1``."""
+    def _read_counts(self, text: str) -> None:
+        """Read the numbers of ops by type: ``MatMul 2 Tanh 1``."""
         if not self._counted:
             raise ValueError(text)
         while text:
@@ -225,11 +232,11 @@ class _Reader:
                 types[kind] = _number(number[0])
             text = rest[1 + number.end() :].lstrip()
 
-    def _exception(self, text: str) -> None:
+    def _read_exception(self, text: str) -> None:
         towers = [NO_TOWER]
-        if own := _OF_TOWERS.match(text):
-            towers = list(read_ranges(own["towers"], len(self._towers)))
-            text = text[own.end() :]
+        if match := _TOWERS.match(text):
+            towers = list(read_ranges(match["towers"], len(self._towers)))
+            text = text[match.end() :]
         layer, rest = _name(text)
         kind, places = _name(_after(" ", rest))
         counts = {}
@@ -239,7 +246,7 @@ class _Reader:
         for tower in towers:
             self._exceptions[Address(self._part, tower, layer, kind)] = counts
 
-    def _copied(self, line: str) -> None:
+    def _read_copies(self, line: str) -> None:
         match = _matched(_COPIES.fullmatch(line.strip()))
         amount = Copies(*(_number(match[key] or "0") for key in ("copies", "bytes", "unknown")))
         for source in self._places(match["source"]):
@@ -274,7 +281,7 @@ def _place(text: str) -> str:
 
 
 def _name(text: str) -> tuple[str | None, str]:
-    """A layer or type, and what follows: None for all, ``""`` for none."""
+    """Splits off a layer or type: None for all, ``""`` for none."""
     if text.startswith(ALL):
         return None, text.removeprefix(ALL)
     if text.startswith(NONE):
@@ -283,7 +290,7 @@ def _name(text: str) -> tuple[str | None, str]:
 
 
 def _form(text: str) -> tuple[Tensor, str]:
-    """The dtype and shape at the beginning, and what follows."""
+    """Splits off a dtype and shape."""
     dtype, rest = _name(text)
     match = _matched(_FORM.match(rest))
     shape: tuple[int | None, ...] | None = None
@@ -294,7 +301,7 @@ def _form(text: str) -> tuple[Tensor, str]:
 
 
 def _slots(text: str) -> tuple[str, tuple[str, ...]]:
-    """The place of a variable, and those of its slots."""
+    """Returns the place of a variable and the places of its slots."""
     match = _matched(_SLOTS.fullmatch(text))
     place, count = _place(match["place"]), int(match["count"] or 0)
     if count > _MOST_SLOTS:

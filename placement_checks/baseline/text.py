@@ -1,6 +1,7 @@
-"""A baseline as text, which people review; `parsing` reads it back.
+"""Writes a baseline as text that people review; `baseline.parse` reads it.
 
-The words of a baseline's text that are both written and read: names, numbers in ranges.
+The first functions write and read the tokens of the text: names, ranges of numbers, and runs of
+devices.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ _QUOTED = json.JSONDecoder()
 
 
 def word(name: str) -> str:
-    """A name as it stands between blanks and colons; in JSON's quotes if it is no plain one."""
+    """A name between blanks and colons; as a JSON string unless it is plain."""
     return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
 def line_end(text: str) -> str:
-    """A text as it stands at the end of a line; in quotes where it could be misread."""
+    """A text at the end of a line; as a JSON string if it would be ambiguous."""
     plain = text and text.isprintable() and text == text.strip() and text[0] != '"'
     return text if plain else quoted(text)
 
 
 def quoted(text: str) -> str:
-    """In JSON's quotes; what is not printable in its escapes."""
+    """A text as a JSON string; a text that is not printable is escaped."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def take_word(text: str) -> tuple[str, str]:
-    """A name at the beginning of ``text``, and what follows it.
+    """Splits a text that begins with a `word` into the name and the rest.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the text does not begin with a word.
     """
     if text.startswith('"'):
         name, end = _QUOTED.raw_decode(text)
@@ -65,10 +66,10 @@ def take_word(text: str) -> tuple[str, str]:
 
 
 def read_line_end(text: str) -> str:
-    """What `line_end` wrote.
+    """Returns the text that `line_end` wrote.
 
     Raises:
-        ValueError: quotes do not end.
+        ValueError: the JSON string is not closed, or text follows it.
     """
     if not text.startswith('"'):
         return text
@@ -79,7 +80,7 @@ def read_line_end(text: str) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """``0-2,5``."""
+    """Numbers as ranges: ``0-2,5``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -90,10 +91,14 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def read_ranges(text: str, below: int) -> Iterator[int]:
-    """The numbers of `ranges`, which are below a limit.
+    """Yields the numbers that `ranges` wrote.
+
+    Args:
+        text: the ranges.
+        below: the limit of the numbers.
 
     Raises:
-        ValueError: it is none, or has a number that is too large.
+        ValueError: the text contains an invalid range, or a number that is too large.
     """
     for span in text.split(","):
         first, _, last = span.partition("-")
@@ -104,7 +109,7 @@ def read_ranges(text: str, below: int) -> Iterator[int]:
 
 
 def runs(places: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Places whose indices count up, in one: ``0-7`` and ``/job:worker/task:0/gpu:0-7``."""
+    """Joins consecutive places: ``("0-7", "/job:worker/task:0/gpu:0-7")``."""
     start = 0
     while start < len(places):
         head, _, index = places[start].rpartition(":")
@@ -121,10 +126,10 @@ def runs(places: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def read_run(span: str, place: str) -> list[str]:
-    """The places of one line of `runs`.
+    """Returns the places that one item of `runs` joins.
 
     Raises:
-        ValueError: the two ranges are not equally long, or too long.
+        ValueError: the two ranges have different lengths, or are too long.
     """
     first, dash, last = span.partition("-")
     if not dash:
@@ -139,14 +144,14 @@ def read_run(span: str, place: str) -> list[str]:
 
 
 _HEAD = f"""\
-{TITLE}{FORM}: where everything of this program sits. Review it like code.
+{TITLE}{FORM}: the devices of this program's variables and ops. Review it like code.
 # Written by pytest --placement-update, or placement-checks verify --baseline FOLDER --update;
-# run that again rather than resolve a merge conflict by hand."""
+# after a merge conflict, run that again instead of editing this file."""
 _WIDTH = 99
 
 
 def render(baseline: Baseline) -> str:
-    """The text; equal baselines have equal texts."""
+    """Returns the text of a baseline; equal baselines have equal texts."""
     return "\n".join(_lines(baseline)) + "\n"
 
 
@@ -210,7 +215,7 @@ def _parts(baseline: Baseline) -> Iterator[str]:
 
 
 def _exceptions(excepted: Iterable[tuple[Address, Mapping[str, int]]]) -> Iterator[str]:
-    """A line for each, of which towers that are alike share one."""
+    """Yields a line for each address; towers with equal lines share one."""
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for address, places in excepted:
         layer, kind = (
@@ -253,7 +258,7 @@ def _wrapped(line: str, words: Iterable[str]) -> Iterator[str]:
 
 
 def _copies(baseline: Baseline) -> Iterator[str]:
-    """What goes between towers and the same place alike is one line."""
+    """Yields a line for each pair of places; towers with equal copies share one."""
     single = len(set(baseline.towers)) == len(baseline.towers)
     tower_on = {place: tower for tower, place in enumerate(baseline.towers)} if single else {}
     alike: dict[tuple[str, str, Copies], list[int]] = defaultdict(list)
@@ -266,8 +271,8 @@ def _copies(baseline: Baseline) -> Iterator[str]:
             alike[source, "", copies].append(tower_on[to])
     lines = []
     for (source, to, (number, size, unknown)), towers in alike.items():
-        those = f"tower {ranges(towers)}"
+        joined = f"tower {ranges(towers)}"
         more = f", {unknown:,} of unknown size" if unknown else ""
         amount = f"{number:,} {'copy' if number == 1 else 'copies'}, {size:,} bytes{more}"
-        lines.append(f"  {source or those} -> {to or those}: {amount}")
+        lines.append(f"  {source or joined} -> {to or joined}: {amount}")
     yield from sorted(lines)

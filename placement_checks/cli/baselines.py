@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
 from placement_checks.baseline import files
-from placement_checks.baseline.compare import compare, written
-from placement_checks.baseline.compare_files import compare_pages
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
 from placement_checks.cli.output import write_stderr
 from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, UsageError
@@ -71,7 +71,7 @@ class Baselines:
                 "verify them with two folders",
             )
         if self.update:
-            done = files.write(file, written(placement))
+            done = files.write(file, baseline_from_placement(placement))
             write_stderr(f"placement-checks: {'wrote' if done else 'up to date:'} {file}")
             return report
         old = files.read(file)
@@ -98,36 +98,24 @@ def write(reports: Iterable[Report], stream: TextIO, output_format: str) -> None
             write_stderr(f"placement-checks: {line}")
 
 
-def compared(
-    old: str,
-    new: str,
-    pages: Sequence[Baseline | None],
-    settings: Settings,
-    output_format: str,
+def compare_target(
+    baseline: Baseline, file: str, target: str, settings: Settings, output_format: str
 ) -> tuple[str, bool]:
-    """What ``diff`` prints where one of its sides is a baseline, and whether they differ.
+    """Returns what ``diff`` prints for a baseline and a target, and whether they differ.
 
     Args:
-        old: the first target.
-        new: the second.
-        pages: the baselines that they are, each None where it is something else.
-        settings: for what is to be placed.
+        baseline: the baseline.
+        file: the file of the baseline.
+        target: the target to compare with it.
+        settings: the settings of the target.
         output_format: ``text`` or ``json``.
 
     Raises:
-        InputError: a target cannot be placed, or is of another machine.
+        InputError: the target cannot be placed, or has another machine.
     """
-    was, now = pages
-    if was is not None and now is None:
-        evidence = gather(new, settings)
-        difference = compare(was, evidence.placement, old)
-        difference = with_rules(difference, evidence, [settings.policy])
-    else:
-        before, after = (
-            written(gather(target, settings).placement) if page is None else page
-            for target, page in ((old, was), (new, now))
-        )
-        difference = compare_pages(before, after, old, new)
+    evidence = gather(target, settings)
+    difference = compare(baseline, evidence.placement, file)
+    difference = with_rules(difference, evidence, [settings.policy])
     render = render_json if output_format == "json" else render_text
     return render(difference), bool(difference)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from placement_checks.cli.options import (
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
 from placement_checks.report.page.data import changes_data
-from placement_checks.report.page.write import page
+from placement_checks.report.page.write import render_page
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
@@ -49,9 +50,10 @@ def command(
     args: tuple[str, ...],
     output_format: str,
 ) -> int:
-    """Compare two placements: of programs, graphs, logs or baselines.
+    """Compare two placements: of programs, graphs or logs.
 
-    Ops are compared by their names, unless either is a baseline: then names may have changed.
+    Ops are compared by their names. If OLD is a baseline, NEW is compared with it, and names may
+    have changed.
     With --format html, one page with a picture of NEW, in which what has moved is lit.
 
     The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
@@ -62,29 +64,46 @@ def command(
         gpus, machine, soft, v1=v1, let=source_overrides(let), limit=limit, args=args
     )
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    pages = [files.read_target(target) for target in (old, new)]
-    check_targets(target for target, page in zip((old, new), pages, strict=True) if page is None)
-    if any(pages):
+    baseline = files.read_target(old)
+    if files.read_target(new) is not None:
+        raise _baseline_as_new(old, new, is_second=baseline is not None)
+    if baseline is not None:
         if output_format == "html":
             raise UsageError(
-                old if pages[0] else new,
+                old,
                 "is a baseline, which lists no ops that --format html could draw",
-                "compare two programs or logs, or leave the format out",
+                "compare two programs or logs, or omit --format html",
             )
+        check_targets([new])
         with stdout_for_report(), live():
-            text, differs = baselines.compared(old, new, pages, settings, output_format)
+            text, differs = baselines.compare_target(baseline, old, new, settings, output_format)
         click.echo(text)
         return int(differs)
+    check_targets([old, new])
     with stdout_for_report(), live():
         placements = [gather(*each).placement for each in _with_settings((old, new), settings)]
         difference = compare(*placements)
     if output_format == "html":
-        click.echo(page([changes_data(difference, *placements)]), nl=False)
+        click.echo(render_page([changes_data(difference, *placements)]), nl=False)
     else:
         click.echo((render_json if output_format == "json" else render_text)(difference))
     if difference:
         return 1
     return FAILED if difference.unread else 0
+
+
+def _baseline_as_new(old: str, new: str, *, is_second: bool) -> UsageError:
+    if is_second:
+        return UsageError(
+            f"{old} and {new}",
+            "are both baselines, and diff compares a baseline only with a program",
+            f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
+        )
+    return UsageError(
+        new,
+        "is a baseline, which must be the first of the two targets",
+        f"run {shlex.join(['placement-checks', 'diff', new, old])}",
+    )
 
 
 def _with_settings(targets: Sequence[str], settings: Settings) -> Iterator[tuple[str, Settings]]:

@@ -26,7 +26,7 @@ from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.report.text import explain
-from placement_checks.report.text.explain import explained_device, explained_op
+from placement_checks.report.text.explain import explain_device, explain_op
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
 from placement_checks.util.progress import live
@@ -147,7 +147,7 @@ def _explain_rule(name: str, call: Settings) -> None:
             "train.py:build",
         )
     text = rule_named(name).explanation()
-    explain.write(text, example(name), Console(file=sys.stdout))
+    explain.write_rule(text, example(name), Console(file=sys.stdout))
 
 
 def _explained(name: str, target: str, settings: Settings) -> Iterable[str]:
@@ -164,5 +164,5 @@ def _explained(name: str, target: str, settings: Settings) -> Iterable[str]:
         ) from None
     verdicts = verify(evidence, [settings.policy]).verdicts
     if isinstance(found, Device):
-        return list(explained_device(placement, found, verdicts))
-    return list(explained_op(placement, found.name, verdicts))
+        return list(explain_device(placement, found, verdicts))
+    return list(explain_op(placement, found.name, verdicts))

@@ -12,13 +12,8 @@ import click
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import FILE, format_option
 from placement_checks.cli.output import write_stderr
-from placement_checks.logs import Log, Source, read_logs
-from placement_checks.report.commands.log import (
-    render_json,
-    render_lines,
-    render_text,
-    torn_and_reason,
-)
+from placement_checks.logs import Log, Source, processors, read_logs
+from placement_checks.report.commands.log import problems, render_json, render_lines, render_text
 from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import printable
 
@@ -54,7 +49,7 @@ def command(files: tuple[str, ...], output_format: str, require_records: bool) -
         sys.stdout.write(render[output_format](log))
     troubles = list(log.troubles)
     if output_format == "lines":
-        troubles += torn_and_reason(log)
+        troubles += problems(log)
     printed = [write_stderr(f"placement-checks: {trouble}") for trouble in troubles]
     return 0 if all(printed) else FAILED
 

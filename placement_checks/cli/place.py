@@ -26,7 +26,7 @@ from placement_checks.core.results import Report
 from placement_checks.logs import Record, text_of
 from placement_checks.report.commands.place import render_json, render_text
 from placement_checks.report.page.data import program_data
-from placement_checks.report.page.write import page
+from placement_checks.report.page.write import render_page
 from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
@@ -102,7 +102,7 @@ def command(
         if placement.refusals:
             raise _refused(placement, target)
         if output_format == "html":
-            stream.write(page([program_data(Report(evidence, ()))]))
+            stream.write(render_page([program_data(Report(evidence, ()))]))
         elif tensorboard is not None:
             _print(stream, write_for_tensorboard(evidence, tensorboard))
         elif shows_transfers:

@@ -26,7 +26,7 @@ from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.time import chrome_trace, page, picture
+from placement_checks.report.commands.time import chrome_trace, page, step_picture
 from placement_checks.run.timing.thread_pools import set_thread_pools
 from placement_checks.targets.names import is_program
 from placement_checks.util.progress import live, step, track
@@ -195,9 +195,9 @@ def _write(
         compare(console)
 
     if output_format == "json":
-        stream.write(timing_report.render(timings) + "\n")
+        stream.write(timing_report.render_json(timings) + "\n")
     elif output_format == "html":
-        pictures = [picture(timing.trace, timing.at.program) for timing in timings]
+        pictures = [step_picture(timing.trace, timing.at.program) for timing in timings]
         stream.write(page(f"{timings[0].at.program}, timed", write, pictures))
     else:
         write(Console(file=stream))
@@ -210,7 +210,7 @@ def _compare(
     console: Console,
 ) -> None:
     if file is not None:
-        timing_report.write_against(timings, before, file, console)
+        timing_report.write_comparison(timings, before, file, console)
 
 
 def _saved(file: str) -> Sequence[Mapping[str, Any]]:
@@ -224,7 +224,7 @@ def _saved(file: str) -> Sequence[Mapping[str, Any]]:
         document = json.loads(Path(file).read_text(encoding="utf-8"))
         timings, schema = document["timings"], document["schema"]
         if schema == timing_report.SCHEMA:
-            return [timing_report.checked(timing) for timing in timings]
+            return [timing_report.comparable_values(timing) for timing in timings]
     except OSError as reason:
         raise InputError(file, reason.strerror or "cannot be read", fix) from None
     except (ValueError, KeyError, TypeError, RecursionError):

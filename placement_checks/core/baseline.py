@@ -1,8 +1,12 @@
 """Baselines: the expected devices of a program, and differences from them.
 
-Ops are identified by *addresses*, which do not depend on names, numbers or devices: the part of
-the step, the tower, the layer and the type. Every part has a default device. Addresses on other
-devices are exceptions. A baseline names devices in short form, or by a symbol.
+Ops have *addresses*, which no name, number or device decides: the part of the step, the tower,
+the layer and the type. A part has a default place, and the addresses that are elsewhere are
+exceptions. A place is a device in short, or a symbol.
+
+How a placement differs from a baseline.
+
+Changes as they are collected: what has moved, is new and is gone, and notes.
 """
 
 from __future__ import annotations
@@ -191,19 +195,19 @@ class Difference:
     """The difference between a placement and a baseline; false if every device is as expected.
 
     Attributes:
-        old: the name of the baseline.
-        new: the name of the program, or of another baseline.
-        same: the number of ops on the expected device; None for a comparison of two baselines.
-        moved: objects on other devices: variables, slots, towers, then ops by part.
-        new_there: objects that the baseline lacks.
-        gone: objects that only the baseline has.
-        crosses: copies between devices that have increased.
-        notes: changes without a change of device.
+        old: what the baseline is called.
+        new: the program that was compared with it.
+        same: how many ops are where the baseline says.
+        moved: what is elsewhere: variables, slots, towers, then ops by part.
+        new_there: what the baseline does not have.
+        gone: what only the baseline has.
+        crosses: what a step copies now and did not before.
+        notes: what has changed without being elsewhere.
     """
 
     old: str
     new: str
-    same: int | None
+    same: int
     moved: Sequence[Change] = ()
     new_there: Sequence[Change] = ()
     gone: Sequence[Change] = ()

@@ -198,10 +198,10 @@ class PlacementBaseline:
         return not difference
 
     def _give(self, file: Path, evidence: Evidence) -> None:
-        from placement_checks.baseline.compare import written
+        from placement_checks.baseline.build import baseline_from_placement
         from placement_checks.baseline.text import render
 
-        self.files.give(str(file), render(written(evidence.placement)), self.test)
+        self.files.give(str(file), render(baseline_from_placement(evidence.placement)), self.test)
 
     def _lines(self, difference: Difference) -> list[str]:
         from placement_checks.report.common.baseline import render_text

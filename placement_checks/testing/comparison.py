@@ -8,7 +8,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Difference
-from placement_checks.report.commands.diff import routes, with_types
+from placement_checks.report.commands.diff import group_by_route, label_ops
 from placement_checks.util.text import join_and, plural, printable
 from placement_checks.verification.diff import compare
 
@@ -40,11 +40,11 @@ def _lines(left: Placement, right: Placement, everything: bool) -> Iterator[str]
         return
     yield f"placements differ: {_summary(difference)}"
     yield from difference.unread
-    for there, here, ops in routes(difference):
+    for there, here, ops in group_by_route(difference):
         yield from _group(f"left on {here}, right on {there}", ops, everything)
     for side, only_there in (("left", difference.added), ("right", difference.removed)):
         if only_there:
-            yield from _group(f"only {side}", with_types(only_there), everything)
+            yield from _group(f"only {side}", label_ops(only_there), everything)
 
 
 def _summary(difference: Difference) -> str:

@@ -22,7 +22,7 @@ from placement_checks.core.program import BuiltProgram, InitialState, Step
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
 from placement_checks.report.common import json as json_report
-from placement_checks.report.page.write import page
+from placement_checks.report.page.write import render_page
 from placement_checks.report.text import writer
 from placement_checks.testing.program_names import program_name
 
@@ -162,7 +162,7 @@ def contents(tests: Mapping[str, TestJudgement], suffix: str) -> str:
         return f"{json_report.to_json(document(tests))}\n"
     if suffix == ".html":
         pages = [data for _, test in sorted(tests.items()) for data in test.pages]
-        return page(pages) if pages else _EMPTY_PAGE
+        return render_page(pages) if pages else _EMPTY_PAGE
     reports = [
         _named(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]

@@ -15,7 +15,7 @@ from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.program import Program
 from placement_checks.core.results import Finding, Report, worst_impact
-from placement_checks.report.common.findings import grouped
+from placement_checks.report.common.findings import group_findings
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
 from placement_checks.verification.declare import value_declaration
@@ -114,7 +114,7 @@ def _without_line(reports: Sequence[Report], cause: _Cause) -> str:
 
 def _breaking(cause: _Cause, line: str) -> str:
     """What a line breaks; if the findings are of several lines, with the others."""
-    groups = [group for group in grouped(cause.roots) if group.where == line]
+    groups = [group for group in group_findings(cause.roots) if group.where == line]
     lines = max((group.lines for group in groups), default=1)
     return (
         f"which breaks {cause}" if lines == 1 else f"the first of {lines} lines that break {cause}"
@@ -136,7 +136,7 @@ def _causes(reports: Sequence[Report]) -> Iterator[_Cause]:
 
 def _line(findings: Sequence[Finding]) -> str | None:
     """The line to edit: that of the most findings among the most decisive ones."""
-    groups = grouped(findings)
+    groups = group_findings(findings)
     decisive = [
         group for group in groups if worst_impact(group.findings) == worst_impact(findings)
     ]

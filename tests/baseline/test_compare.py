@@ -1,4 +1,4 @@
-"""What a baseline says of a placement: sound refactors keep it, what is elsewhere is named."""
+"""Placements compared with a baseline: refactors keep it, and moved ops are named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from support.graphs import placement
 from support.towers import gradient, host, on, program
 
 from placement_checks import Machine, Placement
-from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import NO_OP
@@ -34,7 +35,7 @@ def test_names_do_not_count() -> None:
     assert found.notes == ["3 variables renamed: w is net/w, v is net/v, step is net/step"]
 
 
-def test_nor_does_the_order_of_building() -> None:
+def test_the_order_of_building_does_not_count() -> None:
     backwards = replace(TWO, variables=Variables(reversed(TWO.variables)))
 
     assert not difference(TWO, backwards)
@@ -44,20 +45,20 @@ def test_an_op_elsewhere_is_named_with_its_address() -> None:
     new = moved(renamed(TWO, lambda name: f"net/{name}"), **{"net/tower_1/v/MatMul": "/gpu:0"})
 
     assert report(TWO, new) == (
-        "1 moved, 0 new, 0 gone; 27 ops where towers.txt says\n"
+        "1 moved, 0 new, 0 gone; 27 ops as in towers.txt\n"
         "moved:\n"
         "  forward of tower 1, layer net: /gpu:1 -> /gpu:0  "
         "(1 op: MatMul net/tower_1/v/MatMul)\n"
-        "crosses now, a step:\n"
+        "copied now in each step:\n"
         "  /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing\n"
         "  /gpu:1 -> /gpu:0: 1 copy of unknown size, before nothing\n"
-        "no difference of places:\n"
+        "other changes, on the same devices:\n"
         "  3 variables renamed: w is net/w, v is net/v, step is net/step"
     )
 
 
 def with_variable(name: str, place: str) -> Placement:
-    """What a placer does where a variable asks for another device: what is bound to it follows."""
+    """A placement with another device for a variable and for the ops colocated with it."""
     reads = {f"tower_{tower}/{name}/read": place for tower in (0, 1)}
     return moved(WITH_SLOTS, **{name: place, f"update/{name}": place, **reads})
 
@@ -66,13 +67,13 @@ def test_a_variable_is_one_line_with_what_goes_with_it() -> None:
     new = moved(with_variable("w", "/gpu:0"), **{"w/m": "/gpu:0"})
 
     assert report(WITH_SLOTS, new).split("\n")[:3] == [
-        "1 moved, 0 new, 0 gone; 28 ops where towers.txt says",
+        "1 moved, 0 new, 0 gone; 28 ops as in towers.txt",
         "moved:",
         "  variable w: /cpu:0 -> /gpu:0  (16 bytes, 3 ops with it, 1 slot with it)",
     ]
 
 
-def test_what_a_variable_leaves_behind_is_told() -> None:
+def test_ops_that_a_variable_leaves_behind_are_reported() -> None:
     lines = report(WITH_SLOTS, moved(WITH_SLOTS, w="/gpu:0")).split("\n")
 
     assert lines[2] == "  variable w: /cpu:0 -> /gpu:0  (16 bytes)"
@@ -98,7 +99,7 @@ def test_variables_dealt_in_another_order_are_one_line() -> None:
 
     (first, *_) = difference(old, new).moved
 
-    assert first.what == "4 of 5 variables are dealt to /job:ps in another order"
+    assert first.what == "4 of 5 variables are distributed to /job:ps in another order"
     assert first.ops == names
 
 
@@ -108,7 +109,7 @@ def test_a_tower_elsewhere_is_one_line() -> None:
     }
 
     assert report(TWO, moved(TWO, **everything)).split("\n")[:3] == [
-        "1 moved, 0 new, 0 gone; 28 ops where towers.txt says",
+        "1 moved, 0 new, 0 gone; 28 ops as in towers.txt",
         "moved:",
         "  tower 1: /gpu:1 -> /gpu:0  (9 ops; all 2 towers are on it now)",
     ]
@@ -118,12 +119,12 @@ def test_a_tower_that_is_gone_comes_first() -> None:
     old, new = (program(gpus=gpus, machine="gpu*3") for gpus in ([0, 1, 2], [0, 1]))
 
     assert report(old, new).split("\n")[:3] == [
-        "0 moved, 0 new, 1 gone; 19 ops where towers.txt says",
+        "0 moved, 0 new, 1 gone; 19 ops as in towers.txt",
         "gone:",
         "  tower 2, was on /gpu:2  (2 towers, were 3)",
     ]
     assert report(new, old).split("\n")[:3] == [
-        "0 moved, 1 new, 0 gone; 25 ops where towers.txt says",
+        "0 moved, 1 new, 0 gone; 25 ops as in towers.txt",
         "new:",
         "  tower 2 on /gpu:2  (6 ops)",
     ]
@@ -142,14 +143,14 @@ def test_a_variable_more_and_less() -> None:
     assert [change.what for change in difference(more, less).gone] == ["variable v (float32[4])"]
 
 
-def test_another_form_is_told_and_moves_nothing() -> None:
+def test_another_shape_is_a_note() -> None:
     found = difference(TWO, program(variables=["w", "v"], shapes={"w": (4, 5)}))
 
     assert not found
     assert found.notes == ["variable w is float32[4,5], was float32[4]"]
 
 
-def test_ops_more_are_told_and_move_nothing_unless_it_is_to_be_exact() -> None:
+def test_added_ops_are_a_note_unless_the_comparison_is_exact() -> None:
     more = program(
         on(0, "tower_0/more", "Tanh", "tower_0/v/MatMul"),
         on(0, "tower_0/loss", "Mean", "tower_0/more"),
@@ -159,7 +160,7 @@ def test_ops_more_are_told_and_move_nothing_unless_it_is_to_be_exact() -> None:
     found = difference(TWO, more)
 
     assert not found
-    assert found.notes == ["forward, where the rest is: Tanh 0 -> 1"]
+    assert found.notes == ["forward, on the expected devices: Tanh 0 -> 1"]
     (change,) = difference(TWO, more, exact=True).moved
     assert (change.what, change.note) == ("ops of forward", "Tanh 0 -> 1")
 
@@ -176,13 +177,13 @@ def test_ops_more_that_are_elsewhere_are_new() -> None:
     assert change.note == "1 op: Tanh tower_0/more; the rest is on /gpu:0"
 
 
-def test_a_fallback_is_told_with_its_reason() -> None:
+def test_a_fallback_has_its_reason() -> None:
     fallen = on(0, "tower_0/more", "Unique", "tower_0/v/MatMul")
     fallen = fallen._replace(assigned=host("a", "").assigned, fallback_reason="no GPU kernel")
     more = program(fallen, on(0, "tower_0/loss", "Mean", "tower_0/more"), variables=["w", "v"])
 
     (change,) = difference(TWO, more).new_there
-    assert "asks for /gpu:0: no GPU kernel" in change.note
+    assert "requests /gpu:0: no GPU kernel" in change.note
 
 
 def test_a_part_that_was_not_there_is_new() -> None:
@@ -193,8 +194,8 @@ def test_a_part_that_was_not_there_is_new() -> None:
     assert change.note == "1 op: ScalarSummary shown; the baseline has none"
 
 
-def test_of_two_places_that_are_allowed_each_has_its_number() -> None:
-    """An op that changes from the one to the other is not where the baseline says."""
+def test_each_of_two_allowed_places_has_its_number() -> None:
+    """An op that moves from one of them to the other is misplaced."""
     two = program(
         on(0, "tower_0/a", "Const"),
         host("tower_0/b", "Const"),
@@ -242,9 +243,9 @@ def test_another_machine_is_refused_with_both_names() -> None:
         difference(TWO, replace(TWO, machine=Machine.parse("gpu*4")))
 
     assert str(raised.value) == (
-        "towers.txt is the baseline of another machine, gpu*2; this placement is of gpu*4; "
-        'compare on that machine: --machine "gpu*2"; or write one for this machine, in a file of '
-        "its own"
+        "towers.txt is the baseline for another machine, gpu*2; this placement is for gpu*4; "
+        'compare on that machine: --machine "gpu*2"; or write a baseline for this machine '
+        "to another file"
     )
 
 
@@ -258,8 +259,11 @@ def test_another_way_of_placing_is_a_note() -> None:
     ]
 
 
-def test_another_version_is_told_where_anything_differs() -> None:
-    old = replace(written(TWO), versions={"placement_checks": "0.1.0", "tensorflow": "2.15.1"})
+def test_another_version_is_a_note_if_anything_differs() -> None:
+    old = replace(
+        baseline_from_placement(TWO),
+        versions={"placement_checks": "0.1.0", "tensorflow": "2.15.1"},
+    )
 
     same = compare(old, TWO)
     other = compare(old, moved(TWO, w="/gpu:0"))
@@ -278,13 +282,13 @@ def test_another_version_is_told_where_anything_differs() -> None:
         (placement(requested=Missing("a log has no requests")), "a log has no requests"),
     ],
 )
-def test_what_is_not_known_well_enough_has_no_baseline(graph: Placement, message: str) -> None:
+def test_incomplete_placements_have_no_baseline(graph: Placement, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        written(graph)
+        baseline_from_placement(graph)
 
 
 def test_one_tower_for_two() -> None:
-    """What is shared by one tower is its own; what was on the second is gone with it."""
+    """The shared ops of a single tower are its own; ops of the second tower are gone with it."""
     one = program(gpus=[0], machine="gpu*2")
 
     found = difference(program(), one)

@@ -10,7 +10,7 @@ from support.graphs import placement
 
 from placement_checks import Placement
 from placement_checks.baseline.build import Group, Site, build_baseline
-from placement_checks.baseline.compare_ops import Allowed
+from placement_checks.baseline.compare_ops import AllowedPlaces
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
 from placement_checks.core.baseline import Baseline
@@ -20,7 +20,7 @@ NAMES = ["a", "b", "c"]  # of variables, which are layers
 
 @dataclass
 class AnySpread:
-    """What a `Spread` says, without the ops."""
+    """The counts of a `Spread`, without the ops."""
 
     groups: dict[Group, dict[Site, int]]
     towers: list[str]
@@ -29,7 +29,7 @@ class AnySpread:
     copies: dict[tuple[str, str], object] = field(default_factory=dict)
     placement: Placement = field(default_factory=placement)
 
-    def name_of(self, layer: int) -> str:
+    def variable_name(self, layer: int) -> str:
         return "" if layer < 0 else self.names[layer]
 
 
@@ -49,9 +49,9 @@ spreads = st.builds(
 )
 
 
-def looked_up(baseline: Baseline, spread: AnySpread) -> Allowed:
+def looked_up(baseline: Baseline, spread: AnySpread) -> AllowedPlaces:
     names = {name: name for name in NAMES}
-    return Allowed(baseline, spread, names, {0: 0, 1: 1, 2: 2})  # type: ignore[arg-type]
+    return AllowedPlaces(baseline, spread, names, {0: 0, 1: 1, 2: 2})  # type: ignore[arg-type]
 
 
 def baseline(spread: AnySpread) -> Baseline:
@@ -84,7 +84,7 @@ def test_no_move_to_a_place_that_is_not_allowed_is_missed(
 
 @given(spreads, st.data())
 @settings(max_examples=50)
-def test_nor_a_move_between_places_that_are(spread: AnySpread, data: st.DataObject) -> None:
+def test_no_move_between_allowed_places_is_missed(spread: AnySpread, data: st.DataObject) -> None:
     many = [group for group, there in spread.groups.items() if len({s.place for s in there}) > 1]
     if not many:
         return
@@ -95,7 +95,7 @@ def test_nor_a_move_between_places_that_are(spread: AnySpread, data: st.DataObje
         (a, b)
         for a in sorted(spread.groups[group])
         for b in sorted(spread.groups[group])
-        if a.place != b.place and not a.is_beside and not b.is_beside
+        if a.place != b.place and not a.is_with_variable and not b.is_with_variable
     ]
     if not ways:
         return

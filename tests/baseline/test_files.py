@@ -9,12 +9,12 @@ import pytest
 from support.towers import program
 
 from placement_checks.baseline import files
-from placement_checks.baseline.compare import written
+from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
 from placement_checks.core.errors import InputError, UsageError
 
-BASELINE = written(program())
+BASELINE = baseline_from_placement(program())
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_what_cannot_be_written_is_in_the_error(
         files.write(file, replace(BASELINE, machine="gpu*3"))
 
     assert str(raised.value) == (
-        f"{file} cannot be written: Permission denied; apply what is printed above by hand, or "
-        "make its folder writable"
+        f"{file} cannot be written: Permission denied; apply the diff above by hand, or "
+        "make the directory writable"
     )
     assert "\n-machine: gpu*2\n+machine: gpu*3\n" in raised.value.details
     assert file.read_text() == before
@@ -114,7 +114,7 @@ def test_what_is_no_baseline(tmp_path: Path) -> None:
     assert files.read(tmp_path / "none.txt") is None
     for name in ("a.log", "b", "none", "", "-", "\0", "."):
         assert files.read_target(str(tmp_path / name)) is None
-    with pytest.raises(InputError, match="is no text, and so no baseline"):
+    with pytest.raises(InputError, match="is not a text file, so it is not a baseline"):
         files.read(tmp_path / "b")
     with pytest.raises(InputError, match="Is a directory"):
         files.read(tmp_path)
@@ -123,6 +123,6 @@ def test_what_is_no_baseline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "is_ci"), [("", False), ("0", False), ("False", False), ("true", True), ("1", True)]
 )
-def test_ci_says_so(value: str, is_ci: bool) -> None:
+def test_ci_is_detected(value: str, is_ci: bool) -> None:
     assert files.is_ci({"CI": value}) is is_ci
     assert not files.is_ci({})

@@ -1,4 +1,4 @@
-"""Variables by the hundreds, which are told by scope."""
+"""Hundreds of variables, which a baseline lists by scope."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from placement_checks.baseline.build import folded
-from placement_checks.baseline.compare_variables import compared, scopes_of
+from placement_checks.baseline.build import fold_variables
+from placement_checks.baseline.compare_variables import compare_folded, match_scopes
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
 from placement_checks.core.baseline import Baseline, HeldVariable
@@ -26,14 +26,14 @@ def variables(blocks: int = 60, block: str = "block") -> list[HeldVariable]:
 
 
 def baseline(held: list[HeldVariable]) -> Baseline:
-    listed, scopes = folded(held)
+    listed, scopes = fold_variables(held)
     made = Baseline("p", "gpu*2", "phantom", variables=tuple(listed), folded=tuple(scopes))
     return parse(render(made), "many.txt")
 
 
 def differences(old: list[HeldVariable], new: list[HeldVariable]) -> list[str]:
     was = baseline(old)
-    found = compared(was, new, scopes_of(was, new))
+    found = compare_folded(was, new, match_scopes(was, new))
     return [
         *(f"{each.what}: {each.old} -> {each.new} {each.note}".rstrip() for each in found.moved),
         *(f"new {each.what} {each.note}" for each in found.new_there),
@@ -49,7 +49,7 @@ def elsewhere(held: list[HeldVariable], *numbers: int) -> list[HeldVariable]:
     ]
 
 
-def test_they_are_few_lines() -> None:
+def test_folded_variables_are_few_lines() -> None:
     text = render(baseline(variables()))
 
     assert "\n  block7/conv2/*: 2 variables, 320 bytes, forms " in text
@@ -57,46 +57,46 @@ def test_they_are_few_lines() -> None:
 
 
 def test_few_enough_are_listed_one_by_one() -> None:
-    assert folded(variables(50)) == (variables(50), ())
+    assert fold_variables(variables(50)) == (variables(50), ())
 
 
 @pytest.mark.parametrize("held", [variables(), elsewhere(variables(), 3, 4, 11)])
-def test_they_keep_their_own_baseline(held: list[HeldVariable]) -> None:
+def test_folded_variables_keep_their_own_baseline(held: list[HeldVariable]) -> None:
     assert not differences(held, held)
 
 
-def test_other_names_of_scopes_keep_it() -> None:
+def test_renamed_scopes_keep_the_baseline() -> None:
     assert not differences(variables(), variables(block="layer"))
 
 
-def test_one_that_is_elsewhere_is_named() -> None:
+def test_a_moved_variable_of_a_scope_is_named() -> None:
     assert differences(variables(), elsewhere(variables(), 23)) == [
         "variable block2/conv1/biases: /cpu:0 -> /gpu:1"
     ]
 
 
-def test_slots_elsewhere_are_told() -> None:
+def test_slots_elsewhere_are_reported() -> None:
     new = variables()
     new[23] = replace(new[23], slots=("/gpu:0",))
 
     assert differences(variables(), new) == ["slots of block2/conv1/biases: /cpu:0 -> /gpu:0"]
 
 
-def test_two_that_change_places_are_told() -> None:
-    """Of a scope whose variables are on several devices only the digest says which are where."""
+def test_two_variables_that_exchange_places_are_reported() -> None:
+    """If the variables of a scope are on several devices, only the digest distinguishes them."""
     old = [replace(each, name=f"net/{each.name.replace('/', '_')}") for each in variables()]
     even, odd = (elsewhere(old, *range(first, 600, 2)) for first in (0, 1))
 
     assert differences(even, odd) == [
         "variables of net/*: 300 on /gpu:1 and 300 on /cpu:0 -> 300 on /cpu:0 and 300 on /gpu:1 "
-        "dealt in another order, or others"
+        "other variables, or distributed in another order"
     ]
     assert differences(even, elsewhere(old, *range(0, 598, 2))) == [
         "variables of net/*: 300 on /gpu:1 and 300 on /cpu:0 -> 299 on /gpu:1 and 301 on /cpu:0"
     ]
 
 
-def test_more_and_fewer_are_told() -> None:
+def test_added_and_removed_variables_are_reported() -> None:
     more = [*variables(), replace(variables()[0], name="block3/conv4/more")]
 
     assert differences(variables(), more) == ["new variables of block3/conv4/* were 2"]
@@ -105,12 +105,12 @@ def test_more_and_fewer_are_told() -> None:
     ]
 
 
-def test_other_forms_are_told() -> None:
+def test_other_shapes_are_reported() -> None:
     new = variables()
     new[23] = replace(new[23], tensor=Tensor("float32", (9,)))
 
     assert differences(variables(), new) == [
-        "variables of block2/conv1/* have other forms, or another order"
+        "variables of block2/conv1/* have other dtypes or shapes, or another order"
     ]
 
 

@@ -201,8 +201,8 @@ def test_marks_of_a_merge_are_found_before_anything_else(mark: str, at: int) -> 
     with pytest.raises(InputError) as raised:
         parse(text, "mnist.txt")
     assert str(raised.value) == (
-        f"mnist.txt:{at + 1}: a merge has left its marks; take either side, then write it anew: "
-        "pytest --placement-update"
+        f"mnist.txt:{at + 1}: contains merge conflict markers; keep either side, then write it "
+        "again: pytest --placement-update"
     )
 
 
@@ -220,35 +220,44 @@ def changed(old: str, new: str) -> str:
     [
         (
             changed("form 1:", "form 2:"),
-            "mnist.txt:1 is a baseline of form 2, and this placement_checks reads form 1; "
+            "mnist.txt:1 is a baseline of form 2, but this placement_checks reads form 1; "
             "install a newer placement_checks",
         ),
         (
             "{}",
-            "mnist.txt:1 is no baseline: it does not begin with '# placement baseline, form '",
+            "mnist.txt:1 is not a baseline: it does not begin with '# placement baseline, form '",
         ),
-        ("", "mnist.txt:1 is no baseline: it does not begin with '# placement baseline, form '"),
+        (
+            "",
+            "mnist.txt:1 is not a baseline: it does not begin with '# placement baseline, form '",
+        ),
         (without("machine"), "mnist.txt: the line 'machine:' is missing"),
-        (without("  global_step"), "mnist.txt says variables: 1204, and lists 1203"),
-        (changed("towers: 3", "towers: 4"), "mnist.txt says towers: 4, and lists 3"),
+        (
+            without("  global_step"),
+            "mnist.txt: the number of variables is 1204, but 1203 are listed",
+        ),
+        (
+            changed("towers: 3", "towers: 4"),
+            "mnist.txt: the number of towers is 4, but 3 are listed",
+        ),
         (
             changed("  2: /job", "  5: /job"),
-            "mnist.txt:18 cannot be read: 5: /job:worker/task:1/gpu:0",
+            "mnist.txt:18 cannot be parsed: 5: /job:worker/task:1/gpu:0",
         ),
         (
             changed("0-1: /job:worker/task:0/gpu:0-1", "0-99999999999: /gpu:0-99999999999"),
-            "mnist.txt:17 cannot be read: 0-99999999999: /gpu:0-99999999999",
+            "mnist.txt:17 cannot be parsed: 0-99999999999: /gpu:0-99999999999",
         ),
         (
             changed("tower 0-1 fc1", "tower 0-9999999999 fc1"),
-            "mnist.txt:23 cannot be read: but tower 0-9999999999 fc1/weights MatMul: ",
+            "mnist.txt:23 cannot be parsed: but tower 0-9999999999 fc1/weights MatMul: ",
         ),
         (changed("phantom, strict", "phantom"), "mnist.txt: placed by: phantom is not a placer"),
-        (changed("forward: ", "forwards: "), "mnist.txt:22 cannot be read: forwards: tower"),
-        (changed("apply: ", "forward: "), "mnist.txt:32 cannot be read: forward: variable"),
+        (changed("forward: ", "forwards: "), "mnist.txt:22 cannot be parsed: forwards: tower"),
+        (changed("apply: ", "forward: "), "mnist.txt:32 cannot be parsed: forward: variable"),
         (
             changed("+ 2 slots on", "+ 3 slots on"),
-            "mnist.txt:11 cannot be read: fc1/biases: float32[?]: /job:ps/task:0/cpu:0  + 3 ",
+            "mnist.txt:11 cannot be parsed: fc1/biases: float32[?]: /job:ps/task:0/cpu:0  + 3 ",
         ),
     ],
 )

@@ -26,7 +26,8 @@ from benchmarks.turns import timed
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import Placement, Program, Report, place, verify
-from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
 from placement_checks.core.baseline import Difference
@@ -84,7 +85,7 @@ def placed_and_judged(graph: tf.Graph) -> Report:
 
 def kept_as_baseline(placement: Placement) -> Difference:
     """A baseline is written, read and compared with, of a placement that nobody has analysed."""
-    return compare(parse(render(written(placement)), "page.txt"), placement)
+    return compare(parse(render(baseline_from_placement(placement)), "page.txt"), placement)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placement_checks.report.page.write import page as html_page
+from placement_checks.report.page.write import render_page as html_page
 
 CHROMIUM = Path("/usr/bin/chromium")
 _FLAGS = (

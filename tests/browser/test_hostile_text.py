@@ -1,4 +1,4 @@
-"""What a graph or a log says stays text, and nothing is requested, whatever it says."""
+"""Names of a graph or a log are shown as text, and cause no requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_hostile_names_are_shown_and_do_nothing(opened: Opened) -> None:
         "({name}) => !name.startsWith('on') && name !== 'src' && name !== 'href'))"
     )
     shown = HOSTILE.replace("\u2028", "\\u2028")
-    assert page.title() == f"{shown}: where everything is"
+    assert page.title() == f"{shown}: device placement"
     assert page.locator("#program").inner_text() == shown
     assert shown in page.locator("#details").inner_text()
 

@@ -1,4 +1,4 @@
-"""The picture in a browser: what is drawn, and what happens when it is used."""
+"""The picture in a browser, and its interaction."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_host_has_the_variables_and_what_it_computes(opened: Opened) -> None
     assert texts(page, ".host h3") == ["CPU:0"]
     assert texts(page, ".host .variable") == ["conv ● 4.0 kB", "fc ● 4.0 kB", "other ○ 16 B"]
     parts = texts(page, ".host h4")
-    assert {"gradients brought together", "update"} <= set(parts)
+    assert {"aggregated gradients", "update"} <= set(parts)
 
 
 def test_arrows_have_their_bytes(opened: Opened) -> None:
@@ -88,7 +88,7 @@ def test_arrows_have_their_bytes(opened: Opened) -> None:
     assert texts(page, ".amount") == ["8.0 kB"] * 4
 
 
-def test_sizes_that_are_not_known_are_said_to_be_so(opened: Opened) -> None:
+def test_unknown_sizes_are_marked(opened: Opened) -> None:
     page = opened(data_of(sound(outputs={})))
 
     assert texts(page, ".amount") == ["?"] * 4
@@ -161,7 +161,7 @@ def test_only_what_is_broken_hides_the_rest(opened: Opened) -> None:
     page = opened(data_of(sound(other), judged=True))
     assert len(cells(page)) == 3
 
-    page.get_by_label("only what is broken").check()
+    page.get_by_label("only rows with findings").check()
 
     assert texts(page, "#lanes [role=rowheader]") == ["▸fc 4.0 kB"]
 
@@ -174,21 +174,21 @@ def test_equal_numbers_of_other_types_are_not_taken_for_alike(opened: Opened) ->
     assert [text for row in cells(page) for text in row].count("2 ops") == 4
     labels = [each.get_attribute("aria-label") for each in page.locator("#lanes .odd").all()]
     assert labels == [
-        f"GPU:{i}: fc, forward, as many ops as on other GPUs, of other types, 2 ops"
+        f"GPU:{i}: fc, forward, as many ops as on other GPUs, but of other types, 2 ops"
         for i in (0, 1)
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("tanh", "nothing is called tanh"), ("PLACEHOLDER", "2 ops found"), ("sum/fc", "1 op found")],
+    [("tanh", "no match for tanh"), ("PLACEHOLDER", "2 ops found"), ("sum/fc", "1 op found")],
 )
 def test_search_finds_names_and_types(opened: Opened, text: str, found: str) -> None:
     page = opened(data_of(sound()))
 
     page.keyboard.press("/")
     page.keyboard.type(text)
-    page.locator("#said", has_text="called" if "nothing" in found else "found").wait_for()
+    page.locator("#said", has_text="match" if "match" in found else "found").wait_for()
 
     assert page.locator("#said").inner_text() == found
 
@@ -225,7 +225,7 @@ def test_a_box_tells_its_ops_and_where_they_asked_to_be(opened: Opened) -> None:
 
     page.locator(".host .forward").click()
 
-    assert "tower_0/fc/w/MatMul MatMul · on CPU:0 · asked for /device:GPU:0" in texts(
+    assert "tower_0/fc/w/MatMul MatMul · on CPU:0 · requests /device:GPU:0" in texts(
         page, "#details li"
     )
 
@@ -239,7 +239,7 @@ def test_ops_that_fell_are_missed_where_they_asked_to_be(opened: Opened) -> None
     page = opened(data_of(graph, verify(graph, only=["no-fallback"]).verdicts[0]))
 
     assert cells(page) == [["1 ↗ 1 fell to CPU:0"]]
-    assert texts(page, ".host .away") == ["1 op, 1 asked for GPU:0 ✕"]
+    assert texts(page, ".host .away") == ["1 op, 1 requested on GPU:0 ✕"]
 
 
 def test_an_arrow_tells_which_layers_it_carries(opened: Opened) -> None:
@@ -261,11 +261,11 @@ def test_devices_can_be_those_asked_for_and_those_ops_ran_on(opened: Opened) -> 
     page = opened(data_of(Evidence(sound(fallen), trace=trace)))
     assert cells(page)[0] == ["1 op", NOTHING, NOTHING, NOTHING]
 
-    page.get_by_label("asked for").check()
+    page.get_by_label("requested", exact=True).check()
     assert cells(page)[0] == ["1 op", NOTHING, "1 op", NOTHING]
     assert not texts(page, ".amount")
 
-    page.get_by_label("where they ran").check()
+    page.get_by_label("executed", exact=True).check()
     assert not texts(page, "#lanes .forward:not(.none)")
     assert page.locator("#timeline rect").count() == 1
 
@@ -356,12 +356,12 @@ def test_what_has_moved_is_lit_and_missed_where_it_was(opened: Opened) -> None:
     assert "DIFFERS" in page.locator("h1").inner_text()
     assert texts(page, "#lanes .away") == ["1 ↗ 1 went to CPU:0"]
     assert texts(page, ".host .lit") == ["fc 1 op, 1 from GPU:1 ◂1"]
-    assert page.get_by_label("only what differs").is_visible()
-    page.get_by_label("where they were").check()
+    assert page.get_by_label("only rows with differences").is_visible()
+    page.get_by_label("before", exact=True).check()
     assert texts(page, "#lanes .lit") == ["2 ops ◂1"]
 
 
-def test_what_a_host_has_lost_is_told(opened: Opened) -> None:
+def test_ops_that_left_a_host_are_shown(opened: Opened) -> None:
     old, new = sound(), sound(variable("fc/w", at="GPU:0"))
 
     page = opened(changes_data(compare(old, new), old, new))

@@ -70,13 +70,13 @@ def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: 
 
     kept = run("verify", "renamed/train.py:build", *OPTIONS)
     assert kept.status == 0
-    assert f"renamed/train.py:build: nothing has moved: 88 ops where {FILE} says\n" in kept.out
+    assert f"renamed/train.py:build: nothing has moved: 88 ops as in {FILE}\n" in kept.out
     assert "  1 variable renamed: fc/weights is net/dense/weights\n" in kept.out
 
     moved = ("verify", "moved/train.py:build", *OPTIONS)
     broken = run(*moved)
     assert broken.status == 1
-    assert "moved/train.py:build: 1 moved, 0 new, 0 gone; 83 ops where" in broken.out
+    assert "moved/train.py:build: 1 moved, 0 new, 0 gone; 83 ops as in" in broken.out
     assert (
         "  forward and backward of tower 1, layer net/dense: /gpu:1 -> /gpu:0  (5 " in broken.out
     )
@@ -88,14 +88,11 @@ def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: 
 
     diff = run("diff", FILE, "moved/train.py:build")
     assert diff.status == 1
-    assert diff.out.startswith("1 moved, 0 new, 0 gone; 83 ops where placements/train")
+    assert diff.out.startswith("1 moved, 0 new, 0 gone; 83 ops as in placements/train")
 
-    pages = run("diff", "renamed/train.py:build", FILE)
-    assert pages.status == 0
-    assert pages.out == (
-        f"nothing has moved from renamed/train.py:build to {FILE}\n"
-        "no difference of places:\n  1 variable renamed: net/dense/weights is fc/weights\n"
-    )
+    as_json = json.loads(run("diff", FILE, "moved/train.py:build", "--format", "json").out)
+    assert (as_json["baseline"], as_json["program"]) == (str(FILE), "moved/train.py:build")
+    assert as_json["same"] == 83
 
     other = run(*VERIFY, "--gpus", "4")
     assert (other.status, FILE.read_text()) == (2, page)
@@ -104,7 +101,7 @@ def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: 
     FILE.rename("placements/train.build.gpu-4.txt")
     refused = run(*VERIFY, "--gpus", "4")
     assert refused.status == 2
-    assert "is the baseline of another machine, gpu*2; this placement is of gpu*4" in refused.err
+    assert "is the baseline for another machine, gpu*2; this placement is for gpu*4" in refused.err
 
 
 SCRIPT = (
@@ -157,34 +154,40 @@ copies of one step:
 """
 
 
-def test_of_two_baselines_it_is_told_what_has_moved(run: Run) -> None:
+def test_two_baselines_are_refused_with_the_command_that_compares_them(run: Run) -> None:
     Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
     Path("new.txt").write_text(PAGE.format(tensorflow="2.21.0", place="/gpu:0"))
 
-    same = run("diff", "old.txt", "old.txt")
-    other = run("diff", "old.txt", "new.txt")
-    as_json = json.loads(run("diff", "old.txt", "new.txt", "--format", "json").out)
+    ran = run("diff", "old.txt", "new.txt")
 
-    assert (same.status, same.out) == (0, "nothing has moved from old.txt to old.txt\n")
-    assert other.status == 1
-    assert other.out == (
-        "1 moved, 0 new, 0 gone from old.txt to new.txt\n"
-        "moved:\n  other: /cpu:0 -> /gpu:0\n"
-        "no difference of places:\n"
-        "  the baseline was written by tensorflow 2.15.1; this is tensorflow 2.21.0\n"
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: old.txt and new.txt are both baselines, and diff compares a baseline "
+        "only with a program; compare the two files: git diff --no-index old.txt new.txt\n"
     )
-    assert (as_json["moved"][0]["what"], as_json["same"]) == ("other", None)
+
+
+def test_a_baseline_as_the_new_target_is_refused(run: Run) -> None:
+    Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
+
+    ran = run("diff", "train.py:build", "old.txt")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: old.txt is a baseline, which must be the first of the two targets; "
+        "run placement-checks diff old.txt train.py:build\n"
+    )
 
 
 def test_a_baseline_is_not_drawn(run: Run) -> None:
     Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
 
-    ran = run("diff", "old.txt", "old.txt", "--format", "html")
+    ran = run("diff", "old.txt", "train.py:build", "--format", "html")
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
         "placement-checks: old.txt is a baseline, which lists no ops that --format html could "
-        "draw; compare two programs or logs, or leave the format out\n"
+        "draw; compare two programs or logs, or omit --format html\n"
     )
 
 
@@ -195,7 +198,9 @@ def test_marks_of_a_merge_are_an_error(run: Run) -> None:
     ran = run("diff", "old.txt", "old/train.py:build")
 
     assert ran.status == 2
-    assert last_line(ran.err).startswith("placement-checks: old.txt:1: a merge has left its marks")
+    assert last_line(ran.err).startswith(
+        "placement-checks: old.txt:1: contains merge conflict markers"
+    )
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def test_an_empty_file_may_have_been_either(
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: none.txt is empty: neither a baseline nor a placement log; write it "
-        "anew: pytest --placement-update; or keep the log again: python train.py > log 2>&1\n"
+        "placement-checks: none.txt is empty, so it is neither a baseline nor a placement log; "
+        "write it again: pytest --placement-update; or write the log again: python train.py > log "
+        "2>&1\n"
     )

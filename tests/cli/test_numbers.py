@@ -63,7 +63,8 @@ def test_one_ratio_of_all_variables_is_told_once_and_the_case_is_kept(run: Run) 
 
     assert ran.status == 1
     assert (
-        "run beside fixtures/defects/sum_for_mean.py:build_single, on CPU devices in place of GPUs"
+        "compared with fixtures/defects/sum_for_mean.py:build_single, on CPU devices in place of "
+        "GPUs"
     ) in ran.out
     assert "  BROKEN       gradients-equal" in ran.out
     assert (

@@ -15,7 +15,7 @@ from support.commands import Run
 from support.timings import loop, timing
 
 from placement_checks.cli import time as command
-from placement_checks.report.commands.time import render
+from placement_checks.report.commands.time import render_json
 from placement_checks.run.timing import benchmark as execute_timing
 from placement_checks.run.timing.thread_pools import POOL
 
@@ -36,7 +36,7 @@ def project(fixtures: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def saved(path: Path, *timings: Any) -> Path:
-    path.write_text(render(timings))
+    path.write_text(render_json(timings))
     return path
 
 
@@ -55,7 +55,7 @@ def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
     ran = run(*FIT, *PAIR, "--gpus", 3)
 
     assert ran.status == 0
-    assert f"{DROPPED}:build_towers, 3 towers, beside {DROPPED}:build_single" in ran.out
+    assert f"{DROPPED}:build_towers, 3 towers, compared with {DROPPED}:build_single" in ran.out
     assert "129 rows" in ran.out
 
 

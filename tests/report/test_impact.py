@@ -1,4 +1,4 @@
-"""What a finding means for the program decides its place in every format of the report."""
+"""The impact of findings decides their order in every report format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT = Verdict("kept-rule", "kept", "assigned")
 
 
 def verdicts() -> list[Verdict]:
-    """Rules in the opposite order of what they mean, with most findings for what means least."""
+    """Rules in the opposite order of their impact; the rule of least impact has most findings."""
     return [
         broken("slow-rule", *(finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(40))),
         KEPT,

@@ -21,7 +21,7 @@ from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
 from placement_checks.report.common import json as json_report
 from placement_checks.report.page.data import program_data
-from placement_checks.report.page.write import page as picture_page
+from placement_checks.report.page.write import render_page as picture_page
 from placement_checks.report.text import writer
 from placement_checks.report.text.findings import DetailLevel
 from placement_checks.verification.diff import compare
@@ -71,7 +71,7 @@ FORMS: dict[str, Callable[[], str]] = {
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
     "timing": lambda: console_text(
-        lambda to: timing_report.write_against([timing()], [], "\x1b]0;title\x07ü/中", to)
+        lambda to: timing_report.write_comparison([timing()], [], "\x1b]0;title\x07ü/中", to)
     ),
     "page": lambda: page(
         "\x1b[2J",

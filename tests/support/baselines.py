@@ -9,7 +9,8 @@ from support.graphs import op
 from support.towers import host, program, variable
 
 from placement_checks import Placement
-from placement_checks.baseline.compare import compare, written
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
 from placement_checks.baseline.parse import parse
 from placement_checks.baseline.text import render
 from placement_checks.core.baseline import Difference
@@ -77,7 +78,7 @@ def renamed(graph: Placement, new_name: Callable[[str], str]) -> Placement:
 
 def difference(old: Placement, new: Placement, *, exact: bool = False) -> Difference:
     """How one differs from the baseline of another, as if that had been in a file."""
-    baseline = parse(render(written(old)), "towers.txt")
+    baseline = parse(render(baseline_from_placement(old)), "towers.txt")
     return compare(baseline, new, "towers.txt", exact=exact)
 
 

@@ -117,7 +117,7 @@ def test_from_missing_to_written_to_moved(project: Project) -> None:
     differs.assert_outcomes(passed=1, failed=1)
     differs.stdout.fnmatch_lines(
         [
-            "E*assert 1 moved, 0 new, 0 gone; 27 ops where placements/towers.build.gpu-2.txt says",
+            "E*assert 1 moved, 0 new, 0 gone; 27 ops as in placements/towers.build.gpu-2.txt",
             "E*moved:",
             "E*  forward of tower 1, layer v: /gpu:1 -> /gpu:0  (1 op: MatMul tower_1/v/MatMul)",
             "E*if this is meant: pytest --placement-update test_it.py::test_towers",
@@ -217,7 +217,7 @@ def test_marks_of_a_merge_name_the_line(alone: Project) -> None:
     ran = alone.run()
 
     ran.assert_outcomes(passed=1, failed=1)
-    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.txt:9: a merge has left its marks; *"])
+    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.txt:9: contains merge conflict markers; *"])
     alone.run("--placement-update").assert_outcomes(passed=2)
     alone.run().assert_outcomes(passed=2)
 

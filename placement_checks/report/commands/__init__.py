@@ -1,1 +1,1 @@
-"""What `diff`, `log`, `place` and `time` print."""
+"""The reports of `diff`, `log`, `place` and `time`."""

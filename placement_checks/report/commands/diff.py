@@ -1,4 +1,4 @@
-"""How two placements differ: for people and for programs."""
+"""Renders the difference of two placements as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from placement_checks.util.text import plural, printable
 
 _SCHEMA = 1
 
-_MAX_LISTED = 20  # ops of a group that are listed
+_MAX_LISTED = 20  # ops of a group
 
 
 def render_json(difference: Difference) -> str:
-    """One JSON document, its form fixed by ``"schema": 1``."""
+    """Returns the JSON document; its schema has version 1."""
     document = {
         "schema": _SCHEMA,
         "versions": versions(),
@@ -41,21 +41,21 @@ def render_json(difference: Difference) -> str:
 
 
 def render_text(difference: Difference) -> str:
-    """The ops in groups: those that went the same way, and those that only one has."""
+    """Returns the moved ops by their devices, then the ops that only one placement has."""
     return "\n".join(map(printable, (*_text(difference), *difference.unread)))
 
 
-def routes(difference: Difference) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """The ops that went the same way, from where to where; the most first."""
+def group_by_route(difference: Difference) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yields old devices, new devices and the ops that moved between them, most ops first."""
     by_route: dict[tuple[Places, Places], dict[str, str]] = defaultdict(dict)
     for op, kind, before, after in difference.moved:
         by_route[before, after][op] = kind
     for (before, after), ops in sorted(by_route.items(), key=lambda route: -len(route[1])):
-        yield _shown(before), _shown(after), with_types(ops)
+        yield _join_devices(before), _join_devices(after), label_ops(ops)
 
 
-def with_types(ops: Mapping[str, str]) -> Sequence[str]:
-    """Ops with their types; variables come first, since others go where they are."""
+def label_ops(ops: Mapping[str, str]) -> Sequence[str]:
+    """Returns ops with their types; variables come first, since other ops follow them."""
     names = sorted(ops, key=lambda op: ops[op] not in VARIABLES)
     return [f"{op} ({ops[op]})" if ops[op] else op for op in names]
 
@@ -65,11 +65,11 @@ def _text(difference: Difference) -> Iterator[str]:
     if not difference:
         yield f"{old} and {new} have {plural(difference.ops, 'op')}, each on the same device."
         return
-    for before, after, ops in routes(difference):
+    for before, after, ops in group_by_route(difference):
         yield from _group(f"{before} -> {after}", ops)
     for name, only_there in ((old, difference.removed), (new, difference.added)):
         if only_there:
-            yield from _group(f"only in {name}", with_types(only_there))
+            yield from _group(f"only in {name}", label_ops(only_there))
     yield (
         f"of {plural(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
         f"{len(difference.removed)} only in {old}, {len(difference.added)} only in {new}."
@@ -84,5 +84,5 @@ def _group(title: str, ops: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _shown(places: Places) -> str:
+def _join_devices(places: Places) -> str:
     return " and ".join(device.short for device in places)

@@ -1,4 +1,4 @@
-"""What a placement log says: for people, for programs, and as a log again."""
+"""Renders a placement log as text, as JSON, and as a log with one form of lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import itemgetter
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, text_of
-from placement_checks.report.common.json import escaped
+from placement_checks.report.common.json import escape_controls
 from placement_checks.util.text import plural, printable
 
 _SCHEMA = 1
@@ -21,7 +21,10 @@ _MAX_MOVED = 20
 
 
 def render_json(log: Log) -> str:
-    """One JSON document, its form fixed by ``"schema": 1``; one entry a distinct placement."""
+    """Returns the JSON document, with an entry for each distinct placement.
+
+    Its schema has version 1.
+    """
     document = {
         "schema": _SCHEMA,
         "records": log.records,
@@ -31,11 +34,11 @@ def render_json(log: Log) -> str:
         "troubles": list(log.troubles),
     }
     before, empty, after = json.dumps(document, ensure_ascii=False).partition('"ops": []')
-    return escaped(f"{before}{empty[:-1]}{', '.join(_entries(log))}]{after}") + "\n"
+    return escape_controls(f"{before}{empty[:-1]}{', '.join(_entries(log))}]{after}") + "\n"
 
 
 def _entries(log: Log) -> Iterator[str]:
-    """What `json` makes of each placement; what all of one kind have, once."""
+    """Yields the JSON of each placement; op and device are encoded once for equal pairs."""
     encoded = json.JSONEncoder(ensure_ascii=False).encode
     kinds = {
         (op, device): encoded({"op": op, "device": device})[1:-1]
@@ -46,19 +49,19 @@ def _entries(log: Log) -> Iterator[str]:
 
 
 def render_lines(log: Log) -> str:
-    """Every placement as one line, as often as it was made."""
+    """Returns a line for every placement, repeated placements included."""
     return "".join(
         f"{printable(text_of(record))}\n" * count for record, count in log.counts.items()
     )
 
 
 def render_text(log: Log) -> str:
-    """What is on each device, and what was moved."""
+    """Returns a table of the devices, and the ops on more than one device."""
     return "\n".join(map(printable, _text(log))) + "\n"
 
 
-def torn_and_reason(log: Log) -> Iterator[str]:
-    """Why there are no placements, or how many records are torn; nothing for a sound log."""
+def problems(log: Log) -> Iterator[str]:
+    """Yields why there are no placements, or how many records are torn, if any."""
     if log.reason:
         yield f"{log.name}: no placements; {log.reason}"
     elif log.torn:
@@ -75,10 +78,10 @@ def _text(log: Log) -> Iterator[str]:
         yield from _table(log)
         if log.moved:
             yield ""
-            yield from _moved(log)
+            yield from _moved_ops(log)
         if log.torn:
             yield ""
-    yield from torn_and_reason(log)
+    yield from problems(log)
 
 
 def _table(log: Log) -> Iterator[str]:
@@ -92,7 +95,7 @@ def _table(log: Log) -> Iterator[str]:
         known_kinds = len(kinds) - ("" in kinds)
         rows.append(
             (
-                _shown(device),
+                _device_label(device),
                 f"{kinds.total():,}",
                 f"{variables:,}" if variables else "",
                 f"{known_kinds:,}" if known_kinds else "",
@@ -106,16 +109,17 @@ def _table(log: Log) -> Iterator[str]:
         yield f"  {device:<{widths[0]}}  {'  '.join(cells)}  {kinds_text}".rstrip()
 
 
-def _shown(device: str) -> str:
+def _device_label(device: str) -> str:
     return Device.parse(device).short or "(not placed)"
 
 
-def _moved(log: Log) -> Iterator[str]:
+def _moved_ops(log: Log) -> Iterator[str]:
     moved = log.moved
     yield f"{plural(len(moved), 'op')} on more than one device:"
     for node, records in list(moved.items())[:_MAX_MOVED]:
         where = ", ".join(
-            f"{_shown(record.device)} ({plural(log.counts[record], 'time')})" for record in records
+            f"{_device_label(record.device)} ({plural(log.counts[record], 'time')})"
+            for record in records
         )
         yield f"  {node} ({records[0].op or 'of unknown type'}): {where}"
     if len(moved) > _MAX_MOVED:

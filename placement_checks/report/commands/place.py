@@ -1,4 +1,4 @@
-"""What one step copies: by pairs of devices, by layer and phase."""
+"""Renders the copies of one step by pairs of devices, by layer and by phase."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from placement_checks.analysis.step.transfers import (
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.versions import versions
 from placement_checks.report.common.json import to_json
-from placement_checks.report.text.layout import shortened
+from placement_checks.report.text.layout import shorten
 
 _SCHEMA = 1
-_LAYERS = 16  # rows of the table, and with the pairs of devices a screen
-_WIDEST = 40  # of a layer's name
+_LAYERS = 16  # rows of the table; with the pairs of devices they fill a screen
+_MAX_NAME = 40  # characters of a layer's name
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def render_text(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str]:
-    """A line for each pair of devices, and below them a table of the layers that send most."""
+    """Yields a line for each pair of devices, and a table of the layers that send most."""
     yield from map(str, transfers(each.copied for each in all_sent))
     yield from _table(placement, all_sent)
 
 
 def render_json(placement: Placement, all_sent: Sequence[SentTensor]) -> Sequence[str]:
-    """The lines of one JSON document, its form fixed by ``"schema": 1``; it has each copy."""
+    """Returns the lines of the JSON document with each copy; its schema has version 1."""
     document = {
         "schema": _SCHEMA,
         "versions": versions(),
@@ -77,7 +77,7 @@ def _copy(placement: Placement, each: SentTensor) -> dict[str, Any]:
 
 
 def _line(placement: Placement, copied: CopiedTensor) -> str | None:
-    """The user's line that built the op that yields it, or else the one that takes it."""
+    """The user's line that built the producer of a copied tensor, or else its consumer."""
     return placement.where(producer_of(copied.tensor)) or placement.where(copied.taker)
 
 
@@ -104,14 +104,14 @@ def _table(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         yield "  ".join([row[0].ljust(widths[0]), *cells, line]).rstrip()
     if any(each.total.unknown for each in layers):
-        yield "? and ≥: some have a size that is not known; --rows N tells that of the batch"
+        yield "? and ≥: some sizes are unknown; --rows N sets the number of rows of the batch"
 
 
 def _row(layer: LayerTraffic, phases: Sequence[Phase]) -> list[str]:
     cells = [
         _cell(total) for phase in phases for total in [layer.phases.get(phase, TransferTotal())]
     ]
-    return [shortened(layer.layer or "of no layer", _WIDEST), *cells]
+    return [shorten(layer.layer or "no layer", _MAX_NAME), *cells]
 
 
 def _cells(all_sent: Sequence[SentTensor], phases: Sequence[Phase]) -> list[str]:
@@ -127,10 +127,10 @@ def _cell(total: TransferTotal) -> str:
     if total.unknown == total.copies:
         return f"? in {total.copies:,}"
     least = "≥" if total.unknown else ""
-    return f"{least}{_size(total.bytes)} in {total.copies:,}"
+    return f"{least}{_size_text(total.bytes)} in {total.copies:,}"
 
 
-def _size(size: int) -> str:
+def _size_text(size: int) -> str:
     for unit, name in _UNITS:
         if size >= unit:
             return f"{size / unit:.1f} {name}"

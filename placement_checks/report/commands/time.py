@@ -1,10 +1,6 @@
-"""What loops took, for people and for programs.
+"""Renders the times of `time` as text, as JSON and as an HTML page with a picture of a step.
 
-A step as a picture: a lane for each device, as SVG.
-
-A step as trace events, for chrome://tracing and ui.perfetto.dev.
-
-A report of times as one HTML page: what the terminal shows, and pictures below it.
+A step can also be written as trace events, for chrome://tracing and ui.perfetto.dev.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from placement_checks.core.timing import Loop, Timing
 from placement_checks.core.trace import OpSpan, Timeline, Trace
 from placement_checks.core.versions import versions
 from placement_checks.report.common.json import to_json
-from placement_checks.report.text.layout import show
+from placement_checks.report.text.layout import print_line
 from placement_checks.util.text import plural, printable
 
 SCHEMA = 2
@@ -32,40 +28,42 @@ _COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measure
              "simulated_ratio")  # fmt: skip
 _UNMEASURED = "not measured"
 _LEGEND = {
-    "measured": "time of the towers over that of one GPU on the same rows: the median of {rounds} "
-    "taken in turn, and its quartiles",
-    "efficiency": "speed-up over the number of GPUs",
-    "simulated": "the same ratio if every device did one op at a time, each as short as it ever "
-    "was, without any delay; it stays the same on a busy machine, and a real step takes longer",
-    "overlap": "the share of time for which the towers computed together, at best",
+    "measured": "time of the towers divided by the time of one GPU on the same rows: the median "
+    "of {rounds}, in which both programs alternate, and its quartiles",
+    "efficiency": "speed-up divided by the number of GPUs",
+    "simulated": "the same ratio if every device ran one op at a time, each in its shortest "
+    "time, without any delay; other load on the machine does not change it, and a real step "
+    "takes longer",
+    "overlap": "the highest share of time in which the towers computed at the same time",
 }
 _QUIET_CHECKS = {
     "simulated": {
-        "baseline": "the towers on one thread over one GPU's program on one thread; no ratio is "
-        "given outside 1 ± 0.1",
-        "contention": "as many of one GPU's program at once as there are towers, over one alone: "
-        "1 if each has a core to itself; no ratio is given above 1.25",
+        "baseline": "time of the towers divided by the time of one GPU's program, both on one "
+        "thread; outside 1 ± 0.1 no ratio is reported",
+        "contention": "time of one GPU's program if as many run at once as there are towers, "
+        "divided by its time alone: 1 if each has its own core; above 1.25 no ratio is reported",
     },
     "real": {
-        "baseline": "one GPU's program over itself; no ratio is given outside 1 ± 0.1",
+        "baseline": "time of one GPU's program divided by its own time; outside 1 ± 0.1 no "
+        "ratio is reported",
     },
 }
 
 
 def write(timings: Sequence[Timing], console: Console) -> None:
-    """Print the figures of one pair of programs, and what they mean."""
+    """Print the figures of one pair of programs, and their meaning."""
     write_table(timings, console)
     write_legend(timings[0], console)
 
 
 def write_table(timings: Sequence[Timing], console: Console) -> None:
-    """Print the figures of one pair of programs, a column for each size of batch."""
+    """Print the figures of one pair of programs, with a column for each batch size."""
     at = timings[0].at
-    towers = f", {plural(at.gpus, 'tower')}, beside "
-    show(console, Text.assemble((at.program, "bold"), towers, (at.reference, "bold")))
+    towers = f", {plural(at.gpus, 'tower')}, compared with "
+    print_line(console, Text.assemble((at.program, "bold"), towers, (at.reference, "bold")))
     on = f"{at.kind}, {plural(at.cores, 'core')}, oneDNN {at.onednn}"
-    show(console, Text(f"on {on}, TensorFlow {at.tensorflow}"))
-    show(console, Text())
+    print_line(console, Text(f"on {on}, TensorFlow {at.tensorflow}"))
+    print_line(console, Text())
     columns = [["", *_CELLS]] + [
         [plural(timing.rows, "row"), *(cell(timing) for cell in _CELLS.values())]
         for timing in timings
@@ -75,21 +73,21 @@ def write_table(timings: Sequence[Timing], console: Console) -> None:
         padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths[1:], strict=True))
         line = Text.assemble((f"{name:<{widths[0]}}", "bold"), "   ", "   ".join(padded))
         line.rstrip()
-        show(console, line)
-    show(console, Text())
+        print_line(console, line)
+    print_line(console, Text())
     for timing in timings:
         if timing.unmeasured:
             reason = f"{plural(timing.rows, 'row')}: no ratio is measured, {timing.unmeasured}"
-            show(console, Text(reason, "yellow"))
-            show(console, Text())
+            print_line(console, Text(reason, "yellow"))
+            print_line(console, Text())
 
 
 def write_legend(timing: Timing, console: Console) -> None:
-    """Print what the lines of the table mean."""
+    """Print the meaning of the lines of the table."""
     rounds = plural(len(timing.single.wall), "round")
     for name, meaning in {**_QUIET_CHECKS[timing.at.devices], **_LEGEND}.items():
         line = Text.assemble((f"{name:<12}", "bold"), meaning.format(rounds=rounds), style="dim")
-        show(console, line)
+        print_line(console, line)
 
 
 def _loop(timing: Timing, loop: Loop) -> str:
@@ -118,35 +116,35 @@ def _duration(seconds: float) -> str:
     return f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
 
 
-def render(timings: Sequence[Timing]) -> str:
-    """The JSON document; `placement-checks time --against` reads it again."""
+def render_json(timings: Sequence[Timing]) -> str:
+    """Returns the JSON document, which `placement-checks time --against` reads."""
     documents = [timing.document() for timing in timings]
     return to_json({"schema": SCHEMA, "versions": versions(), "timings": documents})
 
 
-def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a saved timing is compared by.
+def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the values by which a saved timing is compared.
 
     Raises:
-        KeyError: it is not a timing.
+        KeyError: the document is not a timing.
     """
     return {key: document[key] for key in _COMPARED}
 
 
-def write_against(
+def write_comparison(
     timings: Sequence[Timing], before: Sequence[Mapping[str, Any]], file: str, console: Console
 ) -> None:
-    """Print what a saved run had for the same batches."""
+    """Print the ratios of a saved run for the same batches."""
     for timing in timings:
-        rows = plural(timing.rows, "row")
-        show(console, Text(f"{rows} against {file}: {_against(timing.document(), before)}"))
+        rows, comparison = plural(timing.rows, "row"), _compare_saved(timing.document(), before)
+        print_line(console, Text(f"{rows} against {file}: {comparison}"))
 
 
-def _against(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
-    alike = ("rows", "gpus", "devices")
-    then = next((old for old in before if all(old[key] == now[key] for key in alike)), None)
+def _compare_saved(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
+    keys = ("rows", "gpus", "devices")
+    then = next((old for old in before if all(old[key] == now[key] for key in keys)), None)
     if then is None:
-        return f"it has no run of them with {plural(now['gpus'], 'tower')} on {now['kind']}"
+        return f"the file has no run with {plural(now['gpus'], 'tower')} on {now['kind']}"
     changed = [
         f"{name} {now[key]} instead of {then[key]}"
         for key, name in (("tensorflow", "TensorFlow"), ("onednn", "oneDNN"), ("kind", "on"))
@@ -167,11 +165,11 @@ def _ratio(value: float | None, none: str) -> str:
 
 
 def chrome_trace(timeline: Timeline, title: str) -> str:
-    """The JSON of the Trace Event Format: a process for each device, times in microseconds.
+    """Returns JSON in the Trace Event Format: a process for each device, times in microseconds.
 
     Args:
-        timeline: what each device did.
-        title: what the step is of, such as the name of the program.
+        timeline: the ops that each device ran.
+        title: a title for the step, such as the name of the program.
     """
     events: list[dict[str, object]] = []
     for number, (device, lane) in enumerate(timeline.lanes.items()):
@@ -192,7 +190,7 @@ def chrome_trace(timeline: Timeline, title: str) -> str:
 
 
 _COLUMNS = 110
-# Of the page's own colours: foreground, background, and the eight of a terminal.
+# The colors of the page: foreground, background, and the eight colors of a terminal.
 _THEME = TerminalTheme(
     (255, 255, 255),
     (32, 36, 41),
@@ -226,95 +224,100 @@ svg {{ width: 100%; height: auto; }}
 
 
 class Picture(NamedTuple):
-    """An SVG, and what stands above it."""
+    """An SVG with its caption."""
 
     svg: str
     caption: str
 
 
 def page(title: str, write: Callable[[Console], None], pictures: Sequence[Picture]) -> str:
-    """The page of a report.
+    """Returns the HTML page of a report.
 
     Args:
-        title: of the page.
+        title: the title of the page.
         write: writes the report to a console.
-        pictures: what is shown below it.
+        pictures: the pictures below the report.
     """
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         console = Console(record=True, file=nowhere, width=_COLUMNS, force_terminal=True)
         write(console)
         html = console.export_html(theme=_THEME, code_format=_PAGE)
     figures = "\n".join(
-        f"<figure><figcaption>{shown(picture.caption)}</figcaption>\n{picture.svg}\n</figure>"
+        f"<figure><figcaption>{html_text(picture.caption)}</figcaption>\n{picture.svg}\n</figure>"
         for picture in pictures
     )
-    # The first and the last of these marks are the template's; others may be text of the report.
-    above, _, below = html.replace("@title@", shown(title), 1).rpartition("@pictures@")
+    # The first and the last mark are from the template; others may be text of the report.
+    above, _, below = html.replace("@title@", html_text(title), 1).rpartition("@pictures@")
     return above + figures + below
 
 
-def shown(text: str) -> str:
-    """A text, escaped for HTML and with its control characters visible."""
+def html_text(text: str) -> str:
+    """Returns a text escaped for HTML, with visible control characters."""
     return escape(printable(text))
 
 
 _PIXELS, _LABEL, _RIGHT = 960, 120, 20
 _LANE, _GAP, _TOP, _BOTTOM = 34, 10, 8, 34
-_COLOURS = {True: "#2a7f9e", False: "#b07d2b"}  # of GPUs and of CPUs
-_THINNEST = 0.6  # pixels; what is thinner is drawn with its neighbours
+_COLORS = {True: "#2a7f9e", False: "#b07d2b"}  # of GPUs and of CPUs
+_MIN_WIDTH = 0.6  # pixels; narrower ops are drawn together with their neighbors
 _TICKS = 8
 
 
-def picture(trace: Trace, program: str) -> Picture:
-    """The fastest of the steps that were traced."""
-    caption = caption_of(trace, program)
+def step_picture(trace: Trace, program: str) -> Picture:
+    """Returns a picture of the fastest traced step."""
+    caption = step_caption(trace, program)
     return Picture(lanes_svg(trace.shortest, caption), caption)
 
 
-def caption_of(trace: Trace, program: str) -> str:
-    """Which step is drawn."""
+def step_caption(trace: Trace, program: str) -> str:
+    """Returns a caption that names the traced step."""
     steps, rows = plural(len(trace.steps), "traced step"), plural(trace.rows, "row")
     return f"The fastest of {steps} of {program}, {rows}"
 
 
 def lanes_svg(timeline: Timeline, title: str) -> str:
-    """The picture of one step; each op tells its name and time when it is pointed at."""
+    """Returns an SVG of one step; a tooltip shows the name and time of each op."""
     height = _TOP + len(timeline.lanes) * (_LANE + _GAP) + _BOTTOM
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_PIXELS} {height}" '
         f'font-family="system-ui, sans-serif" font-size="13">',
-        f"<title>{shown(title)}</title>",
+        f"<title>{html_text(title)}</title>",
         *_axis(timeline.seconds, height),
     ]
     scale = (_PIXELS - _LABEL - _RIGHT) / (timeline.seconds or 1)
     for number, (device, lane) in enumerate(timeline.lanes.items()):
         top = _TOP + number * (_LANE + _GAP)
         label = f'<text x="0" y="{top + _LANE / 2 + 4}" fill="currentColor">'
-        lines.append(f"{label}{shown(device.short.removeprefix('/device:'))}</text>")
-        lines += _lane(lane, top, scale, _COLOURS[device.is_gpu])
+        lines.append(f"{label}{html_text(device.short.removeprefix('/device:'))}</text>")
+        lines += _lane(lane, top, scale, _COLORS[device.is_gpu])
     return "\n".join([*lines, "</svg>"])
 
 
-def _lane(lane: Sequence[OpSpan], top: float, scale: float, colour: str) -> Iterator[str]:
-    for ops, start, end in visible(lane, _THINNEST / scale):
-        x, width = _LABEL + start * scale, max(_THINNEST, (end - start) * scale)
+def _lane(lane: Sequence[OpSpan], top: float, scale: float, color: str) -> Iterator[str]:
+    for ops, start, end in merge_short_spans(lane, _MIN_WIDTH / scale):
+        x, width = _LABEL + start * scale, max(_MIN_WIDTH, (end - start) * scale)
         text = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
         yield (
-            f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_LANE}" fill="{colour}" '
+            f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_LANE}" fill="{color}" '
             f'stroke="white" stroke-width="{0.4 if width > 3 else 0}">'
-            f"<title>{shown(text)}: {_milliseconds(end - start)}</title></rect>"
+            f"<title>{html_text(text)}: {_milliseconds(end - start)}</title></rect>"
         )
 
 
-def visible(
-    lane: Sequence[OpSpan], thinnest: float
+def merge_short_spans(
+    lane: Sequence[OpSpan], shortest: float
 ) -> Iterator[tuple[list[OpSpan], float, float]]:
-    """The ops of a lane; those too short to be seen together with their like beside them."""
+    """Yields the ops of a lane with start and end; ops too short to be seen are merged.
+
+    Args:
+        lane: the ops of one device in their order.
+        shortest: the shortest visible time, in seconds.
+    """
     group: list[OpSpan] = []
     end = 0.0
     for span in lane:
-        short = span.end - span.start < thinnest
-        if group and not (short and span.start - end < thinnest):
+        short = span.end - span.start < shortest
+        if group and not (short and span.start - end < shortest):
             yield group, group[0].start, end
             group = []
         if short:
@@ -340,7 +343,7 @@ def _axis(seconds: float, height: int) -> Iterator[str]:
 
 
 def _round_step(seconds: float) -> float:
-    """1, 2 or 5 times a power of ten, not below ``seconds``; 0 for no time at all."""
+    """The smallest of 1, 2 and 5 times a power of ten that is not below ``seconds``; or 0."""
     if seconds <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(seconds))

@@ -1,1 +1,1 @@
-"""Parts that several formats share: groups of findings, JSON, source lines, baselines."""
+"""Parts that several formats share: groups of findings, JSON, source lines and baselines."""

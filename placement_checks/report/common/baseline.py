@@ -1,4 +1,4 @@
-"""How a placement differs from a baseline: for people and for programs."""
+"""Renders the difference between a baseline and a placement as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ from placement_checks.report.common.json import difference_document, to_json
 from placement_checks.util.text import join_and, plural, printable
 
 SCHEMA = 1
-MOST_LISTED = 10  # of each kind
+MOST_LISTED = 10  # changes of each kind
 
 
 def render_text(difference: Difference, most: int = MOST_LISTED) -> str:
-    """The first line is the count; then what is elsewhere, and what it costs."""
+    """Returns the number of changes in the first line, then the changes and the copies."""
     return "\n".join(map(printable, _text(difference, most)))
 
 
 def first_line(difference: Difference) -> str | None:
-    """The user's line of the first change of which one is known."""
+    """Returns the first known line of the user's code that built something changed."""
     changes = (*difference.moved, *difference.new_there, *difference.gone)
     return next((change.where for change in changes if change.where), None)
 
 
 def headline(difference: Difference) -> str:
-    """How much differs, in a line."""
+    """Returns the number of changes, in one line."""
     moved, new, gone = map(len, (difference.moved, difference.new_there, difference.gone))
     counts = f"{moved:,} moved, {new:,} new, {gone:,} gone" if difference else "nothing has moved"
-    if difference.same is None:
-        return f"{counts} from {difference.old} to {difference.new}"
-    same = f"{plural(difference.same, 'op')} where {difference.old} says"
+    same = f"{plural(difference.same, 'op')} as in {difference.old}"
     return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
 
 def _text(difference: Difference, most: int) -> Iterator[str]:
     yield headline(difference)
     gone = ("gone", difference.gone)
-    told = [("moved", difference.moved), ("new", difference.new_there)]
-    # A tower that is gone is why its variables and copies are.
-    told.insert(0 if any(each.kind == "tower" for each in difference.gone) else 2, gone)
-    for title, changes in told:
+    sections = [("moved", difference.moved), ("new", difference.new_there)]
+    # A missing tower explains other changes.
+    sections.insert(0 if any(each.kind == "tower" for each in difference.gone) else 2, gone)
+    for title, changes in sections:
         yield from _section(title, [change_text(change) for change in changes], most)
-    yield from _section("crosses now, a step", list(map(_crossing, difference.crosses)), most)
-    yield from _section("no difference of places", difference.notes, most)
+    yield from _section("copied now in each step", list(map(_crossing, difference.crosses)), most)
+    yield from _section("other changes, on the same devices", difference.notes, most)
 
 
 def _section(title: str, lines: Sequence[str], most: int) -> Iterator[str]:
@@ -56,7 +54,7 @@ def _section(title: str, lines: Sequence[str], most: int) -> Iterator[str]:
 
 
 def change_text(change: Change) -> str:
-    """One change in a line."""
+    """Returns one change in one line."""
     text = change.what
     if change.old and change.new:
         text += f": {change.old} -> {change.new}"
@@ -85,5 +83,5 @@ def _amount(copies: Copies) -> str:
 
 
 def render_json(difference: Difference) -> str:
-    """One JSON document, its form fixed by ``"schema": 1``."""
+    """Returns the JSON document; its schema has version 1."""
     return to_json({"schema": SCHEMA, "versions": versions(), **difference_document(difference)})

@@ -1,9 +1,8 @@
-"""The findings of a program by rule: root causes apart from what follows from them.
+"""Groups the findings of a program by rule, and separates root causes from their consequences.
 
-Rules come in the order of their impact, and so do the findings of a rule: what stops the program,
-what makes its training wrong, what makes it slow.
-
-Findings of one rule that say the same of many objects, as one.
+Rules, and the findings of a rule, are in the order of their impact: findings that stop the program
+come first, then findings that make its training wrong, then findings that make it slow. Findings
+of one rule with the same message for several objects form one group.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict, worst_impact
 from placement_checks.util.text import plural
 
-_IN_A_NAME = frozenset("/_")
+_NAME_PUNCTUATION = frozenset("/_")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Findings that say the same, of which the first is told."""
+    """Findings with the same message for different objects; reports show the first of them."""
 
     findings: Sequence[Finding]
 
@@ -33,10 +32,10 @@ class Group:
 
     @cached_property
     def where(self) -> str | None:
-        """The line to look at: the first finding's own.
+        """The line to look at, which is the line of the first finding.
 
-        The ``with tf.device(…)`` that decided, if the findings have lines of their own and one
-        device in common. A caller of all lines, such as ``main``, is never the line to look at.
+        If the findings have different lines and share a device, it is the ``with tf.device(…)``
+        that requested the device. It is never a common caller such as ``main``.
         """
         places = {finding.where for finding in self.findings}
         if self.first.device_line and (len(places) > 1 or not self.first.op):
@@ -45,14 +44,15 @@ class Group:
 
     @property
     def callers(self) -> Sequence[str]:
-        """The lines that led all objects to `where`, the nearest first."""
-        lines = next((_lines(each) for each in self.findings if each.where == self.where), ())
-        shared = set(lines).intersection(*map(_lines, self.findings))
+        """The lines through which all objects were built at `where`, the nearest first."""
+        here = (each for each in self.findings if each.where == self.where)
+        lines = next(map(_lines_to_finding, here), ())
+        shared = set(lines).intersection(*map(_lines_to_finding, self.findings))
         return [line for line in lines if line in shared and line != self.where][::-1]
 
     @property
     def lines(self) -> int:
-        """How many lines the findings lead to, the others' own lines included."""
+        """The number of different lines of the findings."""
         if self.where == self.first.device_line:
             return 1
         lines = {each.where for each in self.findings if self.where not in each.frames}
@@ -60,23 +60,23 @@ class Group:
 
     @property
     def others(self) -> Sequence[tuple[str, str | None]]:
-        """The other objects, each once, with its own line where that is not `where`."""
+        """The other objects, each once, with its line unless that is `where`."""
         places = {finding.object: finding.where for finding in self.findings[1:]}
         places.pop(self.first.object, None)
         return [(name, None if at == self.where else at) for name, at in places.items()]
 
 
-def grouped(findings: Iterable[Finding]) -> list[Group]:
-    """The findings of one rule in groups, by impact and in the order of the first of each."""
+def group_findings(findings: Iterable[Finding]) -> list[Group]:
+    """Returns the findings of one rule in groups, by impact, then in the order of the findings."""
     groups: dict[Hashable, list[Finding]] = defaultdict(list)
     for finding in findings:
-        says = _without_name(finding) if finding.alike is None else (finding.alike,)
-        groups[says, finding.fix, finding.device_line].append(finding)
+        key = _without_name(finding) if finding.alike is None else (finding.alike,)
+        groups[key, finding.fix, finding.device_line].append(finding)
     return sorted(map(Group, groups.values()), key=lambda group: worst_impact(group.findings))
 
 
-def _lines(finding: Finding) -> Sequence[str]:
-    """The lines that lead to the one to look at, which may not be the innermost."""
+def _lines_to_finding(finding: Finding) -> Sequence[str]:
+    """The source lines from the outermost caller to the line to look at."""
     if finding.at is None:
         return finding.frames
     if finding.at not in finding.frames:
@@ -85,33 +85,34 @@ def _lines(finding: Finding) -> Sequence[str]:
 
 
 def _without_name(finding: Finding) -> str:
-    """The message without the object's name, where that stands as a whole name."""
+    """The message without the name of the object, unless that is a part of a longer name."""
     name, message = finding.object, finding.message
     if not name:
         return message
     kept, start, at = [], 0, message.find(name)
     while at >= 0:
         end = at + len(name)
-        if not (_continues(message[at - 1 : at]) or _continues(message[end : end + 1])):
+        around = message[at - 1 : at], message[end : end + 1]
+        if not any(map(_is_name_character, around)):
             kept.append(message[start:at])
             start = end
         at = message.find(name, end)
     return "\0".join((*kept, message[start:]))
 
 
-def _continues(letter: str) -> bool:
-    return letter.isalnum() or letter in _IN_A_NAME if letter else False
+def _is_name_character(text: str) -> bool:
+    return text.isalnum() or text in _NAME_PUNCTUATION
 
 
 @dataclass(frozen=True)
 class Section:
-    """What is told of one rule.
+    """A part of the report: findings of one rule.
 
     Attributes:
-        rule: its name.
-        title: the rule with the number of findings; that of the picture where there are none.
-        findings: those that are told.
-        figures: what was measured, where it can be drawn.
+        rule: the name of the rule.
+        title: the name with the number of findings.
+        findings: the findings.
+        figures: the measured differences of variables, if they are to be drawn.
     """
 
     rule: str
@@ -121,19 +122,19 @@ class Section:
 
     @cached_property
     def groups(self) -> Sequence[Group]:
-        return grouped(self.findings)
+        return group_findings(self.findings)
 
     @property
     def impact(self) -> Impact:
-        """The impact of its most decisive finding."""
+        """The worst impact of the findings."""
         return worst_impact(self.findings)
 
 
 class Sections:
     """The findings of all rules of a program.
 
-    A finding follows from a rule that has findings of its own; where it names another, it is one
-    of its own rule.
+    A finding follows from the rule that `Finding.follows` names, but only if that rule has root
+    causes itself; otherwise the finding is a root cause too.
     """
 
     def __init__(self, verdicts: Sequence[Verdict]) -> None:
@@ -146,11 +147,11 @@ class Sections:
 
     @cached_property
     def causes(self) -> Sequence[Section]:
-        """The rules with findings of their own, or with a picture."""
+        """The rules with root causes, or with figures to draw."""
         sections = []
         for verdict in self._verdicts:
             own = [each for each in verdict.findings if not self._follows(each)]
-            figures = () if self.cause_of(verdict.rule) else _drawn(verdict)
+            figures = () if self.cause_of(verdict.rule) else _distinct_figures(verdict)
             if own or figures:
                 title = f"{verdict.rule}: {plural(len(own), 'finding')}"
                 sections.append(Section(verdict.rule, title, own, figures))
@@ -158,21 +159,21 @@ class Sections:
 
     @cached_property
     def consequences(self) -> Sequence[Section]:
-        """One for each rule and cause."""
+        """The findings that follow from others: a section for each rule and its cause."""
         sections = []
         for verdict in self._verdicts:
             for cause, number in self._numbers(verdict).items():
                 follow = "follows" if number == 1 else "follow"
                 title = f"{verdict.rule}: {plural(number, 'finding')} {follow} from {cause}"
                 findings = [each for each in verdict.findings if each.follows == cause]
-                figures = _drawn(verdict) if self.cause_of(verdict.rule) else ()
+                figures = _distinct_figures(verdict) if self.cause_of(verdict.rule) else ()
                 sections.append(Section(verdict.rule, title, findings, figures))
         return _by_impact(sections)
 
     @property
-    def said_of(self) -> dict[str, str]:
-        """What the findings of a rule follow from, by its name."""
-        said = {}
+    def cause_texts(self) -> dict[str, str]:
+        """A text on the causes of a rule's findings, by the name of the rule."""
+        texts = {}
         for verdict in self._verdicts:
             numbers, found = self._numbers(verdict), len(verdict.findings)
             parts = [
@@ -182,17 +183,17 @@ class Sections:
                 for cause, number in numbers.items()
             ]
             if parts:
-                said[verdict.rule] = "; ".join(parts)
-        return said
+                texts[verdict.rule] = "; ".join(parts)
+        return texts
 
     def cause_of(self, rule: str) -> str | None:
-        """The rule that all findings of a rule follow from; None where there is no such one."""
+        """Returns the rule from which all findings of a rule follow; None if there is none."""
         (verdict,) = (each for each in self._verdicts if each.rule == rule)
         causes = {each.follows if self._follows(each) else None for each in verdict.findings}
         return causes.pop() if len(causes) == 1 else None
 
     def _numbers(self, verdict: Verdict) -> Mapping[str, int]:
-        """How many findings of a rule follow from each other one."""
+        """The number of a rule's findings that follow from each other rule."""
         return Counter(
             str(finding.follows) for finding in verdict.findings if self._follows(finding)
         )
@@ -205,12 +206,12 @@ def _by_impact(sections: Iterable[Section]) -> Sequence[Section]:
     return sorted(sections, key=lambda section: section.impact)
 
 
-def _drawn(verdict: Verdict) -> Sequence[Mapping[str, Any]]:
-    """The figures of a rule that a picture tells apart: not if all differ by the same ratio."""
+def _distinct_figures(verdict: Verdict) -> Sequence[Mapping[str, Any]]:
+    """The figures of a rule to draw: none if all variables differ by the same ratio."""
     figures = [figure for figure in verdict.figures if "error" in figure]
-    kinds = {(figure["state"], _rounded(figure["ratio"])) for figure in figures}
+    kinds = {(figure["state"], _ratio_text(figure["ratio"])) for figure in figures}
     return figures if len(kinds) > 1 else ()
 
 
-def _rounded(ratio: float | None) -> str | None:
+def _ratio_text(ratio: float | None) -> str | None:
     return None if ratio is None else f"{ratio:.2g}"

@@ -1,7 +1,4 @@
-"""Reports for programs: one JSON document, its form fixed by ``"schema": 2``.
-
-How a placement differs from a baseline, as plain mappings.
-"""
+"""The JSON document of `verify`, with version 2 of its schema, and JSON for terminals."""
 
 from __future__ import annotations
 
@@ -18,55 +15,16 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Finding, Report, Verdict
 
 
-def difference_document(difference: Difference) -> dict[str, Any]:
-    """The difference as a mapping."""
-    return {
-        "baseline": difference.old,
-        "program": difference.new,
-        "same": difference.same,
-        "moved": list(map(_change, difference.moved)),
-        "new": list(map(_change, difference.new_there)),
-        "gone": list(map(_change, difference.gone)),
-        "crosses": [
-            {
-                "source": each.source,
-                "to": each.to,
-                "old": _copies(each.old),
-                "new": _copies(each.new),
-            }
-            for each in difference.crosses
-        ],
-        "notes": list(difference.notes),
-    }
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "what": change.what,
-        "old": change.old or None,
-        "new": change.new or None,
-        "names": list(change.ops),
-        "note": change.note or None,
-        "where": change.where,
-        "rules": list(change.rules),
-    }
-
-
-def _copies(copies: Copies) -> dict[str, int]:
-    return {"copies": copies.copies, "bytes": copies.bytes, "unknown": copies.unknown}
-
-
 SCHEMA = 2
 
 
 def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
-    """The document as text."""
+    """Returns the document as text."""
     return to_json(document(reports, errors))
 
 
 def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dict[str, Any]:
-    """The document: the programs that were judged, and the errors; ``error`` is the first."""
+    """Returns the judged programs and the errors; ``error`` is the first of them."""
     document: dict[str, Any] = {"schema": SCHEMA}
     if reports or not errors:
         document["versions"] = versions()
@@ -79,17 +37,17 @@ def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dic
 
 
 def to_json(document: Mapping[str, Any], indent: int | None = 2) -> str:
-    """A document as text, in which control characters of names are escaped for terminals."""
-    return escaped(json.dumps(document, indent=indent, ensure_ascii=False))
+    """Returns a document as text, with control characters escaped for terminals."""
+    return escape_controls(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
-def escaped(text: str) -> str:
-    """JSON in which control characters of names are escaped for terminals."""
+def escape_controls(text: str) -> str:
+    """Returns JSON text with control characters escaped for terminals."""
     return "\n".join(printable(line, _escape) for line in text.split("\n"))
 
 
-def _escape(letter: str) -> str:
-    units = letter.encode("utf-16-be", "surrogatepass")
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
@@ -149,3 +107,42 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "known": finding.known or None,
         "others": list(finding.others),
     }
+
+
+def difference_document(difference: Difference) -> dict[str, Any]:
+    """Returns the difference between a baseline and a placement as a JSON object."""
+    return {
+        "baseline": difference.old,
+        "program": difference.new,
+        "same": difference.same,
+        "moved": list(map(_change, difference.moved)),
+        "new": list(map(_change, difference.new_there)),
+        "gone": list(map(_change, difference.gone)),
+        "crosses": [
+            {
+                "source": each.source,
+                "to": each.to,
+                "old": _copies(each.old),
+                "new": _copies(each.new),
+            }
+            for each in difference.crosses
+        ],
+        "notes": list(difference.notes),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "what": change.what,
+        "old": change.old or None,
+        "new": change.new or None,
+        "names": list(change.ops),
+        "note": change.note or None,
+        "where": change.where,
+        "rules": list(change.rules),
+    }
+
+
+def _copies(copies: Copies) -> dict[str, int]:
+    return {"copies": copies.copies, "bytes": copies.bytes, "unknown": copies.unknown}

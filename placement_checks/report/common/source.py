@@ -1,11 +1,9 @@
-"""What a source line says, as far as its file can still be read.
+"""Reads source lines, and finds the lines of plain Python that assign the values of a line.
 
-The lines of plain Python that give a line its values.
-
-A mistake may be in a list, an index or an order, of which no op tells: TensorFlow knows the line
-below it, at which the value is used. Only assignments that ran in this build are named. Python
-runs the statements above a line in the same block; whether it ran another block, such as a branch
-or the body of a loop, is known only if an op was built there.
+A mistake may be in a list, an index or an order. No op was built there: TensorFlow only knows the
+later line that uses the value. `value_lines` finds the assignments, but only assignments that ran
+in this build. Python runs the statements above a line in the same block. Whether another block
+ran, such as a branch or the body of a loop, is known only if an op was built there.
 """
 
 from __future__ import annotations
@@ -22,31 +20,33 @@ from typing import NamedTuple, TypeAlias
 
 from placement_checks.core.placement import Placement
 
-_STARTED = time.time()  # of this process, or soon after: before any program is built
-_LONGEST = 100
+_STARTED = time.time()  # earlier than the build of any program
+_MAX_LENGTH = 100
 _LARGEST_FILE = 4_000_000  # bytes
 
 
 def source_text(line: str) -> str | None:
-    """The text of a line, as in ``train.py:12``; None where there is none to be read.
+    """Returns the text of a line such as ``train.py:12``; None if it cannot be read.
 
-    That is so for a cell of a notebook, what `exec` was given and files in an archive, and where
-    the file has become shorter. A file that was written after this process began may not be what
-    was run: that is said.
+    Cells of notebooks, code passed to `exec` and files in archives cannot be read. If the file was
+    written after this process started, the text ends with a note on that.
     """
     file, _, number = line.rpartition(":")
     lines, changed = source_lines(file)
     known = number.isdecimal() and 0 < int(number) <= len(lines)
     text = lines[int(number) - 1].strip() if known else ""
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 1]}…"
+    if len(text) > _MAX_LENGTH:
+        text = f"{text[: _MAX_LENGTH - 1]}…"
     if text and changed:
         return f"{text}  (the file has changed since)"
     return text or None
 
 
 def source_lines(file: str) -> tuple[Sequence[str], bool]:
-    """The lines of a file, none where it cannot be read; and whether it was written meanwhile."""
+    """Returns the lines of a file, and whether it was written after this process started.
+
+    If the file cannot be read, it has no lines.
+    """
     try:
         status = Path(file).stat()
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def source_lines(file: str) -> tuple[Sequence[str], bool]:
 
 @lru_cache(maxsize=64)
 def _lines(file: str, _version: tuple[int, ...]) -> Sequence[str]:
-    """Those of a file in the encoding that it names; none where it is no text."""
+    """The lines of a file in its declared encoding; none if it is not a text file."""
     try:
         with tokenize.open(file) as source:
             return source.read().split("\n")
@@ -72,8 +72,8 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _WITH = (ast.With, ast.AsyncWith)
 _FOR = (ast.For, ast.AsyncFor)
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-_MOST = 3
-# What is called without building an op.
+_MAX_LINES = 3
+# Functions that build no op.
 _PLAIN = frozenset(
     {
         *("append", "extend", "insert", "dict", "list", "tuple", "slice", "len", "max", "min"),
@@ -83,38 +83,37 @@ _PLAIN = frozenset(
 )
 
 
-def lines_of_values(line: str, placement: Placement | None = None) -> Sequence[str]:
-    """Where the names that a line uses get their values in its function, as ``file:line``.
+def value_lines(line: str, placement: Placement | None = None) -> Sequence[str]:
+    """Returns the lines that assign the names that a line uses, as ``file:line``, nearest first.
 
-    Of plain Python alone, the nearest first: a statement that calls anything else may build ops,
-    and is told where it does. An assignment that may not have run is left out, and so are those
-    whose value it may have replaced.
+    They are in the same function, and in plain Python: a statement with other calls may build ops,
+    which have their own lines. An assignment that may not have run is omitted, together with the
+    assignments whose values it may have replaced.
 
     Args:
         line: the line, as ``file:line``.
-        placement: the program, whose ops show which branches and loops ran; None if that is not
-            known.
+        placement: the program; its ops show which branches and loops ran. None if unknown.
     """
     file, _, number = line.rpartition(":")
     lines, changed = source_lines(file)
-    tree = None if changed or not number.isdecimal() else _tree("\n".join(lines))
+    tree = None if changed or not number.isdecimal() else _parse("\n".join(lines))
     if tree is None:
         return ()
     at = int(number)
     values = _Values(file, placement)
-    giving = {
+    numbers = {
         statement.lineno
         for place in _places(_innermost(tree, at).body, at)
         for name in _names(place.used, ast.Load)
-        for statement in values.given(name, place.steps)
+        for statement in values.assignments(name, place.steps)
         if statement.lineno != at and _is_plain(statement)
     }
-    nearest = sorted(giving, key=lambda each: abs(at - each))[:_MOST]
+    nearest = sorted(numbers, key=lambda each: abs(at - each))[:_MAX_LINES]
     return [f"{file}:{each}" for each in nearest]
 
 
 @lru_cache(maxsize=64)
-def _tree(source: str) -> ast.Module | None:
+def _parse(source: str) -> ast.Module | None:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):
@@ -122,20 +121,20 @@ def _tree(source: str) -> ast.Module | None:
 
 
 def _innermost(tree: ast.Module, at: int) -> _Function:
-    """The function whose body has a line; the module where there is none."""
+    """The innermost function that contains a line; the module if there is none."""
     found: _Function = tree
     for node in ast.walk(tree):  # the outer ones first
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _has(node, at):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _contains_line(node, at):
             found = node
     return found
 
 
-def _has(node: ast.stmt, line: int) -> bool:
+def _contains_line(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 class _Step(NamedTuple):
-    """A statement on the way from a function to a line.
+    """One of the nested statements that contain a line.
 
     Attributes:
         before: the statements above it in its block.
@@ -147,18 +146,18 @@ class _Step(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """An expression or statement that a line's values come from, and the way to it."""
+    """An expression or statement whose names a line uses, and the statements around it."""
 
     used: ast.AST
     steps: Sequence[_Step]
 
 
-def _places(block: Sequence[ast.stmt], at: int, way: Sequence[_Step] = ()) -> Iterator[_Place]:
-    """The statement at a line, and the heads of the loops and contexts around it."""
+def _places(block: Sequence[ast.stmt], at: int, outer: Sequence[_Step] = ()) -> Iterator[_Place]:
+    """Yields the statement at a line, and the heads of the loops and contexts around it."""
     for number, statement in enumerate(block):
-        if not _has(statement, at):
+        if not _contains_line(statement, at):
             continue
-        steps = (*way, _Step(block[:number], statement))
+        steps = (*outer, _Step(block[:number], statement))
         if isinstance(statement, _FOR):
             yield _Place(statement.iter, steps)
         elif isinstance(statement, _WITH):
@@ -171,7 +170,7 @@ def _places(block: Sequence[ast.stmt], at: int, way: Sequence[_Step] = ()) -> It
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a compound statement; none of a function or class in it."""
+    """The blocks of a compound statement, except functions and classes."""
     if isinstance(statement, _SCOPES):
         return
     for field in ("body", "orelse", "finalbody"):
@@ -182,31 +181,31 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 class _Values:
-    """The values that names are given in one file, by statements that ran."""
+    """The assignments in one file that ran."""
 
     def __init__(self, file: str, placement: Placement | None) -> None:
         self._file = file
         self._placement = placement
 
-    def given(self, name: str, steps: Sequence[_Step]) -> Iterator[ast.stmt]:
-        """The statements that give a name its value at the end of a way, the last one first."""
+    def assignments(self, name: str, steps: Sequence[_Step]) -> Iterator[ast.stmt]:
+        """Yields the statements that assign a name before the innermost step, the last first."""
         for depth in range(len(steps) - 1, -1, -1):
             for statement in reversed(steps[depth].before):
                 if (yield from self._in(statement, name)):
                     return
-            if depth and name in _set_by_head(steps[depth - 1].statement):
+            if depth and name in _head_names(steps[depth - 1].statement):
                 return
 
     def _in(self, statement: ast.stmt, name: str) -> Generator[ast.stmt, None, bool]:
-        """The statements in one that give a name its value; returns whether none before it does.
+        """Yields the assignments of a name in a statement; returns whether to stop the search.
 
-        That is so as well if a block that may not have run replaces the value.
+        The search stops at a statement that replaces the value, or may have replaced it in a block
+        that may not have run.
         """
         if not any(_blocks(statement)):
-            gives = name in _given(statement)
-            if gives:
+            if name in _assigned_names(statement):
                 yield statement
-            return name in _replaced(statement)
+            return name in _replaced_names(statement)
         is_settled = False
         for block in _blocks(statement):
             for each in reversed(block):
@@ -216,13 +215,13 @@ class _Values:
                         break
                 elif _may_replace(each, name):
                     is_settled = True
-        return is_settled or name in _set_by_head(statement)
+        return is_settled or name in _head_names(statement)
 
     def _has_run(self, statement: ast.stmt, block: Sequence[ast.stmt], owner: ast.stmt) -> bool:
-        """Whether a statement of a block surely ran, if the statement that has the block did."""
+        """Whether a statement of a block certainly ran, if the owner of the block ran."""
         if isinstance(owner, _WITH) or block is getattr(owner, "finalbody", None):
             return True
-        if block[0].lineno == owner.lineno:  # of its one line the head may have built ops
+        if block[0].lineno == owner.lineno:  # the head may have built the ops of this line
             return False
         end = block[-1].end_lineno or block[-1].lineno
         built = [line for line in self._built if block[0].lineno <= line <= end]
@@ -247,8 +246,8 @@ def _lines_of_ops(placement: Placement) -> Mapping[str, Collection[int]]:
     return lines
 
 
-def _set_by_head(statement: ast.stmt) -> Collection[str]:
-    """The names that the head of a loop or context sets."""
+def _head_names(statement: ast.stmt) -> Collection[str]:
+    """The names that the head of a loop or context assigns."""
     if isinstance(statement, _FOR):
         return {*_names(statement.target, ast.Store)}
     if isinstance(statement, _WITH):
@@ -257,8 +256,8 @@ def _set_by_head(statement: ast.stmt) -> Collection[str]:
     return ()
 
 
-def _given(statement: ast.stmt) -> Collection[str]:
-    """The names that a simple statement gives a value, or adds one to."""
+def _assigned_names(statement: ast.stmt) -> Collection[str]:
+    """The names that a simple statement assigns or changes, as by ``towers.append(…)``."""
     if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
         return {*_names(statement, ast.Store)}
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -268,7 +267,7 @@ def _given(statement: ast.stmt) -> Collection[str]:
     return ()
 
 
-def _replaced(statement: ast.stmt) -> Collection[str]:
+def _replaced_names(statement: ast.stmt) -> Collection[str]:
     """The names whose value a simple statement replaces."""
     if isinstance(statement, _SCOPES):
         return {statement.name}
@@ -279,22 +278,22 @@ def _replaced(statement: ast.stmt) -> Collection[str]:
 
 def _may_replace(statement: ast.stmt, name: str) -> bool:
     return any(
-        name in _replaced(each) or name in _set_by_head(each)
+        name in _replaced_names(each) or name in _head_names(each)
         for each in ast.walk(statement)
         if isinstance(each, ast.stmt)
     )
 
 
 def _is_plain(statement: ast.stmt) -> bool:
-    """Whether all that it calls builds no op, and it gives more than something empty."""
+    """Whether a statement builds no op, and assigns more than an empty container."""
     calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
     names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
-    says = any(isinstance(node, ast.Name) for node in _values(statement))
-    return names <= _PLAIN and says
+    uses_names = any(isinstance(node, ast.Name) for node in _values(statement))
+    return names <= _PLAIN and uses_names
 
 
 def _values(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of what is given."""
+    """The nodes of the assigned expression, or of the arguments of a call."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         for argument in statement.value.args:
             yield from ast.walk(argument)

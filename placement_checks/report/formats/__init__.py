@@ -1,1 +1,1 @@
-"""A report for other programs: GitHub, code scanning, JUnit viewers, comments."""
+"""Report formats for GitHub, code scanning, JUnit viewers and pull request comments."""

@@ -1,6 +1,6 @@
-"""The findings of all programs in the order of their worth, for readers who see only the first.
+"""Ranks the root causes of all programs, and locates their lines in the repository.
 
-Lines and files of a report as paths of the repository that they are in.
+Several formats show only the first findings, so `rank_root_causes` puts the most useful first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """What is told once: a group of findings, of every program that has it.
+class RankedGroup:
+    """A group of findings that several programs may share.
 
     Attributes:
-        rule: the broken one.
-        group: of the first of the programs.
-        reports: those of the programs.
+        rule: the broken rule.
+        group: the findings in the first of the programs.
+        reports: the reports of the programs.
     """
 
     rule: str
@@ -34,31 +34,31 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The rule, and how many findings there are if they are several."""
+        """The rule, with the number of findings if there are several."""
         number = len(self.group.findings)
         return self.rule if number == 1 else f"{self.rule} ({plural(number, 'finding')})"
 
 
-def rank_root_causes(reports: Sequence[Report]) -> list[Ranked]:
-    """The root causes in the order of their impact.
+def rank_root_causes(reports: Sequence[Report]) -> list[RankedGroup]:
+    """Returns the groups of root causes in the order of their impact.
 
-    Of one impact the first group of each rule comes first, then the second ones, and so on; in
-    each turn the groups of most programs come first.
+    Among groups of one impact, the first group of every rule comes before the second group of any
+    rule, and so on; among these, the groups that most programs share come first.
     """
-    turns: dict[tuple[Impact, int], list[Ranked]] = defaultdict(list)
-    known: dict[Hashable, Ranked] = {}
+    turns: dict[tuple[Impact, int], list[RankedGroup]] = defaultdict(list)
+    known: dict[Hashable, RankedGroup] = {}
     for report in reports:
         for section in Sections(report.verdicts).causes:
             for turn, group in enumerate(section.groups):
-                says = (section.rule, group.where, group.first.message, group.first.fix)
-                if says not in known:
-                    known[says] = Ranked(section.rule, group)
-                    turns[worst_impact(group.findings), turn].append(known[says])
-                known[says].reports.append(report)
+                key = (section.rule, group.where, group.first.message, group.first.fix)
+                if key not in known:
+                    known[key] = RankedGroup(section.rule, group)
+                    turns[worst_impact(group.findings), turn].append(known[key])
+                known[key].reports.append(report)
     return [
         each
         for turn in sorted(turns)
-        for each in sorted(turns[turn], key=lambda told: -len(told.reports))
+        for each in sorted(turns[turn], key=lambda ranked: -len(ranked.reports))
     ]
 
 
@@ -66,11 +66,11 @@ _WORKSPACE = "GITHUB_WORKSPACE"
 
 
 class Location(NamedTuple):
-    """A file, and a line of it.
+    """A line of a file.
 
     Attributes:
-        path: relative to the repository, with ``/``; absolute where the file is not in it.
-        line: its number; None for the file as a whole.
+        path: the path relative to the repository, with ``/``; absolute if the file is outside.
+        line: the number of the line; None for the file as a whole.
     """
 
     path: str
@@ -78,10 +78,11 @@ class Location(NamedTuple):
 
 
 class Repository:
-    """The folder that paths are told relative to, and the files that lines have named.
+    """Locates files relative to the root of the repository.
 
     Attributes:
-        root: the checkout of GitHub's runner where the current folder is in it, else this folder.
+        root: the checkout of GitHub's runner if it contains the current directory, else the
+            current directory.
     """
 
     def __init__(self) -> None:
@@ -91,17 +92,19 @@ class Repository:
         self._paths: dict[str, str | None] = {}
 
     def location(self, line: str | None) -> Location | None:
-        """Where a line such as ``train.py:12`` is; None for a notebook's cell, which has no file.
+        """Returns the location of a line such as ``train.py:12``; None if its file does not exist.
+
+        Cells of notebooks have no file.
 
         Args:
-            line: a file relative to the current folder, and a number.
+            line: a file relative to the current directory, and a number.
         """
         file, colon, number = (line or "").rpartition(":")
         path = self._path(file) if colon and number.isdecimal() and int(number) > 0 else None
         return Location(path, int(number)) if path else None
 
     def location_of(self, line: str | None, report: Report) -> Location | None:
-        """Where a line is; else the file of the program that a report is about, if it has one."""
+        """Returns the location of a line, or else of the program's file, if there is one."""
         program = report.evidence.placement.program
         script, ending, _ = program.partition(".py")
         files = (self._path(name) for name in (f"{script}{ending}", program))
@@ -109,7 +112,7 @@ class Repository:
         return self.location(line) or (Location(file, None) if file else None)
 
     def _path(self, file: str) -> str | None:
-        """The path of a file; None where there is none of that name."""
+        """The path of a file; None if it does not exist."""
         if file not in self._paths:
             self._paths[file] = _within(file, self.root)
         return self._paths[file]
@@ -118,7 +121,7 @@ class Repository:
 def _within(file: str, root: Path) -> str | None:
     try:
         path = Path(file).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError):  # not there, no name for a file, a loop of links
+    except (OSError, ValueError, RuntimeError):  # missing, not a valid name, or a loop of links
         return None
     if not path.is_file():
         return None

@@ -1,6 +1,6 @@
-"""A report as a comment on a pull request: at most 40 lines of Markdown, whatever it holds.
+"""Writes a report as a comment on a pull request, in at most 40 lines of Markdown.
 
-All that comes from a program stands in HTML, where no letter of it is a mark of Markdown.
+Text from a program is written as HTML, so that Markdown does not interpret its characters.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from placement_checks.core.results import Report, by_impact
 from placement_checks.report.common.baseline import render_text
 from placement_checks.report.common.findings import Sections
 from placement_checks.report.common.source import source_text
-from placement_checks.report.formats.locations import Ranked, rank_root_causes
+from placement_checks.report.formats.locations import RankedGroup, rank_root_causes
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
-from placement_checks.report.text.writer import summary, title
+from placement_checks.report.text.writer import program_title, summary
 from placement_checks.util.text import join_and, plural
 
 _PROGRAMS = 8  # rows of the table
 _GROUPS = 10
-_OTHERS = 3  # of each other kind of line
-_LONGEST = 300  # letters of a sentence: GitHub takes 65,536 of a comment
-_LONGEST_CHANGE = 120  # of what is elsewhere
-# What GitHub makes a link, a formula or :smile: of, in HTML too, unless something invisible is
-# behind its first letter.
+_OTHERS = 3  # lines of each other kind
+_LONGEST = 300  # characters of a sentence; a comment has at most 65,536
+_LONGEST_CHANGE = 120  # characters of a change from the baseline
+# GitHub turns these into links, formulas or :smile:, in HTML too, unless an invisible character
+# follows the first one.
 _SPECIAL = re.compile(r"[@#$]|:(?=//|[\w+-]+:)|w(?=ww\.)|G(?=H-)")
 _INVISIBLE = "\u200b"
 _MARKS = frozenset("|`*_\\[]~!")
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the count, a table of the programs, the findings in folds, and what to do next."""
+    """Write the counts, a table of the programs, the findings in folds, and the next step."""
     stream.write("".join(f"{line}\n" for line in _lines(outcome)))
 
 
@@ -50,7 +50,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(reports: Sequence[Report]) -> Iterator[str]:
-    """A row for each program: those with most broken rules, if there are too many."""
+    """Yields a row for each program; of too many programs, the ones with most broken rules."""
     if not reports:
         return
     first = sorted(reports, key=lambda report: -report.count("broken"))[:_PROGRAMS]
@@ -62,7 +62,7 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
         verdicts = by_impact(report.verdicts)
         broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
         counts = f"{report.count('kept')} | {report.count('not-checked')}"
-        yield f"| {_inline(_code(title(report)))} | {_inline(_rules(broken))} | {counts} |"
+        yield f"| {_inline(_code(program_title(report)))} | {_inline(_rules(broken))} | {counts} |"
     if left := len(reports) - len(rows):
         yield f"| and {plural(left, 'program')} more | | | |"
 
@@ -72,31 +72,33 @@ def _rules(names: Sequence[str]) -> str:
 
 
 def _folds(outcome: Outcome) -> Iterator[str]:
-    """One line each; without an empty one between them, GitHub reads all as one piece of HTML."""
+    """Yields one line for each fold; without empty lines between them, they are one HTML block."""
     groups = rank_root_causes(outcome.reports)
     lines = [
-        *_some([_failure(error) for error in outcome.errors], "error"),
+        *_first_lines([_failure(error) for error in outcome.errors], "error"),
         *(_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])),
     ]
     if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
         lines.append(f"<p>and {plural(left, 'finding')} more</p>")
-    lines += _some([_moved(report) for report in outcome.reports if report.baseline], "baseline")
+    lines += _first_lines(
+        [_baseline_fold(report) for report in outcome.reports if report.baseline], "baseline"
+    )
     following = [
         f"<p>{_text(section.title)}</p>"
         for report in outcome.reports
         for section in Sections(report.verdicts).consequences
     ]
-    lines += _some(following, "rule")
+    lines += _first_lines(following, "rule")
     verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
     unchecked = dict.fromkeys(each.rule for each in verdicts if outcome.must_be_checked(each))
     if unchecked:
-        lines.append(f"<p>not checked, which is a failure here: {_text(join_and(unchecked))}</p>")
+        lines.append(f"<p>not checked, although required: {_text(join_and(unchecked))}</p>")
     if lines:
         yield ""
         yield from lines
 
 
-def _some(lines: Sequence[str], noun: str) -> list[str]:
+def _first_lines(lines: Sequence[str], noun: str) -> list[str]:
     left = len(lines) - _OTHERS
     return [*lines[:_OTHERS], *([f"<p>and {plural(left, noun)} more</p>"] if left > 0 else [])]
 
@@ -105,8 +107,8 @@ def _failure(error: PlacementError) -> str:
     return f"<p><b>error</b>: {_text(str(error))}</p>"
 
 
-def _fold(each: Ranked, *, is_open: bool) -> str:
-    """A group of findings: its rule, line and message, and the rest where it is unfolded."""
+def _fold(each: RankedGroup, *, is_open: bool) -> str:
+    """A group of findings: its rule, line and message, with the details folded."""
     message, *others = finding_sentences(each.group)
     where = each.group.where
     at = f" {_code(where)}" if where else ""
@@ -124,26 +126,26 @@ def _fold(each: Ranked, *, is_open: bool) -> str:
     )
 
 
-def _moved(report: Report) -> str:
-    """What differs from the program's baseline, in a fold."""
+def _baseline_fold(report: Report) -> str:
+    """The changes from the program's baseline, in a fold."""
     assert report.baseline is not None
     first, *others = render_text(report.baseline, _OTHERS).split("\n")
-    lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {title(report)}"))
+    lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {program_title(report)}"))
     details = "<br>".join(map(_text, lines))
     return f"<details><summary><b>baseline</b>: {_text(first)}</summary>{details}</details>"
 
 
 def _code(text: str) -> str:
-    """A text as code, in which GitHub links nothing."""
+    """A text as code, without links."""
     return f"<code>{escape(one_line(text, _LONGEST), quote=False)}</code>"
 
 
 def _text(text: str) -> str:
-    """A text in HTML that mentions nobody, and links to nothing."""
+    """A text as HTML, without mentions and links."""
     shown = _SPECIAL.sub(rf"\g<0>{_INVISIBLE}", one_line(text, _LONGEST))
     return escape(shown, quote=False)
 
 
 def _inline(html: str) -> str:
-    """HTML in a line of Markdown, or in a cell of its tables: what would be a mark is none."""
-    return "".join(f"&#{ord(letter)};" if letter in _MARKS else letter for letter in html)
+    """HTML for a line of Markdown or a table cell, with special characters escaped."""
+    return "".join(f"&#{ord(each)};" if each in _MARKS else each for each in html)

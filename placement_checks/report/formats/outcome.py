@@ -1,4 +1,4 @@
-"""What a run of `verify` gave, as every format of the report takes it."""
+"""The result of `verify`, which every report format takes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Report, Verdict
 
 
-def _without_words(_rule: str) -> str:
+def _no_explanation(_rule: str) -> str:
     return ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdicts on some programs, and what a reader of them should know.
+    """The verdicts on several programs, and how to report them.
 
     Attributes:
-        reports: one a program.
-        errors: what failed.
-        requested: rules that the user names, which must be checked.
-        require_all: whether a rule that could not be checked is as bad as a broken one.
-        extent: how much the text tells.
-        is_quiet: whether the text tells only of programs that fail.
-        next_step: what to do next, which is the text's last line; None for none.
-        explained: the explanation of a rule, by its name.
+        reports: the reports of the programs.
+        errors: the errors.
+        requested: the rules that the user named, which must be checked.
+        require_all: whether every rule must be checked.
+        extent: the level of detail of the text.
+        is_quiet: whether the text omits programs without failures.
+        next_step: the next step for the user, the last line of the text; None for none.
+        explained: returns the explanation of a rule for its name.
     """
 
     reports: Sequence[Report]
@@ -39,13 +39,13 @@ class Outcome:
     extent: DetailLevel = DetailLevel.BRIEF
     is_quiet: bool = False
     next_step: str | None = None
-    explained: Callable[[str], str] = _without_words
+    explained: Callable[[str], str] = _no_explanation
 
     def fails(self, report: Report) -> bool:
-        """Whether a program is the reason, or one of them, why the exit status is not 0."""
+        """Whether a program makes the exit status non-zero."""
         return report.status(requested=self.requested, require_all=self.require_all) != 0
 
     def must_be_checked(self, verdict: Verdict) -> bool:
-        """Whether it is a failure that a rule was not checked."""
-        is_asked_for = self.require_all or verdict.rule in self.requested
-        return verdict.state == "not-checked" and is_asked_for
+        """Whether a rule was not checked although it must be."""
+        is_required = self.require_all or verdict.rule in self.requested
+        return verdict.state == "not-checked" and is_required

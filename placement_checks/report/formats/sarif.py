@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0, which code scanning and editors read: a result for each group."""
+"""Writes a report as SARIF 2.1.0 for code scanning and editors: a result for each group."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.core.versions import versions
 from placement_checks.report.common.baseline import first_line, render_text
 from placement_checks.report.common.findings import Group, Sections
-from placement_checks.report.common.json import escaped
+from placement_checks.report.common.json import escape_controls
 from placement_checks.report.formats.locations import Location, Repository
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
-from placement_checks.report.text.writer import title
+from placement_checks.report.text.writer import program_title
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -29,19 +29,19 @@ _SCHEMA = (
 _ROOT = "%SRCROOT%"
 _FINGERPRINT = "placementChecks/v1"
 _BASELINE = "baseline"
-_OF_BASELINE = "Every op sits where the baseline of the program says."
-_RELATED = 30  # lines that are told of one result
+_BASELINE_EXPLANATION = "Every op is on the device that the baseline of the program states."
+_RELATED = 30  # related lines of one result
 _Json = dict[str, Any]
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the document: one run, with the rules, the results and what could not be checked."""
+    """Write the document: one run with rules, results, errors and rules that were not checked."""
     document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_Run(outcome).document()]}
-    stream.write(escaped(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
+    stream.write(escape_controls(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
 
 
 class _Run:
-    """The one run of a document; files and rules are numbered as they are named."""
+    """The single run of a document; results refer to files and rules by their index."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
@@ -84,10 +84,10 @@ class _Run:
         }
 
     def _explained(self, name: str) -> str:
-        return _OF_BASELINE if name == _BASELINE else self._outcome.explained(name)
+        return _BASELINE_EXPLANATION if name == _BASELINE else self._outcome.explained(name)
 
     def _results(self, report: Report) -> Iterator[_Json]:
-        """Root causes as errors, and as warnings what follows from them."""
+        """Yields root causes as errors, and findings that follow from them as warnings."""
         if report.baseline:
             yield self._moved(report, report.baseline)
         sections = Sections(report.verdicts)
@@ -99,7 +99,10 @@ class _Run:
     def _result(self, report: Report, rule: str, group: Group, level: str) -> _Json:
         at = self._repository.location_of(group.where, report)
         in_no_line = at is None or at.line is None
-        lines = [*finding_sentences(group, with_line=in_no_line), f"in {one_line(title(report))}"]
+        lines = [
+            *finding_sentences(group, with_line=in_no_line),
+            f"in {one_line(program_title(report))}",
+        ]
         place: _Json = {"logicalLocations": [{"fullyQualifiedName": one_line(group.first.object)}]}
         if at is not None:
             place["physicalLocation"] = self._physical(at)
@@ -108,23 +111,25 @@ class _Run:
             "ruleIndex": self._rules[rule],
             "kind": "fail",
             "level": level,
-            "message": {"text": _unlinked("\n".join(lines))},
+            "message": {"text": _escape_links("\n".join(lines))},
             "locations": [place],
             "relatedLocations": self._related(group),
             "partialFingerprints": {_FINGERPRINT: self._fingerprint(report, rule, group, at)},
         }
 
     def _moved(self, report: Report, difference: Difference) -> _Json:
-        """What differs from the program's baseline."""
+        """The changes from the program's baseline."""
         at = self._repository.location_of(first_line(difference), report)
-        lines = [*render_text(difference).split("\n"), f"in {one_line(title(report))}"]
-        digest = sha256(f"{_BASELINE}\0{title(report)}".encode("utf-8", "backslashreplace"))
+        lines = [*render_text(difference).split("\n"), f"in {one_line(program_title(report))}"]
+        digest = sha256(
+            f"{_BASELINE}\0{program_title(report)}".encode("utf-8", "backslashreplace")
+        )
         return {
             "ruleId": _BASELINE,
             "ruleIndex": self._rules[_BASELINE],
             "kind": "fail",
             "level": "error",
-            "message": {"text": _unlinked("\n".join(lines))},
+            "message": {"text": _escape_links("\n".join(lines))},
             "locations": [{"physicalLocation": self._physical(at)}] if at else [],
             "partialFingerprints": {_FINGERPRINT: digest.hexdigest()[:32]},
         }
@@ -137,39 +142,40 @@ class _Run:
         return physical
 
     def _related(self, group: Group) -> list[_Json]:
-        """The lines that led there, the one that decided the device, and those of others."""
-        known: dict[str, str] = {}
-        for line, words in _other_lines(group):
-            known.setdefault(line, words)
-        related = ((self._repository.location(line), words) for line, words in known.items())
-        in_files = islice(((at, words) for at, words in related if at), _RELATED)
+        """The callers, the line that requested the device, and the lines of other objects."""
+        texts: dict[str, str] = {}
+        for line, text in _other_lines(group):
+            texts.setdefault(line, text)
+        related = ((self._repository.location(line), text) for line, text in texts.items())
+        in_files = islice(((at, text) for at, text in related if at), _RELATED)
         return [
-            {"id": number, "physicalLocation": self._physical(at), "message": {"text": words}}
-            for number, (at, words) in enumerate(in_files, 1)
+            {"id": number, "physicalLocation": self._physical(at), "message": {"text": text}}
+            for number, (at, text) in enumerate(in_files, 1)
         ]
 
     def _fingerprint(self, report: Report, rule: str, group: Group, at: Location | None) -> str:
-        """What stays the same where lines are added above; equal ones are numbered."""
+        """A digest that does not depend on line numbers; equal digests are numbered."""
         first: Finding = group.first
         parts = (
-            rule, title(report), at.path if at else "", first.object, first.expected, first.found
-        )  # fmt: skip
+            *(rule, program_title(report), at.path if at else ""),
+            *(first.object, first.expected, first.found),
+        )
         digest = sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
         self._seen[digest] += 1
         return f"{digest}:{self._seen[digest]}"
 
     def _unchecked(self, report: Report) -> Iterator[_Json]:
-        """Rules that were not checked are no results: code scanning would show them as alerts."""
+        """Yields rules that were not checked; results would become alerts of code scanning."""
         for verdict in report.verdicts:
             if verdict.state == "not-checked":
                 yield self._note(verdict, report)
 
     def _note(self, verdict: Verdict, report: Report) -> _Json:
         reason = one_line(verdict.reason or "")
-        text = f"{verdict.rule} is not checked in {one_line(title(report))}: {reason}"
+        text = f"{verdict.rule} is not checked in {one_line(program_title(report))}: {reason}"
         return {
             "level": "warning" if self._outcome.must_be_checked(verdict) else "note",
-            "message": {"text": _unlinked(text)},
+            "message": {"text": _escape_links(text)},
             "associatedRule": {"id": verdict.rule, "index": self._rules[verdict.rule]},
         }
 
@@ -182,24 +188,24 @@ def _rule(name: str, explanation: str) -> _Json:
         "name": words.title().replace(" ", ""),
         "shortDescription": {"text": first or words},
         "fullDescription": {"text": _paragraph(rest) or first or words},
-        "help": {"text": explanation or words, "markdown": _fenced(explanation or words)},
+        "help": {"text": explanation or words, "markdown": _fence(explanation or words)},
         "defaultConfiguration": {"level": "error"},
         "properties": {"tags": ["tensorflow", "device-placement"]},
     }
 
 
 def _paragraph(text: str) -> str:
-    """The first of some paragraphs, in one line."""
+    """The first paragraph of a text, in one line."""
     return " ".join(text.strip().partition("\n\n")[0].split())
 
 
-def _fenced(text: str) -> str:
-    """A text as Markdown in which nothing is a mark."""
+def _fence(text: str) -> str:
+    """A text as a code block of Markdown."""
     return f"```text\n{text}\n```"
 
 
 def _failure(error: PlacementError) -> _Json:
-    return {"level": "error", "message": {"text": _unlinked(one_line(str(error)))}}
+    return {"level": "error", "message": {"text": _escape_links(one_line(str(error)))}}
 
 
 def _artifact(path: str) -> _Json:
@@ -208,18 +214,18 @@ def _artifact(path: str) -> _Json:
     return {"uri": quote(path), "uriBaseId": _ROOT}
 
 
-def _unlinked(text: str) -> str:
-    """A message in which no brackets are read as a link; without arguments braces are braces."""
+def _escape_links(text: str) -> str:
+    """A message without embedded links; braces need no escape in messages without arguments."""
     return text.replace("](", "\\](")
 
 
 def _other_lines(group: Group) -> Iterator[tuple[str, str]]:
-    """Lines beside `Group.where`, and what they are."""
+    """Yields lines other than `Group.where`, each with a description."""
     first: Finding = group.first
     lines: Sequence[tuple[str | None, str]] = (
         (first.device_line, "the device is requested here"),
         *((line, "called from here") for line in group.callers),
-        (first.where, f"{one_line(first.object)} is made here"),
+        (first.where, f"{one_line(first.object)} is created here"),
         *((line, f"likewise {one_line(name)}") for name, line in group.others),
     )
-    yield from ((line, words) for line, words in lines if line and line != group.where)
+    yield from ((line, text) for line, text in lines if line and line != group.where)

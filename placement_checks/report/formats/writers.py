@@ -1,7 +1,4 @@
-"""The formats of a report by name: for people, and for other programs.
-
-Those that are not asked for are not loaded.
-"""
+"""The report formats by name; the module of a format is imported when it is used."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ def _json(outcome: Outcome, stream: TextIO) -> None:
 
 def _html(outcome: Outcome, stream: TextIO) -> None:
     from placement_checks.report.page.data import program_data
-    from placement_checks.report.page.write import page
+    from placement_checks.report.page.write import render_page
 
     if outcome.reports:
-        stream.write(page(list(map(program_data, outcome.reports)), outcome.next_step))
+        stream.write(render_page(list(map(program_data, outcome.reports)), outcome.next_step))
 
 
-def _for_programs(name: str) -> Writer:
-    """The writer of a module of this package."""
+def _from_module(name: str) -> Writer:
+    """Returns a writer that imports its module of this package when it is called."""
 
     def write(outcome: Outcome, stream: TextIO) -> None:
         import_module(f"placement_checks.report.formats.{name}").write(outcome, stream)
@@ -53,8 +50,8 @@ WRITERS: Mapping[str, Writer] = {
     "text": _text,
     "json": _json,
     "html": _html,
-    "markdown": _for_programs("markdown"),
-    "github": _for_programs("github"),
-    "sarif": _for_programs("sarif"),
-    "junit": _for_programs("junit"),
+    "markdown": _from_module("markdown"),
+    "github": _from_module("github"),
+    "sarif": _from_module("sarif"),
+    "junit": _from_module("junit"),
 }

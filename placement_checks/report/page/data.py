@@ -1,12 +1,6 @@
-"""What the page shows of one program, as plain data: `page/data.js` reads it.
+"""Collects the data that the page shows for one program, or for two placements of a program.
 
-The variables of a program, as the page draws them.
-
-The copies of a step with what they carry, as columns.
-
-One step as it ran, for the page to draw.
-
-Two placements of one program in one picture: the new one, with what has moved.
+`page/assets/data.js` unpacks it. Ops and copies are columns of packed numbers.
 """
 
 from __future__ import annotations
@@ -27,12 +21,12 @@ from placement_checks.core.placement import TRAINABLE, Placement, Tensor, produc
 from placement_checks.core.results import Difference, Report
 from placement_checks.core.trace import Trace
 from placement_checks.core.variables import Variable
-from placement_checks.report.commands.diff import routes, with_types
-from placement_checks.report.commands.time import caption_of, visible
-from placement_checks.report.page.devices import Places
-from placement_checks.report.page.findings import findings_told, headline, rules_data
-from placement_checks.report.page.layout import KINDS, PageLayout, kind_of, page_layout
-from placement_checks.report.page.write import front_coded, runs, table
+from placement_checks.report.commands.diff import group_by_route, label_ops
+from placement_checks.report.commands.time import merge_short_spans, step_caption
+from placement_checks.report.page.devices import DeviceTable
+from placement_checks.report.page.findings import findings_data, headline, rules_data
+from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
+from placement_checks.report.page.write import encode_runs, front_code, index_texts
 from placement_checks.report.text.writer import conditions, run_conditions
 from placement_checks.util.text import plural, printable
 
@@ -40,9 +34,9 @@ _OTHER, _TRAINED, _SLOT = range(3)
 
 
 def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[list[Any]]:
-    """Each variable: op, bytes, kind, dtype and shape, the towers that read it, and its role.
+    """Yields each variable: op, bytes, kind, dtype and shape, its readers, and its role.
 
-    The towers are left out if all of them read it.
+    The readers are towers; the list is empty if all towers read the variable.
     """
     trained = set(placement.collected.get(TRAINABLE, ()))
     slots: Mapping[str, str] = {}
@@ -50,9 +44,9 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
     towers = 0
     if placement.requested:
         slots = addresses(placement).slot_of
-        lies = variable_layout(placement)
-        readers = lies.readers
-        trained.update(lies.copies)
+        layout = variable_layout(placement)
+        readers = layout.readers
+        trained.update(layout.copies)
         towers = len(analyse(placement).towers)
     for variable in placement.variables:
         name = variable.name
@@ -60,14 +54,14 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         by = [] if mask.bit_count() == towers else [n for n in range(towers) if mask >> n & 1]
         kind = _TRAINED if name in trained else _SLOT if name in slots else _OTHER
         role = str(roles(placement)[name]) if placement.requested else ""
-        yield [number[name], _bytes(variable), kind, _form(variable), by, role]
+        yield [number[name], _bytes(variable), kind, _dtype_and_shape(variable), by, role]
 
 
 def _bytes(variable: Variable) -> int | None:
     return Tensor(variable.dtype.removesuffix("_ref"), variable.shape).bytes
 
 
-def _form(variable: Variable) -> str:
+def _dtype_and_shape(variable: Variable) -> str:
     shape = "?" if variable.shape is None else list(variable.shape)
     return f"{variable.dtype} {shape}" if variable.dtype else ""
 
@@ -75,37 +69,47 @@ def _form(variable: Variable) -> str:
 _UNKNOWN = -1
 
 
-class Crossing(NamedTuple):
-    """One copy: the op that yields it, what it is (`KINDS`), its bytes, or those of one row."""
+class CopyRow(NamedTuple):
+    """A copied tensor.
+
+    Attributes:
+        op: the number of the op that produces the tensor.
+        source, to: the devices.
+        kind: the index in `KINDS`.
+        bytes: the size; None if it depends on the number of rows, or is unknown.
+        row_bytes: the size for one row for each tower, if the size depends on the rows.
+    """
 
     op: int
     source: Device
     to: Device
     kind: int
     bytes: int | None
-    a_row: int | None
+    row_bytes: int | None
 
 
-def crossings(placement: Placement, places: Places, parts: Sequence[Part]) -> dict[str, Any]:
-    """What one step copies.
+def copies_data(
+    placement: Placement, places: DeviceTable, parts: Sequence[Part]
+) -> dict[str, Any]:
+    """Returns the copies of one step as columns.
 
-    Where the size hangs on the rows of the batch, the bytes are -1, and ``a_row`` has them for
-    one row a tower. What devices reduce among themselves leaves each and comes back to it.
+    If the size depends on the number of rows of the batch, ``bytes`` is -1, and ``a_row`` is the
+    size for one row for each tower. A collective reduction is a copy from each device to itself.
     """
-    found: list[Crossing] = []
+    found: list[CopyRow] = []
     if placement.assigned and placement.requested:
-        found = [*_copied(placement, parts), *_reduced(placement)]
+        found = [*_copied_rows(placement, parts), *_reduced_rows(placement)]
     return {
-        "op": runs(each.op for each in found),
-        "from": runs(places.number(each.source) for each in found),
-        "to": runs(places.number(each.to) for each in found),
-        "kind": runs(each.kind for each in found),
-        "bytes": runs(_UNKNOWN if each.bytes is None else each.bytes for each in found),
-        "a_row": runs(each.a_row or 0 for each in found),
+        "op": encode_runs(each.op for each in found),
+        "from": encode_runs(places.number(each.source) for each in found),
+        "to": encode_runs(places.number(each.to) for each in found),
+        "kind": encode_runs(each.kind for each in found),
+        "bytes": encode_runs(_UNKNOWN if each.bytes is None else each.bytes for each in found),
+        "a_row": encode_runs(each.row_bytes or 0 for each in found),
     }
 
 
-def _copied(placement: Placement, parts: Sequence[Part]) -> Iterator[Crossing]:
+def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRow]:
     analysis = analyse(placement)
     number, types = analysis.flow.number, analysis.flow.types
     found = copies(placement)
@@ -115,13 +119,13 @@ def _copied(placement: Placement, parts: Sequence[Part]) -> Iterator[Crossing]:
         a_row = {(copy.tensor, copy.to): copy.bytes for copy in copies(placement, towers)}
     for copy in found:
         op = number[producer_of(copy.tensor)]
-        kind = kind_of("other" if types[op] == CONST else parts[op])
+        kind = copy_kind("other" if types[op] == CONST else parts[op])
         of_row = a_row.get((copy.tensor, copy.to)) if copy.bytes is None else None
-        yield Crossing(op, copy.source, copy.to, kind, copy.bytes, of_row)
+        yield CopyRow(op, copy.source, copy.to, kind, copy.bytes, of_row)
 
 
-def _reduced(placement: Placement) -> Iterator[Crossing]:
-    """What each device gives to a collective op, and has back, where several take part."""
+def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
+    """Yields the input of each device to collective ops in which several devices take part."""
     flow, steps = analyse(placement).flow, analyse(placement).updates.steps
     ops = placement.by_number
     for here in flow.having(COLLECTIVES.__contains__):
@@ -131,19 +135,19 @@ def _reduced(placement: Placement) -> Iterator[Crossing]:
             continue
         outputs = placement.details.outputs(flow.names[here])
         size = outputs[0].bytes if outputs else None
-        yield Crossing(here, device, device, KINDS.index("all-reduce"), size, None)
+        yield CopyRow(here, device, device, KINDS.index("all-reduce"), size, None)
 
 
-_NARROWEST = 1 / 1200  # of the step; what is shorter is drawn with its neighbours
+_MIN_SHARE = 1 / 1200  # of the step; shorter ops are drawn together with their neighbors
 
 
-def step_data(trace: Trace | Missing, program: str, places: Places) -> dict[str, Any] | None:
-    """The fastest step that was traced: for each device its ops, first, number, start, length."""
+def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict[str, Any] | None:
+    """Returns the fastest traced step; each span has first op, number of ops, start and length."""
     if not trace:
         return None
     step = trace.shortest
     return {
-        "caption": caption_of(trace, program),
+        "caption": step_caption(trace, program),
         "seconds": step.seconds,
         "lanes": [
             {
@@ -151,7 +155,7 @@ def step_data(trace: Trace | Missing, program: str, places: Places) -> dict[str,
                 "gpu": device.is_gpu,
                 "spans": [
                     [ops[0].op, len(ops), round(start, 7), round(end - start, 7)]
-                    for ops, start, end in visible(lane, step.seconds * _NARROWEST)
+                    for ops, start, end in merge_short_spans(lane, step.seconds * _MIN_SHARE)
                 ],
             }
             for device, lane in step.lanes.items()
@@ -160,19 +164,19 @@ def step_data(trace: Trace | Missing, program: str, places: Places) -> dict[str,
 
 
 def program_data(report: Report, before: Placement | None = None) -> dict[str, Any]:
-    """All that the page shows of one program; without verdicts, of one that was only placed.
+    """Returns the data of one program.
 
     Args:
-        report: of the program.
-        before: an earlier placement of it, to show where its ops were.
+        report: the report; without verdicts, the program was only placed.
+        before: an earlier placement of the program, for the view of the devices before.
     """
     evidence = report.evidence
     placement = evidence.placement
-    places = Places(evidence, before)
+    places = DeviceTable(evidence, before)
     knows_flow = bool(placement.requested)
     number = {name: at for at, name in enumerate(placement.ops)}
     at = page_layout(placement)
-    findings = findings_told(report, places, number)
+    findings = findings_data(report, places, number)
     state, sentence, facts = headline(report, places)
     return {
         "schema": 1,
@@ -185,8 +189,8 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         "knows_flow": knows_flow,
         "knows_step": knows_flow and not analyse(placement).updates.unknown,
         "rows": {**at.tree, "roles": at.roles},
-        "ops": _ops(placement, places, at),
-        "copies": crossings(placement, places, at.parts),
+        "ops": _ops_data(placement, places, at),
+        "copies": copies_data(placement, places, at.parts),
         "variables": list(variables_data(placement, number)),
         "rules": rules_data(report),
         "findings": findings,
@@ -201,7 +205,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         "timeline": step_data(evidence.trace, placement.program, places),
         "towers": places.towers,
         "views": list(places.views),
-        "devices": places.data(),  # the last, as others add to them
+        "devices": places.data(),  # the last entry, since the others add devices
     }
 
 
@@ -214,43 +218,43 @@ def _notes(report: Report) -> Iterator[str]:
         yield run_conditions(evidence.measurement, evidence.placement.program)
 
 
-def _ops(placement: Placement, places: Places, at: PageLayout) -> dict[str, Any]:
+def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict[str, Any]:
     ops = placement.by_number
-    types = table(op.type for op in ops)
-    lines = table(placement.where(op.name) or "" for op in ops)
+    types = index_texts(op.type for op in ops)
+    lines = index_texts(placement.where(op.name) or "" for op in ops)
     asked = {kind.requested: kind.requested.short for kind in placement.kinds}
-    requests = table(asked[op.requested] for op in ops)
+    requests = index_texts(asked[op.requested] for op in ops)
     steps = analyse(placement).updates.steps if placement.requested else [1] * len(ops)
     return {
-        "names": front_coded(printable(op.name) for op in ops),
+        "names": front_code(printable(op.name) for op in ops),
         "types": types.texts,
-        "type": runs(types.numbers),
+        "type": encode_runs(types.numbers),
         "lines": lines.texts,
-        "line": runs(lines.numbers),
+        "line": encode_runs(lines.numbers),
         "requests": requests.texts,
-        "request": runs(requests.numbers),
-        "row": runs(at.rows),
-        "phase": runs(map(int, at.phases)),
-        "tower": runs(at.towers),
-        "step": runs(steps),
-        **{view: runs(devices) for view, devices in places.views.items()},
+        "request": encode_runs(requests.numbers),
+        "row": encode_runs(at.rows),
+        "phase": encode_runs(map(int, at.phases)),
+        "tower": encode_runs(at.towers),
+        "step": encode_runs(steps),
+        **{view: encode_runs(devices) for view, devices in places.views.items()},
     }
 
 
 def changes_data(difference: Difference, old: Placement, new: Placement) -> dict[str, Any]:
-    """The new placement, as `program_data` has it, with what differs in place of findings.
+    """Returns the data of the new placement, with groups of moved ops in place of findings.
 
-    Where each op was is one more view of it.
+    The devices of the old placement are an additional view.
     """
     data = program_data(Report(Evidence(new), ()), before=old)
     number = {name: at for at, name in enumerate(new.ops)}
-    told = [
-        _change("moved", f"from {before} to {after}", ops, number)
-        for before, after, ops in routes(difference)
+    changes = [
+        _change_data("moved", f"from {before} to {after}", ops, number)
+        for before, after, ops in group_by_route(difference)
     ]
     for name, ops in ((new.program, difference.added), (old.program, difference.removed)):
         if ops:
-            told.append(_change(f"only in {name}", "", with_types(ops), number))
+            changes.append(_change_data(f"only in {name}", "", label_ops(ops), number))
     moved = f"{len(difference.moved):,} of {plural(difference.ops, 'op')} have moved"
     stayed = f"All {plural(difference.ops, 'op')} are where they were"
     return data | {
@@ -261,14 +265,14 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
             f"{len(difference.removed):,} only in {old.program}.",
             *difference.unread,
         ],
-        "findings": told,
+        "findings": changes,
     }
 
 
-def _change(
+def _change_data(
     rule: str, route: str, ops: Sequence[str], number: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A group of ops that went one way, as the page tells a finding; ``ops`` have their types."""
+    """A group of ops with one route in the form of a finding; ``ops`` include their types."""
     names = [op.rpartition(" (")[0] or op for op in ops]
     return {
         "rule": rule,

@@ -1,4 +1,4 @@
-"""The devices of the picture, and where each op is by each evidence."""
+"""Numbers the devices of the picture, and lists the device of each op for each view."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from placement_checks.core.placement import Placement
 NOWHERE = -1
 
 
-class Places:
-    """The devices, numbered: those of the machine, and then others that are asked for.
+class DeviceTable:
+    """Devices by number: the devices of the machine, then other requested devices.
 
     Args:
-        evidence: of the program.
-        before: an earlier placement of it.
+        evidence: the evidence for the program.
+        before: an earlier placement of the program.
     """
 
     def __init__(self, evidence: Evidence, before: Placement | None = None) -> None:
@@ -35,7 +35,7 @@ class Places:
 
     @cached_property
     def views(self) -> Mapping[str, Sequence[int]]:
-        """For each evidence that there is, the device of each op by its number, or `NOWHERE`."""
+        """For each kind of evidence the number of each op's device, or `NOWHERE`."""
         ops = self._placement.by_number
         views: dict[str, Sequence[int]] = {}
         if self._placement.assigned:
@@ -67,13 +67,13 @@ class Places:
         return found
 
     def number(self, device: Device) -> int:
-        """The number of a device; one that is not known is added."""
+        """Returns the number of a device, which is added if necessary."""
         return self._numbers.setdefault(device, len(self._numbers))
 
     def _asked(self, requested: Device) -> Device:
-        """The device of the machine that a request can only mean; else the request itself."""
-        meant = [device for device in self._of_machine if device.matches(requested)]
-        return meant[0] if len(meant) == 1 else requested
+        """The device of the machine if only one matches a request, else the request itself."""
+        matching = [device for device in self._of_machine if device.matches(requested)]
+        return matching[0] if len(matching) == 1 else requested
 
     @property
     def devices(self) -> Sequence[Device]:
@@ -81,14 +81,14 @@ class Places:
 
     @cached_property
     def towers(self) -> Sequence[Sequence[int]]:
-        """The devices of each tower, where what ops ask for is known."""
+        """The devices of each tower; none if requested devices are unknown."""
         if not self._placement.requested:
             return []
         towers = analyse(self._placement).towers
         return [[self.number(self._asked(device)) for device in each.devices] for each in towers]
 
     def data(self) -> list[dict[str, Any]]:
-        """The devices as the page has them, those of all views and towers."""
+        """Returns the devices of all views and towers for the page."""
         _ = self.views
         towers = {device: number for number, each in enumerate(self.towers) for device in each}
         return [
@@ -103,9 +103,9 @@ class Places:
         ]
 
     def label(self, device: Device) -> str:
-        """``GPU:0``, and in a cluster ``worker 1 GPU:0``; what is no whole device as it is."""
+        """Returns ``GPU:0``, in a cluster ``worker 1 GPU:0``, and a partial device as it is."""
         if not device:
-            return "no device asked for"
+            return "no device requested"
         if device.type is None or device.index is None:
             return f"any of {device.short}"
         return " ".join(filter(None, [self._task(device), f"{device.type}:{device.index}"]))

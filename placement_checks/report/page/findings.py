@@ -1,6 +1,6 @@
-"""The rules and findings of a program, as the page tells them and lights their ops.
+"""Collects the rules and findings of a program for the page, and writes its headline.
 
-The sentence on top of the picture: what matters most of a program.
+The headline is the sentence above the picture: the worst finding of the program.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Report, by_impact
-from placement_checks.report.common.findings import Group, Section, Sections, grouped
+from placement_checks.report.common.findings import Group, Section, Sections, group_findings
 from placement_checks.report.common.source import source_text
-from placement_checks.report.page.devices import Places
+from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text import error_bars
 from placement_checks.util.text import join_and, plural
 
 _NOT_FOUND = -1
-_OTHERS = re.compile(r",? which ")  # what follows tells of other devices than those at fault
+_RELATIVE_CLAUSE = re.compile(r",? which ")  # the devices after it are not at fault
 
 
 def rules_data(report: Report) -> list[dict[str, Any]]:
-    """Every rule that was selected, in the order of their impact."""
+    """Returns the selected rules in the order of their impact."""
     return [
         {
             "rule": verdict.rule,
@@ -39,35 +39,42 @@ def rules_data(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def findings_told(
-    report: Report, places: Places, number: Mapping[str, int]
+def findings_data(
+    report: Report, places: DeviceTable, number: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The findings in groups that say the same, root causes first.
+    """Returns the groups of findings, root causes first.
 
     Args:
-        report: the verdicts.
-        places: the devices by their numbers.
-        number: the ops by their names.
+        report: the report of the program.
+        places: the devices with their numbers.
+        number: the number of each op by its name.
     """
     sections = Sections(report.verdicts)
     in_order = chain(sections.causes, sections.consequences)
-    return [told for section in in_order for told in _section(section, places, number)]
+    return [group for section in in_order for group in _section_data(section, places, number)]
 
 
-def _section(section: Section, places: Places, number: Mapping[str, int]) -> list[dict[str, Any]]:
-    told = [_group(section.rule, group, places, number) for group in section.groups]
-    if told and section.figures:
-        told[-1]["figure"] = [line.plain for line in error_bars.picture(section.figures)]
-    return told
+def _section_data(
+    section: Section, places: DeviceTable, number: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    groups = [_group_data(section.rule, group, places, number) for group in section.groups]
+    if groups and section.figures:
+        groups[-1]["figure"] = [line.plain for line in error_bars.draw_error_bars(section.figures)]
+    return groups
 
 
-def _group(rule: str, group: Group, places: Places, number: Mapping[str, int]) -> dict[str, Any]:
+def _group_data(
+    rule: str, group: Group, places: DeviceTable, number: Mapping[str, int]
+) -> dict[str, Any]:
     first, where = group.first, group.where
     objects = [number[each.object] for each in group.findings if each.object in number]
     shown = [
         op
         for each in group.findings
-        for op in (*(number.get(name, _NOT_FOUND) for name in each.ops), *_on(each.path, number))
+        for op in (
+            *(number.get(name, _NOT_FOUND) for name in each.ops),
+            *_path_ops(each.path, number),
+        )
         if op != _NOT_FOUND
     ]
     return {
@@ -87,8 +94,8 @@ def _group(rule: str, group: Group, places: Places, number: Mapping[str, int]) -
     }
 
 
-def _on(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
-    """The op of each step of a path, which names it first or last."""
+def _path_ops(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
+    """The op of each step of a path, which begins or ends with its name."""
     found = []
     for step in path:
         first, last = re.split(r" \(|: ", step)[0], step.rpartition(": ")[2]
@@ -96,43 +103,43 @@ def _on(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
     return found
 
 
-def _devices(group: Group, places: Places) -> list[int]:
-    """The devices that the findings are about: those that they are, or else name."""
+def _devices(group: Group, places: DeviceTable) -> list[int]:
+    """The devices that are objects of the findings, or that the first message names."""
     objects = {finding.object for finding in group.findings}
-    about = _OTHERS.split(group.first.message, maxsplit=1)[0]
+    about = _RELATIVE_CLAUSE.split(group.first.message, maxsplit=1)[0]
     return [
         number
         for number, device in enumerate(places.devices)
-        if device and (device.short in objects or _names(about, device))
+        if device and (device.short in objects or _names_device(about, device))
     ]
 
 
-def _names(text: str, device: Device) -> bool:
+def _names_device(text: str, device: Device) -> bool:
     return re.search(re.escape(device.short) + r"(?![\w:])", text) is not None
 
 
-# Of broken rules of one impact the one that says most about where things are is told first.
+# The order of broken rules of one impact: the rules that explain most about devices come first.
 _FIRST = (
     *("placeable", "no-idle-device", "every-tower-counts", "variables-shared"),
     *("variables-on-host", "no-fallback", "inputs-distinct", "losses-apart", "gradients-equal"),
 )
 _LONGEST = 160
-_FEW = 4  # places that are named one by one
+_MOST_NAMED = 4  # devices
 _NOT_USED = re.compile(r"takes no gradients of the towers? on (.+?), which")
 _END = re.compile(r" \(built at|; |\n")
 _OWN_WORDS = ("the ", "a ", "an ", "variable ", "all ", "no ")
 
 
 class Headline(NamedTuple):
-    """The state of a program, a sentence that says it, and further ones."""
+    """The state of a program, a sentence that describes it, and further sentences."""
 
     state: str
     sentence: str
     facts: Sequence[str]
 
 
-def headline(report: Report, places: Places) -> Headline:
-    """The headline of a program that was judged, or only placed."""
+def headline(report: Report, places: DeviceTable) -> Headline:
+    """Returns the headline of a program that was judged, or only placed."""
     placement = report.evidence.placement
     verdicts = by_impact(report.verdicts)
     broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
@@ -141,30 +148,30 @@ def headline(report: Report, places: Places) -> Headline:
         checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
         verb = "is" if len(broken) == 1 else "are"
         facts = [f"{checked} {verb} broken: {join_and(broken)}."]
-        state, sentence = "broken", _of_devices(_worst(report), places)
+        state, sentence = "broken", _label_devices(_worst_finding(report), places)
     elif kept:
         state, sentence = "kept", _all_kept(placement, places, kept)
         facts = []
     elif report.verdicts:
         state, facts = "not-checked", []
-        sentence = f"{_placed(placement, places)}: nothing could be checked"
+        sentence = f"{_op_devices(placement, places)}: nothing could be checked"
     else:
-        state, sentence, facts = "placed", _placed(placement, places), []
+        state, sentence, facts = "placed", _op_devices(placement, places), []
     if unchecked and state != "not-checked":
         facts.append(f"{unchecked} not checked.")
     return Headline(state, f"{sentence.rstrip('.')}.", [*facts, *_facts(placement, places)])
 
 
-def _worst(report: Report) -> str:
+def _worst_finding(report: Report) -> str:
     causes = [section for section in Sections(report.verdicts).causes if section.findings]
     order = {rule: place for place, rule in enumerate(_FIRST)}
     worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
-    say = _SENTENCES.get(worst.rule)
-    return (say and say(worst.findings)) or _first_finding(worst)
+    describe = _SENTENCES.get(worst.rule)
+    return (describe and describe(worst.findings)) or _first_finding(worst)
 
 
-def _refused(findings: Sequence[Finding]) -> str | None:
-    """The placer's words are long, and stand beside the picture."""
+def _placeable(findings: Sequence[Finding]) -> str | None:
+    """A short sentence, since the message of the placer is long and follows the picture."""
     if len(findings) == 1:
         return None
     first = findings[0]
@@ -174,14 +181,14 @@ def _refused(findings: Sequence[Finding]) -> str | None:
     )
 
 
-def _idle(findings: Sequence[Finding]) -> str:
+def _no_idle_device(findings: Sequence[Finding]) -> str:
     names = [finding.object for finding in findings]
-    if len(names) > _FEW:
+    if len(names) > _MOST_NAMED:
         return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
     return f"{join_and(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
 
 
-def _not_counting(findings: Sequence[Finding]) -> str | None:
+def _every_tower_counts(findings: Sequence[Finding]) -> str | None:
     towers = _NOT_USED.search(findings[0].message)
     if towers is None:
         return None
@@ -191,93 +198,93 @@ def _not_counting(findings: Sequence[Finding]) -> str | None:
     return f"{towers[1]} never {verb}: the update of {variables} does not use {whose} gradients"
 
 
-def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
+def _variables_on_host(findings: Sequence[Finding]) -> str | None:
     if len(findings) == 1:
         return None
     places = Counter(finding.found for finding in findings)
     on = join_and(
         f"{place} ({number})" if len(places) > 1 else place for place, number in places.items()
     )
-    return f"{len(findings)} variables sit on {on}, not on {findings[0].expected}"
+    return f"{len(findings)} variables are on {on}, not on {findings[0].expected}"
 
 
 _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
-    "placeable": _refused,
-    "no-idle-device": _idle,
-    "every-tower-counts": _not_counting,
-    "variables-on-host": _on_wrong_device,
+    "placeable": _placeable,
+    "no-idle-device": _no_idle_device,
+    "every-tower-counts": _every_tower_counts,
+    "variables-on-host": _variables_on_host,
 }
 
 
 def _first_finding(section: Section) -> str:
-    group = grouped(section.findings)[0]
+    group = group_findings(section.findings)[0]
     text = _END.split(group.first.message)[0]
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 1]}…"
-    if text.startswith(_OWN_WORDS):  # else a name comes first, as it is
+    if text.startswith(_OWN_WORDS):  # otherwise it begins with a name
         text = f"{text[:1].upper()}{text[1:]}"
     more = len(section.findings) - 1
     return f"{text} (and {more} more)" if more else text
 
 
-def _of_devices(sentence: str, places: Places) -> str:
-    """The sentence with devices as the picture calls them."""
+def _label_devices(sentence: str, places: DeviceTable) -> str:
+    """A sentence with the labels of devices in the picture."""
     for device in sorted(places.devices, key=lambda each: -len(each.short)):
         if device.type is not None and device.index is not None:
             pattern = re.escape(device.short) + r"(?![\w:])"
-            sentence = re.sub(pattern, partial(_given, places.label(device)), sentence)
+            sentence = re.sub(pattern, partial(_replace_with, places.label(device)), sentence)
     return sentence
 
 
-def _given(text: str, _match: re.Match[str]) -> str:
-    """A text in place of what was found, whatever backslashes it has."""
+def _replace_with(text: str, _match: re.Match[str]) -> str:
+    """A replacement that may contain backslashes."""
     return text
 
 
-def _all_kept(placement: Placement, places: Places, kept: int) -> str:
+def _all_kept(placement: Placement, places: DeviceTable, kept: int) -> str:
     rules = f"all {kept} rules that could be checked are kept"
     if kept == 1:
         rules = "the one rule that could be checked is kept"
-    where = _sharing(placement, places)
+    where = _variable_sharing(placement, places)
     return f"{where}: {rules}" if where else f"{rules[:1].upper()}{rules[1:]}"
 
 
-def _sharing(placement: Placement, places: Places) -> str:
-    """How the towers have their variables; "" where that cannot be said in a few words."""
+def _variable_sharing(placement: Placement, places: DeviceTable) -> str:
+    """How the towers share their variables; "" if there is no short description."""
     towers = len(places.towers)
     if towers < 2 or not placement.assigned:
         return ""
-    lies = variable_layout(placement)
-    read = [name for name in lies.readers if lies.kind(name) != "own"]
-    kinds = {lies.kind(name) for name in read}
+    layout = variable_layout(placement)
+    read = [name for name in layout.readers if layout.kind(name) != "own"]
+    kinds = {layout.kind(name) for name in read}
     if kinds == {"mirrored"}:
         return f"{towers} towers compute alike, each with a copy of the variables"
     on = {placement.ops[name].assigned for name in read} - {None}
-    if kinds == {"central"} and 0 < len(on) <= _FEW:
+    if kinds == {"central"} and 0 < len(on) <= _MOST_NAMED:
         labels = join_and(places.label(device) for device in places.devices if device in on)
         return f"{towers} towers compute alike and share the variables on {labels}"
     return ""
 
 
-def _placed(placement: Placement, places: Places) -> str:
+def _op_devices(placement: Placement, places: DeviceTable) -> str:
     used = {op.assigned for op in placement.ops.values()} - {None}
     if not used:
         return plural(len(placement.ops), "op")
     where = [places.label(device) for device in places.devices if device in used]
-    named = join_and(where) if len(where) <= _FEW else plural(len(where), "device")
+    named = join_and(where) if len(where) <= _MOST_NAMED else plural(len(where), "device")
     return f"{plural(len(placement.ops), 'op')} on {named}"
 
 
-def _facts(placement: Placement, places: Places) -> list[str]:
+def _facts(placement: Placement, places: DeviceTable) -> list[str]:
     facts = [f"{plural(len(placement.ops), 'op')}."]
-    where = _trained(placement, places)
+    where = _trained_variables(placement, places)
     if where:
         facts.append(where)
     return facts
 
 
-def _trained(placement: Placement, places: Places) -> str:
-    """Where the trained variables are; "" where that cannot be said in a few words."""
+def _trained_variables(placement: Placement, places: DeviceTable) -> str:
+    """The devices of the trained variables; "" if they are too many."""
     mirrored = variable_layout(placement).mirrored if placement.requested else ()
     if mirrored:
         gpus = max(len(group.copies) for group in mirrored)
@@ -285,7 +292,7 @@ def _trained(placement: Placement, places: Places) -> str:
     trained = placement.collected.get(TRAINABLE, frozenset())
     on = Counter(placement.ops[name].assigned for name in trained if name in placement.ops)
     on.pop(None, None)
-    if not 0 < len(on) <= _FEW:
+    if not 0 < len(on) <= _MOST_NAMED:
         return ""
     where = join_and(
         f"{places.label(device)}{f' ({on[device]})' if len(on) > 1 else ''}"

@@ -1,10 +1,7 @@
-"""Where the ops of a program are drawn: in which row, and in which column or box.
+"""Computes the row and the phase of each op in the picture.
 
-The rows of the picture: a tree of which no level is too wide to be seen at once.
-
-The layer of each variable, by its name: the scope that it is in, the same for all towers.
-
-Phases: the columns and boxes of the picture, by what an op does in a step.
+Rows are a tree of layers or name scopes, with a limit of rows on each level. Phases are the
+columns and boxes of the picture. They depend on the part of the step.
 """
 
 from __future__ import annotations
@@ -23,16 +20,16 @@ from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
 from placement_checks.report.page.devices import NOWHERE
 
-_WIDEST = 14  # rows at one level
-_RANGES = 10  # that a wider level is cut into
+_MAX_ROWS = 14  # on one level
+_RANGES = 10  # rows that replace too many rows on one level
 
 
-class Numbered(NamedTuple):
-    """Rows numbered from the top down, each before those inside it; row 0 holds all.
+class NumberedRows(NamedTuple):
+    """Rows by number, from the top down, each before its inner rows; row 0 contains all rows.
 
     Attributes:
-        names, parents: of the rows, by their numbers.
-        number: the new number of each row, by the one that `Rows` gave it.
+        names, parents: the name and the parent of each row.
+        number: the number of each row, by its index in `Rows`.
     """
 
     names: Sequence[str]
@@ -41,7 +38,7 @@ class Numbered(NamedTuple):
 
 
 class Rows:
-    """Rows in the order in which they were added."""
+    """A tree of rows, in the order of their creation."""
 
     def __init__(self) -> None:
         self._names = [""]
@@ -50,13 +47,13 @@ class Rows:
         self._sections: set[int] = set()
 
     def section(self, name: str) -> int:
-        """A row at the top that stays there by itself, whatever other rows are called."""
+        """Returns a new row on the top level, separate from other rows of the same name."""
         row = self._add(0, name)
         self._sections.add(row)
         return row
 
-    def of(self, path: Sequence[str], inside: int = 0) -> int:
-        """The row of a path of names, such as ``("block1", "conv2", "MatMul")``."""
+    def row(self, path: Sequence[str], inside: int = 0) -> int:
+        """Returns the row of a path of names, such as ``("block1", "conv2", "MatMul")``."""
         row = inside
         for name in path:
             found = self._found.get((row, name))
@@ -71,8 +68,8 @@ class Rows:
         self._inside[parent].append(len(self._names) - 1)
         return len(self._names) - 1
 
-    def numbered(self) -> Numbered:
-        """The rows as they are drawn: of a level that is too wide, neighbours in one row."""
+    def numbered(self) -> NumberedRows:
+        """Returns the drawn rows: on a level with too many rows, neighbors are combined."""
         for row in range(len(self._names)):
             self._fold(row)
         names: list[str] = []
@@ -85,12 +82,12 @@ class Rows:
             names.append(self._names[row])
             parents.append(parent)
             todo += [(each, number[row]) for each in reversed(self._inside[row])]
-        return Numbered(names, parents, number)
+        return NumberedRows(names, parents, number)
 
     def _fold(self, row: int) -> None:
         inside = self._inside[row]
         plain = [each for each in inside if each not in self._sections]
-        if len(plain) <= _WIDEST:
+        if len(plain) <= _MAX_ROWS:
             return
         size = -(-len(plain) // _RANGES)
         begins, hidden = {}, set()
@@ -109,15 +106,16 @@ class Rows:
 
 Scope = tuple[str, ...]
 _NUMBERS = re.compile(r"\d+")
-_PART = re.compile(r"/part_\d+$")  # of a variable that is cut up
+_PART = re.compile(r"/part_\d+$")  # of a partitioned variable
 
 
-def scopes(placement: Placement) -> Mapping[str, Scope]:
-    """The scope of each variable by its name, or the variable itself where it has none.
+def variable_scopes(placement: Placement) -> Mapping[str, Scope]:
+    """Returns the scope of each variable, or its name if it has no scope.
 
-    Variables of which each tower has its own lose what tells them apart, such as ``tower_1``.
+    If each tower has its own copy of a variable, the scope lacks the parts that differ, such as
+    ``tower_1``.
     """
-    shared = {name: _shared_name(names) for names in _by_tower(placement) for name in names}
+    shared = {name: _shared_name(names) for names in _tower_copies(placement) for name in names}
     found = {}
     for name, *_ in placement.variables:
         parts = _PART.sub("", shared.get(name, name)).split("/")
@@ -125,10 +123,10 @@ def scopes(placement: Placement) -> Mapping[str, Scope]:
     return found
 
 
-def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
-    """The same scopes without those that all variables are in, as a whole model often is in one.
+def strip_common_scopes(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
+    """Returns the scopes without the outer scopes that all variables share.
 
-    A variable that is in no other scope is a layer by itself.
+    A variable without another scope is a layer of its own.
     """
     scopes_of = list(scope_of.values())
     depth = 0
@@ -137,16 +135,16 @@ def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
     return {name: scope[depth:] or (name.rpartition("/")[2],) for name, scope in scope_of.items()}
 
 
-def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
-    """Variables that stand for one another, one of each tower, in the order of the towers."""
-    lies = variable_layout(placement)
-    for group in lies.mirrored:
-        yield [name for _, name in sorted({**group.copies, **group.diverging}.items())]
+def _tower_copies(placement: Placement) -> Iterator[Sequence[str]]:
+    """Yields corresponding variables, one for each tower, in the order of the towers."""
+    layout = variable_layout(placement)
+    for group in layout.mirrored:
+        yield [name for _, name in sorted({**group.of, **group.apart}.items())]
     own: dict[tuple[str, str], list[str]] = defaultdict(list)
     towers: dict[tuple[str, str], int] = defaultdict(int)
     for name, *_ in placement.variables:
-        readers = lies.readers.get(name, 0)
-        if readers.bit_count() != 1 or name in lies.copies or name in lies.diverging:
+        readers = layout.readers.get(name, 0)
+        if readers.bit_count() != 1 or name in layout.copies or name in layout.apart:
             continue
         first, _, rest = name.partition("/")
         key = _NUMBERS.sub("", first), rest
@@ -158,7 +156,7 @@ def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
 
 
 def _shared_name(names: Sequence[str]) -> str:
-    """What the names have in common, part by part; the shortest of them where that is no scope."""
+    """The parts that all names share; if these are no scope, the shortest name."""
     parts = [name.split("/") for name in names]
     shortest = min(parts, key=len)
     if any(len(each) != len(shortest) for each in parts):
@@ -168,7 +166,7 @@ def _shared_name(names: Sequence[str]) -> str:
 
 
 class Phase(IntEnum):
-    """Where an op is drawn. `page/data.js` has the same numbers."""
+    """The column or box of an op. `page/assets/data.js` has the same numbers."""
 
     VARIABLE = 0
     READ = 1
@@ -177,7 +175,7 @@ class Phase(IntEnum):
     AVERAGE = 4
     UPDATE = 5
     OUTSIDE = 6  # of a step
-    ANY = 7  # nothing is known but its device, as of a log, or what it does in a step
+    ANY = 7  # other ops of a step, and all ops of a log
 
 
 PHASES: Mapping[Part, Phase] = {
@@ -199,7 +197,7 @@ PHASES: Mapping[Part, Phase] = {
     "save": Phase.OUTSIDE,
     "other": Phase.OUTSIDE,
 }
-# What a copy of a value carries, by the part of the op that yields it.
+# The kinds of copied tensors.
 KINDS: Sequence[str] = (
     *("parameters", "inputs", "activations", "gradients", "all-reduce", "updates", "other"),
 )
@@ -218,26 +216,26 @@ _KINDS: Mapping[Part, str] = {
 }
 
 
-def kind_of(part: Part) -> int:
-    """The number among `KINDS` of what an op of this part yields."""
+def copy_kind(part: Part) -> int:
+    """Returns the index in `KINDS` for a tensor that an op of a part produces."""
     return KINDS.index(_KINDS.get(part, "other"))
 
 
-_DEEPEST = 3  # scopes of names, where the data flow is not known
-_FEW = 2  # ops
+_MAX_DEPTH = 3  # of name scopes, without data flow
+_SMALL_SCOPE = 2  # ops
 _NUMBER = re.compile(r"_?\d+$")
 
 
 class PageLayout(NamedTuple):
-    """Where the ops of a program are drawn, by their numbers.
+    """The positions of ops in the picture, by the numbers of the ops.
 
     Attributes:
-        phases: in which column or box.
-        rows: in which row; of the rows in `tree`.
-        towers: the tower that they work for, or -1.
-        parts: what they do in a step; empty where the data flow is not known.
+        phases: the columns or boxes.
+        rows: the rows, as indices in `tree`.
+        towers: the towers, or -1.
+        parts: the parts of the step; empty without data flow.
         tree: the names and parents of the rows.
-        roles: the rows of what is no layer, by what it is.
+        roles: the rows that are not layers, by role.
     """
 
     phases: Sequence[int]
@@ -249,12 +247,12 @@ class PageLayout(NamedTuple):
 
 
 def page_layout(placement: Placement) -> PageLayout:
-    """By data flow where it is known, else by names alone, as of a log."""
+    """Returns the positions by data flow; for logs, which have none, by names."""
     return _by_flow(placement) if placement.requested else _by_names(placement)
 
 
 def _by_flow(placement: Placement) -> PageLayout:
-    """Rows by layer, phases by the part that an op has in a step."""
+    """Rows by layer, phases by the part of the step."""
     found = addresses(placement)
     rows = Rows()
     roles = {"inputs": rows.section("inputs")}
@@ -262,7 +260,7 @@ def _by_flow(placement: Placement) -> PageLayout:
     roles |= {
         role: rows.section(name)
         for role, name in (
-            ("average", "bring together"),
+            ("average", "aggregate"),
             ("update", "update"),
             ("other", "other ops"),
             ("outside", "outside a step"),
@@ -276,9 +274,9 @@ def _by_flow(placement: Placement) -> PageLayout:
     }
     number, steps = analyse(placement).flow.number, analyse(placement).updates.steps
     own = {number[name]: row for name, row in layers.items()}
-    # A backward pass begins behind the last layer.
-    beside = defaultdict(lambda: roles["inputs"])
-    beside[Phase.BACKWARD] = next(reversed([*layers.values()]), roles["inputs"])
+    # Ops without a layer: the backward pass begins after the last layer.
+    default_row = defaultdict(lambda: roles["inputs"])
+    default_row[Phase.BACKWARD] = next(reversed([*layers.values()]), roles["inputs"])
     row_of: dict[tuple[Phase, int, str], int] = {}
     phases, at = [], []
     for op, (part, layer, of) in enumerate(
@@ -291,8 +289,8 @@ def _by_flow(placement: Placement) -> PageLayout:
             continue
         key = phase, layer, of.type
         if key not in row_of:
-            inside = sections.get(phase) or own.get(layer, beside[phase])
-            row_of[key] = rows.of([of.type], inside)
+            inside = sections.get(phase) or own.get(layer, default_row[phase])
+            row_of[key] = rows.row([of.type], inside)
         at.append(row_of[key])
     tree = rows.numbered()
     return PageLayout(
@@ -306,9 +304,9 @@ def _by_flow(placement: Placement) -> PageLayout:
 
 
 def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, int]:
-    """The rows of the variables that the model reads, and of their slots, in the step's order."""
+    """The rows of the variables that the model reads, and of their slots, in data flow order."""
     number = analyse(placement).flow.number
-    scope_of = scopes(placement)
+    scope_of = variable_scopes(placement)
     names = [variable.name for variable in placement.variables]
     computing = {
         layer
@@ -317,14 +315,14 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
     }
     read = [name for name in names if number[name] in computing and name not in found.slot_of]
     read.sort(key=lambda name: found.depth.get(number[name], 0))
-    inside = inside_common({name: scope_of[name] for name in read})
-    layers = {name: rows.of(inside[name]) for name in read}
+    inside = strip_common_scopes({name: scope_of[name] for name in read})
+    layers = {name: rows.row(inside[name]) for name in read}
     slots = {name: layers[owner] for name, owner in found.slot_of.items() if owner in layers}
     return slots | layers
 
 
 def _by_names(placement: Placement) -> PageLayout:
-    """Rows by name scope, where only devices are known; scopes of one stem are copies of one."""
+    """Rows by name scope; scopes that differ in a number are copies of one."""
     rows = Rows()
     unscoped = rows.section("in no scope")
     stems = _stems(placement)
@@ -333,8 +331,8 @@ def _by_names(placement: Placement) -> PageLayout:
         first, *scope = op.name.split("/")[:-1] or ("",)
         is_variable = op.type in VARIABLES
         phases.append(Phase.VARIABLE if is_variable else Phase.ANY)
-        path = (stems[first], *scope[: _DEEPEST - 1], op.type) if first else (op.type,)
-        at.append(rows.of(path, 0 if first else unscoped))
+        path = (stems[first], *scope[: _MAX_DEPTH - 1], op.type) if first else (op.type,)
+        at.append(rows.row(path, 0 if first else unscoped))
     tree = rows.numbered()
     roles = dict.fromkeys(("inputs", "average", "update", "other", "outside"), NOWHERE)
     return PageLayout(
@@ -348,10 +346,10 @@ def _by_names(placement: Placement) -> PageLayout:
 
 
 def _stems(placement: Placement) -> Mapping[str, str]:
-    """What the first scopes are called: by their stem where each has a device of its own.
+    """The row names of outermost scopes: without numbers if each scope has its own device.
 
-    So tower_0 and tower_1 line up, and the layers dense and dense_1 are two. Of scopes that hold
-    next to nothing the stem is enough.
+    So ``tower_0`` and ``tower_1`` share a row, but the layers ``dense`` and ``dense_1`` do not.
+    Very small scopes share a row as well.
     """
     on: dict[str, Counter[Device | None]] = defaultdict(Counter)
     for op in placement.by_number:
@@ -365,7 +363,7 @@ def _stems(placement: Placement) -> Mapping[str, str]:
     for stem, scopes_of in by_stem.items():
         apart = {on[scope].most_common(1)[0][0] for scope in scopes_of}
         are_copies = len(apart) == len(scopes_of)
-        are_small = all(on[scope].total() <= _FEW for scope in scopes_of)
+        are_small = all(on[scope].total() <= _SMALL_SCOPE for scope in scopes_of)
         joined = len(scopes_of) > 1 and (are_copies or are_small)
         stems.update({scope: stem if joined else scope for scope in scopes_of})
     return stems

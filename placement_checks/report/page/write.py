@@ -1,6 +1,6 @@
-"""The page: one file with its style, its script and what they show, which asks for no other.
+"""Writes the HTML page as one file, and packs columns of ops into short texts.
 
-Columns of ops as short texts: `page/data.js` reads them.
+`page/assets/data.js` unpacks the columns.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 
 from placement_checks.util.text import printable
 
-# In this order; each may use what stands before it.
+# In this order: each script may use the previous ones.
 _SCRIPTS = (
     *("words.js", "data.js", "counts.js", "state.js", "details.js", "boxes.js", "hosts.js"),
     *("cells.js", "lanes.js", "arrows.js", "findings.js", "timeline.js", "keys.js", "main.js"),
 )
-# What would end the element that the text stands in, or a line of a script.
-_ESCAPES = {letter: f"\\u{ord(letter):04x}" for letter in ("<", ">", "&", "\u2028", "\u2029")}
+# Characters that could end the script element or a line of the script.
+_ESCAPES = {each: f"\\u{ord(each):04x}" for each in ("<", ">", "&", "\u2028", "\u2029")}
 
 
-def page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
-    """The page of some programs, as `model.program_data` has them, at least one.
+def render_page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
+    """Returns the page of several programs.
 
-    Its policy lets a browser load nothing, and run the script of this package alone: what a graph
-    or a log says is data, and shown as text.
+    Its content security policy prevents a browser from loading anything and from running any
+    script but the script of this package: names from a graph or a log are shown as text.
 
     Args:
-        programs: in the order of the report.
-        next_step: what to do next, in a sentence.
+        programs: the data of the programs from `program_data`, at least one.
+        next_step: the next step for the user.
     """
     style, script = _asset("picture.css"), '"use strict";\n' + "\n".join(map(_asset, _SCRIPTS))
     data = "\n".join(
@@ -51,7 +51,7 @@ def page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) ->
         "data": data,
         "script": script,
     }
-    # Each mark once, in its place: what is put in is not searched for others.
+    # Marks are replaced in order, so that inserted text is not searched for marks.
     page = [_asset("page.html")]
     for mark, text in parts.items():
         before, after = page.pop().split(f"@{mark}@", 1)
@@ -60,7 +60,7 @@ def page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) ->
 
 
 def _overview(programs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of several programs the state of each rule, and how many findings it has."""
+    """The state and the number of findings of each rule, for each program."""
     names = dict.fromkeys(rule["rule"] for each in programs for rule in each["rules"])
     states = [
         {rule["rule"]: [rule["state"], rule["findings"]] for rule in each["rules"]}
@@ -76,21 +76,21 @@ def _overview(programs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script element, and that shows control characters."""
-    text = json.dumps(_shown(data), separators=(",", ":"), ensure_ascii=False)
-    for letter, escaped in _ESCAPES.items():  # str.translate takes 25 times as long
-        text = text.replace(letter, escaped)
+    """JSON for a script element, with control characters escaped."""
+    text = json.dumps(_escape_controls(data), separators=(",", ":"), ensure_ascii=False)
+    for character, escaped in _ESCAPES.items():  # str.translate takes 25 times as long
+        text = text.replace(character, escaped)
     return text
 
 
-def _shown(data: Any) -> Any:
-    """The data with what is not printable in its texts in escapes, but for the ends of lines."""
+def _escape_controls(data: Any) -> Any:
+    """The data with characters escaped that are not printable, except line breaks."""
     if isinstance(data, str):
         return data if data.isprintable() else "\n".join(map(printable, data.split("\n")))
     if isinstance(data, Mapping):
-        return {key: _shown(value) for key, value in data.items()}
+        return {key: _escape_controls(value) for key, value in data.items()}
     if isinstance(data, Sequence):
-        return [_shown(value) for value in data]
+        return [_escape_controls(value) for value in data]
     return data
 
 
@@ -100,7 +100,7 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a browser computes it of the text of an element."""
+    """The hash of the text of an element in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -109,21 +109,21 @@ _LONGEST_SHARED = len(_DIGITS) ** 2 - 1
 
 
 class Table(NamedTuple):
-    """Texts that occur again and again: each once, and its number wherever it occurs."""
+    """Distinct texts, and the index of the text for each occurrence."""
 
     texts: Sequence[str]
     numbers: Sequence[int]
 
 
-def table(texts: Iterable[str]) -> Table:
-    """The texts in the order in which they first occur."""
+def index_texts(texts: Iterable[str]) -> Table:
+    """Returns the distinct texts in the order of their first occurrence, with indices."""
     seen: dict[str, int] = {}
     numbers = [seen.setdefault(text, len(seen)) for text in texts]
     return Table(list(seen), numbers)
 
 
-def runs(values: Iterable[int]) -> str:
-    """``3*5,4`` for 3 3 3 3 3 4."""
+def encode_runs(values: Iterable[int]) -> str:
+    """Returns the run-length encoding: ``3*5,4`` for 3 3 3 3 3 4."""
     return ",".join(
         f"{value}*{times}" if times > 1 else str(value)
         for value, run in groupby(values)
@@ -131,26 +131,26 @@ def runs(values: Iterable[int]) -> str:
     )
 
 
-def front_coded(names: Iterable[str]) -> str:
-    """A line a name: how many letters it shares with the one before, and the rest.
+def front_code(names: Iterable[str]) -> str:
+    """Returns a line for each name: the length of the prefix shared with the last, and the rest.
 
-    The number is of two digits of base 36. A name has no line break, as `printable` sees to.
+    The length has two digits of base 36. Names must be printable, so they have no line breaks.
     """
     lines, before = [], ""
     for name in names:
-        shared = _shared(before, name)
+        shared = _common_prefix_length(before, name)
         lines.append(f"{_DIGITS[shared // 36]}{_DIGITS[shared % 36]}{name[shared:]}")
         before = name
     return "\n".join(lines)
 
 
-def _shared(one: str, other: str) -> int:
-    """How many letters two names begin with alike; by halves, as they may be long."""
-    alike, end = 0, min(len(one), len(other), _LONGEST_SHARED)
-    while alike < end:
-        middle = (alike + end + 1) // 2
-        if one[alike:middle] == other[alike:middle]:
-            alike = middle
+def _common_prefix_length(one: str, other: str) -> int:
+    """The length of the common prefix, by binary search, since names may be long."""
+    start, end = 0, min(len(one), len(other), _LONGEST_SHARED)
+    while start < end:
+        middle = (start + end + 1) // 2
+        if one[start:middle] == other[start:middle]:
+            start = middle
         else:
             end = middle - 1
-    return alike
+    return start

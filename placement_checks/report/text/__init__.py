@@ -1,1 +1,1 @@
-"""A report for people: a screen of text."""
+"""The text report for terminals."""

@@ -1,4 +1,4 @@
-"""How far variables are from the reference's, drawn for a terminal."""
+"""Draws the differences between variables of towers and of the reference as bars of text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DECADES = 9  # a difference as large as the values is some 10^7 eps in float32
 _STYLES = {"equal": "green", "noise": "dim", "too-coarse": "yellow", "differs": "bold red"}
 
 
-def picture(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
-    """A line for each of the worst variables: ratio, error in eps, and a bar on a log scale.
+def draw_error_bars(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yields a line for each of the worst variables: ratio, error in eps, and a bar.
 
-    The mark in a bar is what the error may be.
+    The bars have a logarithmic scale. The mark in a bar is the limit of the error.
     """
     worst = sorted(figures, key=_severity, reverse=True)
     shown = worst[:_MAX_SHOWN]
@@ -40,13 +40,13 @@ def _severity(figure: Mapping[str, Any]) -> tuple[bool, float]:
 
 
 def _bar(figure: Mapping[str, Any]) -> str:
-    length, limit = _place(_error(figure)), min(_WIDTH - 1, _place(figure["limit"] or 0.0))
+    length, limit = _column(_error(figure)), min(_WIDTH - 1, _column(figure["limit"] or 0.0))
     return "".join(
         "┃" if place == limit else "━" if place < length else " " for place in range(_WIDTH)
     )
 
 
-def _place(error: float) -> int:
+def _column(error: float) -> int:
     decades = math.log10(1 + error) if math.isfinite(error) else _DECADES
     return min(_WIDTH, round(_WIDTH * decades / _DECADES))
 

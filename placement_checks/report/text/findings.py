@@ -1,13 +1,10 @@
-"""The findings of a program: root causes rule by rule, then what follows from them.
+"""Renders the findings of a program: root causes by rule, then the findings that follow from them.
 
-In brief, every rule whose breach stops the program or makes its training wrong shows its first
-finding in full, however many lines that takes. What is left of the lines goes to the other rules.
+The brief text has a limit of lines. Each rule that stops the program or makes its training wrong
+shows its first finding in full; `allot_lines` distributes the remaining lines among all rules.
 
-Groups of findings as lines of text, for the terminal, for pages and for assertion messages.
-
-Which findings are told where not all can be.
-
-What is told of a group of findings, as sentences for formats that have their own lines.
+`finding_lines` renders groups of findings for terminals, pages and assertion messages;
+`finding_sentences` renders one group for formats with their own lines.
 """
 
 from __future__ import annotations
@@ -22,22 +19,22 @@ from rich.text import Text
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.report.common.findings import Group, Section, Sections
-from placement_checks.report.common.source import lines_of_values, source_text
-from placement_checks.report.text.error_bars import picture
-from placement_checks.report.text.layout import shortened, wrapped
+from placement_checks.report.common.source import source_text, value_lines
+from placement_checks.report.text.error_bars import draw_error_bars
+from placement_checks.report.text.layout import shorten, wrap
 from placement_checks.util.text import plural, printable
 
 Kind = Literal["headline", "detail", "consequence", "fix"]
 
 _EXAMPLES = 3
 _CALLERS = 4
-_STEPS = 4  # of a path, where only a run shows them
-_LINES = {"headline": 6, "detail": 2, "consequence": 3, "fix": 4}  # of one sentence
+_STEPS = 4  # of a path, if the finding is from a run
+_LINES = {"headline": 6, "detail": 2, "consequence": 3, "fix": 4}  # limits for one sentence
 _INDENT = {"headline": 2, "detail": 6, "consequence": 4, "fix": 4}
 
 
 class Line(NamedTuple):
-    """A line of a report, and what it is part of."""
+    """A line of a report, with the kind of its sentence."""
 
     text: str
     kind: Kind
@@ -46,16 +43,15 @@ class Line(NamedTuple):
 def finding_lines(
     groups: Sequence[Group], placement: Placement | None = None, *, everything: bool = False
 ) -> Iterator[Line]:
-    """Each group once: its source line, what shows it, others alike, what it means, and the fix.
+    """Yields the lines of groups: source line, details, other objects, consequence and fix.
 
     Args:
-        groups: those of one rule; where the same is to be done about some in a row, that stands
-            below the last of them.
-        placement: the program that they are about, whose ops show which of its lines ran.
-        everything: all names and steps, not the first alone.
+        groups: the groups of one rule; consecutive groups with the same fix share it.
+        placement: the placement of the program; its ops show which of its lines ran.
+        everything: whether to list all names and steps, instead of the first ones.
     """
-    for _, alike in groupby(groups, key=_cure):
-        members = list(alike)
+    for _, same_fix in groupby(groups, key=_consequence_and_fix):
+        members = list(same_fix)
         for group in members:
             for kind, text in _group(group, placement, everything):
                 yield from _sentence(kind, text, everything)
@@ -68,25 +64,25 @@ def finding_lines(
 def first_lines(
     groups: Sequence[Group], shown: int, hint: str, placement: Placement | None = None
 ) -> Iterator[Line]:
-    """The first of some groups, and how many findings are left out."""
+    """Yields the lines of the first groups, and the number of omitted findings."""
     yield from finding_lines(groups[:shown], placement)
     if left := sum(len(group.findings) for group in groups[shown:]):
         yield Line(f"  and {plural(left, 'finding')} more ({hint})", "detail")
 
 
-def costs(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
-    """How many lines each group takes, if it stands alone."""
+def line_counts(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
+    """Yields the number of lines of each group, without shared fixes."""
     return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
 
 
-def _cure(group: Group) -> tuple[str, str]:
+def _consequence_and_fix(group: Group) -> tuple[str, str]:
     return group.first.consequence, group.first.fix
 
 
 def _sentence(kind: Kind, text: str, everything: bool) -> Iterator[Line]:
     indent = _INDENT[kind]
     most = None if everything else _LINES[kind]
-    for line in wrapped(text, indent=indent, hanging=indent + 4, most=most):
+    for line in wrap(text, indent=indent, hanging=indent + 4, most=most):
         yield Line(line, kind)
 
 
@@ -100,43 +96,43 @@ def _group(
     before, callers = where or "", group.callers
     if callers and group.lines > 1:
         text = source_text(callers[0])
-        through = f"{_after(callers[0], before)}{f': {text}' if text else ''}"
+        through = f"{_abbreviate(callers[0], before)}{f': {text}' if text else ''}"
         yield "detail", f"all {len(group.findings)} are built through {through}"
         before, *callers = callers
     if callers:
-        told = callers if everything else callers[:_CALLERS]
-        lines = ", ".join(map(_after, told, (before, *told)))
-        yield "detail", f"called from {lines}{'' if len(told) == len(callers) else ', …'}"
+        named = callers if everything else callers[:_CALLERS]
+        lines = ", ".join(map(_abbreviate, named, (before, *named)))
+        yield "detail", f"called from {lines}{'' if len(named) == len(callers) else ', …'}"
     if where and first.evidence in ("requested", "executed"):
-        for line in lines_of_values(where, placement):
-            yield "detail", f"given by {_after(line, where)}: {source_text(line)}"
+        for line in value_lines(where, placement):
+            yield "detail", f"given by {_abbreviate(line, where)}: {source_text(line)}"
     if first.op and first.where and first.where != where:
-        yield "detail", f"{first.object} is made at {_with_text(first.where)}"
+        yield "detail", f"{first.object} is created at {_line_with_source(first.where)}"
     if first.device_line and first.device_line != where:
-        yield "detail", f"device requested at {_with_text(first.device_line)}"
+        yield "detail", f"device requested at {_line_with_source(first.device_line)}"
     steps = len(first.path) if everything else _STEPS if first.evidence == "executed" else 0
     yield from (("detail", step) for step in first.path[:steps])
     if len(group.findings) > 1:
         yield "detail", likewise(group, everything=everything)
 
 
-def _after(line: str, before: str) -> str:
-    """A line as it is told after another one: of the same file, its number will do."""
+def _abbreviate(line: str, before: str) -> str:
+    """Returns a line without its file if the line before has the same file."""
     file, _, number = line.rpartition(":")
     return f"line {number}" if file == before.rpartition(":")[0] else line
 
 
-def _with_text(line: str) -> str:
+def _line_with_source(line: str) -> str:
     text = source_text(line)
     return f"{line}: {text}" if text else line
 
 
 def likewise(group: Group, *, everything: bool = False) -> str:
-    """How many more findings a group has, and of which objects: some of them, or all."""
+    """Returns the number of other findings of a group, with some or all of their objects."""
     others = group.others if everything else group.others[:_EXAMPLES]
     names, before = [], group.where or ""
     for name, line in others:
-        names.append(f"{name} ({_after(line, before)})" if line else name)
+        names.append(f"{name} ({_abbreviate(line, before)})" if line else name)
         before = line or before
     number = f"likewise {len(group.findings) - 1} more"
     if not names:
@@ -147,13 +143,15 @@ def likewise(group: Group, *, everything: bool = False) -> str:
 def allot_lines(
     costs: Sequence[Iterable[int]], lines: int, always: Collection[int] = ()
 ) -> list[int]:
-    """How many items of each section fit, dealt out in turns: the first of each comes first.
+    """Returns how many items of each section fit into a number of lines.
+
+    Items are allotted in rounds: the first item of each section, then the second one, and so on.
 
     Args:
-        costs: for each section the lines that its items take, in their order.
-        lines: how many there are for all of them.
-        always: the sections, by number, whose first item is given even if it does not fit. They
-            precede the others.
+        costs: the number of lines of each item, by section.
+        lines: the number of lines for all sections.
+        always: the indices of sections that get their first item even if it does not fit. They
+            precede the other sections.
     """
     given = [0] * len(costs)
     open_sections = [(number, iter(items)) for number, items in enumerate(costs)]
@@ -161,8 +159,8 @@ def allot_lines(
         still_open = []
         for number, items in open_sections:
             cost = next(items, None)
-            is_due = number in always and not given[number]
-            if cost is not None and (cost <= lines or is_due):
+            is_required = number in always and not given[number]
+            if cost is not None and (cost <= lines or is_required):
                 lines -= cost
                 given[number] += 1
                 still_open.append((number, items))
@@ -177,7 +175,7 @@ _STYLES = {"headline": "", "detail": "dim", "consequence": "", "fix": "green"}
 
 
 class DetailLevel(Enum):
-    """How much is told: what fits, or everything."""
+    """The level of detail: findings up to a limit of lines, or all of them."""
 
     BRIEF = "brief"
     FULL = "full"
@@ -186,97 +184,96 @@ class DetailLevel(Enum):
 def findings_lines(
     sections: Sections, extent: DetailLevel, lines: int, placement: Placement | None = None
 ) -> _Lines:
-    """The findings, and the pictures of what was measured.
+    """Yields the lines of all findings, and the pictures of measured differences.
 
     Args:
         sections: the findings by rule.
-        extent: how much of them.
-        lines: how many there are for what is told in brief.
-        placement: the program, whose ops show which of its lines ran.
+        extent: the level of detail.
+        lines: the limit of lines for the brief text.
+        placement: the placement of the program; its ops show which of its lines ran.
     """
     if extent is DetailLevel.BRIEF:
         yield from _brief(sections, lines, placement)
     else:
         for section in (*sections.causes, *sections.consequences):
-            told = finding_lines(section.groups, placement, everything=True)
-            yield from _titled(section, _styled(told))
+            found = finding_lines(section.groups, placement, everything=True)
+            yield from _with_title(section, _style_lines(found))
             yield from _picture(section)
 
 
 def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Lines:
-    following = _following(sections)
+    following = _consequence_lines(sections)
     causes = sections.causes
-    room = lines - len(following) - len(causes)  # each may say how many of its own are left
+    room = lines - len(following) - len(causes)  # each may need a line for its omitted findings
     decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
     given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
     if not all(given):
-        room -= len(_left_out(causes))
+        room -= len(_omitted_titles(causes))
         given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
     for section, items in zip(causes, given, strict=True):
         if items:
-            yield from _shortened(section, items, placement)
-    untold = [section for section, items in zip(causes, given, strict=True) if not items]
-    left_out = [section for section in untold if section.findings]
-    yield from _left_out(left_out)
+            yield from _first_items(section, items, placement)
+    omitted = [
+        section
+        for section, items in zip(causes, given, strict=True)
+        if section.findings and not items
+    ]
+    yield from _omitted_titles(omitted)
     yield from following
-    if left_out or following:
+    if omitted or following:
         yield Text()
 
 
-def _following(sections: Sections) -> list[Text]:
-    """What follows from other findings, a line for each rule and cause."""
+def _consequence_lines(sections: Sections) -> list[Text]:
+    """The findings that follow from others: a line for each rule and its cause."""
     return [
         Text(line)
         for section in sections.consequences
-        for line in wrapped(f"{section.title} ({_HINT})", hanging=4)
+        for line in wrap(f"{section.title} ({_HINT})", hanging=4)
     ]
 
 
-def _left_out(sections: Sequence[Section]) -> list[Text]:
-    """The rules of which nothing more is told."""
+def _omitted_titles(sections: Sequence[Section]) -> list[Text]:
+    """The titles of rules without shown findings."""
     titles = ", ".join(section.title for section in sections)
-    return [Text(line) for line in wrapped(f"{titles} ({_HINT})", hanging=4)] if titles else []
+    return [Text(line) for line in wrap(f"{titles} ({_HINT})", hanging=4)] if titles else []
 
 
 def _costs(section: Section, placement: Placement | None) -> Iterator[int]:
-    """The lines of each group, and those of the picture, which is told after the first group."""
-    groups = costs(section.groups, placement)
+    """Yields the number of lines of each group, and of the picture after the first group."""
+    groups = line_counts(section.groups, placement)
     yield from (_TITLE + cost for cost in islice(groups, 1))
     if section.figures:
         yield sum(1 for _ in _picture(section))
     yield from groups
 
 
-def _shortened(section: Section, items: int, placement: Placement | None) -> _Lines:
-    """A section of which some items are told."""
+def _first_items(section: Section, items: int, placement: Placement | None) -> _Lines:
+    """Yields the lines of a section's first items."""
     is_drawn = bool(section.figures) and items > bool(section.findings)
     groups = first_lines(section.groups, items - is_drawn, _HINT, placement)
-    yield from _titled(section, _styled(groups))
+    yield from _with_title(section, _style_lines(groups))
     if is_drawn:
         yield from _picture(section)
 
 
-def _titled(section: Section, lines: _Lines) -> _Lines:
+def _with_title(section: Section, lines: _Lines) -> _Lines:
     if section.findings:
-        yield _title(section.title, section.rule)
+        title = Text(section.title)
+        title.stylize("bold red", 0, len(section.rule))
+        yield title
         yield from lines
         yield Text()
-
-
-def _title(title: str, rule: str) -> Text:
-    text = Text(title)
-    text.stylize("bold red", 0, len(rule))
-    return text
 
 
 def _picture(section: Section) -> Iterator[Text]:
     if section.figures:
         yield Text(f"{section.rule}, in eps of the largest value", "bold")
-        yield from picture(section.figures)
+        yield from draw_error_bars(section.figures)
         yield Text()
 
 
-def _styled(lines: Iterator[Line]) -> Iterator[Text]:
+def _style_lines(lines: Iterator[Line]) -> Iterator[Text]:
     for text, kind in lines:
         styled = Text(text, _STYLES[kind])
         if kind == "headline":
@@ -284,15 +281,15 @@ def _styled(lines: Iterator[Line]) -> Iterator[Text]:
         yield styled
 
 
-_LONGEST = 600  # letters of a sentence, such as what the placer says of a graph
+_LONGEST = 600  # characters of a sentence, such as an error message of the placer
 
 
 def finding_sentences(group: Group, *, with_line: bool = False) -> Iterator[str]:
-    """What is wrong, with which others, what it means, and the fix.
+    """Yields the message, the other objects, the consequence and the fix of a group.
 
     Args:
-        group: some findings.
-        with_line: whether the first sentence says at which line, if one is known.
+        group: the findings.
+        with_line: whether the first sentence begins with the source line, if it is known.
     """
     first = group.first
     where = f"{group.where}: " if with_line and group.where else ""
@@ -306,6 +303,6 @@ def finding_sentences(group: Group, *, with_line: bool = False) -> Iterator[str]
 
 
 def one_line(sentence: str, most: int = _LONGEST) -> str:
-    """A sentence in one line, its names and itself shortened where they are very long."""
-    words = " ".join(map(shortened, printable(sentence).split(" ")))
+    """Returns a sentence in one line, with very long words and text shortened."""
+    words = " ".join(map(shorten, printable(sentence).split(" ")))
     return words if len(words) <= most else f"{words[: most - 2]} …"

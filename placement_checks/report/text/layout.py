@@ -1,9 +1,4 @@
-"""Sentences as lines of a width that a screen has.
-
-Lines on a console.
-
-What is said of one thing as rows: a label, and what belongs to it.
-"""
+"""Wraps sentences to the width of the terminal, prints lines, and lays out labeled rows."""
 
 from __future__ import annotations
 
@@ -18,17 +13,17 @@ from rich.text import Text
 from placement_checks.util.text import printable
 
 WIDTH = 120
-_NARROWEST = 40
+_MIN_WIDTH = 40
 _LONGEST_WORD = 120  # such as the name of an op
 
-# Of the lines that are made, which many functions make for one report.
+# A context variable, since many functions wrap the lines of one report.
 _columns: ContextVar[int] = ContextVar("columns", default=WIDTH)
 
 
 @contextmanager
 def terminal_width(columns: int) -> Iterator[None]:
-    """Make lines in this block that are no longer than a terminal is wide."""
-    before = _columns.set(max(_NARROWEST, min(columns, WIDTH)))
+    """Wrap lines in this block to the width of a terminal, within limits."""
+    before = _columns.set(max(_MIN_WIDTH, min(columns, WIDTH)))
     try:
         yield
     finally:
@@ -36,22 +31,21 @@ def terminal_width(columns: int) -> Iterator[None]:
 
 
 def current_width() -> int:
-    """How long lines are."""
+    """Returns the current limit of the length of lines."""
     return _columns.get()
 
 
-def wrapped(
+def wrap(
     text: str, *, indent: int = 0, hanging: int, most: int | None = None, width: int | None = None
 ) -> list[str]:
-    """A sentence as lines, which end at its spaces.
+    """Wraps a sentence at its spaces.
 
     Args:
-        text: the sentence, or what else is to be told.
-        indent: the spaces before the first line.
-        hanging: those before the lines that follow.
-        most: how many lines to make of it at most, where they have the usual length; None for as
-            many as it takes.
-        width: of a line; None for what `fitted` says.
+        text: the sentence.
+        indent: the number of spaces before the first line.
+        hanging: the number of spaces before the other lines.
+        most: the limit of lines of the usual length, more if they are shorter; None for no limit.
+        width: the length of a line; None for `current_width`.
     """
     if width is None:
         width = current_width()
@@ -70,7 +64,7 @@ def wrapped(
 def _lines(text: str, indent: int, hanging: int, full: int) -> Iterator[str]:
     line, is_empty = " " * indent, True
     room = full - indent
-    for word in map(shortened, text.split(" ")):
+    for word in map(shorten, text.split(" ")):
         width = _width(word)
         if width + 1 > room and not is_empty:
             yield line
@@ -81,8 +75,8 @@ def _lines(text: str, indent: int, hanging: int, full: int) -> Iterator[str]:
     yield line
 
 
-def shortened(word: str, most: int = _LONGEST_WORD) -> str:
-    """A word with a mark in the place of its middle, where it is longer than may be shown."""
+def shorten(word: str, most: int = _LONGEST_WORD) -> str:
+    """Replaces the middle of a word that is too long with an ellipsis."""
     if _width(word) <= most:
         return word
     half = (most - 1) // 2
@@ -94,10 +88,10 @@ def _width(word: str) -> int:
     return len(word) if word.isprintable() else len(printable(word))
 
 
-def show(console: Console, line: Text) -> None:
-    """Print a line as it is: not wrapped, and with control characters escaped.
+def print_line(console: Console, line: Text) -> None:
+    """Print a line without wrapping, with control characters escaped.
 
-    A line that has any is printed without colours, so that none are taken for ours.
+    A line with control characters is printed without colors.
     """
     _print(console, line if line.plain.isprintable() else Text(printable(line.plain)))
 
@@ -105,38 +99,38 @@ def show(console: Console, line: Text) -> None:
 def _print(console: Console, line: Text) -> None:
     if console.is_terminal or console.record:
         console.print(line, soft_wrap=True, highlight=False)
-    else:  # what has no colours takes a fortieth of the time
+    else:  # 40 times as fast, for text without colors
         console.file.write(f"{line.plain}\n")
 
 
-_MOST = 5  # lines of a row
+_MAX_LINES = 5  # of a row
 _INDENT = "  "
 
 
 class Row(NamedTuple):
-    """A label and its lines; a row without lines is left out."""
+    """A label and its lines; rows without lines are omitted."""
 
     label: str
     lines: Sequence[str]
 
 
-def in_rows(headline: str, rows: Iterable[Row]) -> Iterator[str]:
-    """The headline, an empty line, and the rows, their lines below each other."""
-    told = [row for row in rows if row.lines]
-    width = len(_INDENT) + 2 + max((len(row.label) for row in told), default=0)
+def layout_rows(headline: str, rows: Iterable[Row]) -> Iterator[str]:
+    """Yields the headline, an empty line, and the rows with aligned lines."""
+    filled = [row for row in rows if row.lines]
+    width = len(_INDENT) + 2 + max((len(row.label) for row in filled), default=0)
     yield headline
     yield ""
-    for row in told:
+    for row in filled:
         label = f"{_INDENT}{row.label}"
-        for line in _shortened(row.lines):
-            first, *others = wrapped(line, indent=width, hanging=width + len(_INDENT))
+        for line in _first_and_last(row.lines):
+            first, *others = wrap(line, indent=width, hanging=width + len(_INDENT))
             yield f"{label:<{width}}{first[width:]}"
             yield from others
             label = ""
 
 
-def _shortened(lines: Sequence[str], most: int = _MOST) -> Sequence[str]:
-    """The first and the last line of those that are too many, which are counted."""
+def _first_and_last(lines: Sequence[str], most: int = _MAX_LINES) -> Sequence[str]:
+    """The lines, or the first ones, the number of omitted lines and the last line."""
     if len(lines) <= most:
         return lines
     return [*lines[: most - 2], f"… {len(lines) - most + 1} more", lines[-1]]

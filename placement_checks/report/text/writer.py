@@ -1,10 +1,8 @@
-"""Reports for people.
+"""Writes the text report of `verify`.
 
-Several programs at a glance: which rules each breaks, drawn as `git show-branch` does.
-
-The states of all rules: a line each, or their names alone.
-
-Programs and counts in a line each.
+It has, for each program, a heading, a table of the rules and the findings, and at the end the
+counts and the next step. For several programs, a grid like that of `git show-branch` shows first
+which program breaks which rule.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict, by_impact, worst_impact
 from placement_checks.report.common.findings import Sections
 from placement_checks.report.text.findings import DetailLevel, findings_lines
-from placement_checks.report.text.layout import current_width, shortened, show, wrapped
+from placement_checks.report.text.layout import current_width, print_line, shorten, wrap
 from placement_checks.util.text import file_size, plural
 
 if TYPE_CHECKING:
@@ -28,12 +26,12 @@ if TYPE_CHECKING:
     from placement_checks.core.missing import Missing
 
 
-_SHORTEST_NAME = 20
+_MIN_NAME_WIDTH = 20
 _LEGEND = "findings of each rule; . kept, - not checked"
 
 
 def grid(reports: Sequence[Report]) -> Iterator[str]:
-    """A line for each program, a column for each rule that one of them breaks."""
+    """Yields a line for each program, with a column for each rule that any program breaks."""
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     broken = {verdict.rule for verdict in verdicts if verdict.state == "broken"}
     in_order = dict.fromkeys(each.rule for each in verdicts)
@@ -52,10 +50,10 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
             if bars
             else (f"{'┌'.rjust(widths[0])} {title}")
         )
-    room = max(_SHORTEST_NAME, current_width() - sum(widths) - len(widths) - 1)
+    room = max(_MIN_NAME_WIDTH, current_width() - sum(widths) - len(widths) - 1)
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        yield f"{row}  {shortened(report.evidence.placement.program, room)}"
+        yield f"{row}  {shorten(report.evidence.placement.program, room)}"
     yield _LEGEND
 
 
@@ -72,12 +70,12 @@ def _cell(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     if verdict.state == "broken":
-        return _short(len(verdict.findings))
+        return _short_number(len(verdict.findings))
     return "." if verdict.state == "kept" else "-"
 
 
-def _short(number: int) -> str:
-    """Three letters at most below 100,000."""
+def _short_number(number: int) -> str:
+    """A number in at most three characters, if it is below 100,000."""
     return str(number) if number < 1000 else f"{number // 1000}k"
 
 
@@ -86,46 +84,46 @@ STATES = {
     "broken": ("BROKEN", "bold red"),
     "not-checked": ("NOT CHECKED", "yellow"),
 }
-_FIRST_TO_LAST = ("broken", "kept", "not-checked")
-_STATE_WIDTH = 15  # with what stands before and after it
-_SHARED = 2  # more spaces before the lines that continue a shared row
+_STATE_ORDER = ("broken", "kept", "not-checked")
+_STATE_WIDTH = 15  # with the spaces around it
+_HANGING = 2  # additional spaces before the further lines of a shared row
 
 
 def rule_table(
     verdicts: Sequence[Verdict], causes: Mapping[str, str], *, is_brief: bool
 ) -> Iterator[Text]:
-    """The table; rules that are not checked for the same reason share a line.
+    """Yields the table of rules; rules that were not checked for the same reason share a row.
 
     Args:
-        verdicts: of all rules.
-        causes: what the findings of a rule follow from, by its name.
-        is_brief: whether each is told in two lines at most.
+        verdicts: the verdicts of all rules.
+        causes: a text on the causes of a rule's findings, by the name of the rule.
+        is_brief: whether rows are limited to two lines.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
-    for alike in _rows(verdicts):
-        first = alike[0]
+    for members in _rows(verdicts):
+        first = members[0]
         details = "; ".join(filter(None, (first.reason, first.note, causes.get(first.rule))))
         most = 2
-        if len(alike) == 1:
+        if len(members) == 1:
             rule, hanging = f"{first.rule:<{width}}", width
         else:
-            rule, hanging = f"{', '.join(verdict.rule for verdict in alike)}: ", _SHARED
+            rule, hanging = f"{', '.join(verdict.rule for verdict in members)}: ", _HANGING
             most = 2 + len(rule) // (current_width() - _STATE_WIDTH - hanging)
         yield from _row(first, rule, hanging, details, most if is_brief else None)
 
 
 def names_by_state(verdicts: Sequence[Verdict]) -> Iterator[Text]:
-    """A row for each state, with the names of its rules."""
-    for state in _FIRST_TO_LAST:
-        alike = by_impact(verdict for verdict in verdicts if verdict.state == state)
-        if alike:
-            names = ", ".join(verdict.rule for verdict in alike)
-            more = " (--all says why)" if state == "not-checked" else ""
-            yield from _row(alike[0], names, 0, more, None)
+    """Yields a row for each state, with the names of the rules."""
+    for state in _STATE_ORDER:
+        members = by_impact(verdict for verdict in verdicts if verdict.state == state)
+        if members:
+            names = ", ".join(verdict.rule for verdict in members)
+            more = " (--all shows why)" if state == "not-checked" else ""
+            yield from _row(members[0], names, 0, more, None)
 
 
 def _rows(verdicts: Sequence[Verdict]) -> Iterable[Sequence[Verdict]]:
-    """The verdicts that share a row, in the order of the first of each."""
+    """The verdicts by row, in the order of the first verdict of each row."""
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         is_open = verdict.state == "not-checked"
@@ -138,15 +136,15 @@ def _row(
 ) -> Iterator[Text]:
     label, style = STATES[verdict.state]
     line = f"{rule}{detail}".rstrip()
-    first, *rest = wrapped(line, indent=_STATE_WIDTH, hanging=_STATE_WIDTH + hanging, most=most)
+    first, *rest = wrap(line, indent=_STATE_WIDTH, hanging=_STATE_WIDTH + hanging, most=most)
     text = Text.assemble("  ", (f"{label:<13}", style), first[_STATE_WIDTH:])
     text.stylize("dim", _STATE_WIDTH + len(rule))
     yield text
     yield from (Text(each, "dim") for each in rest)
 
 
-def title(report: Report) -> str:
-    """A program and the machine that it was placed on."""
+def program_title(report: Report) -> str:
+    """Returns the name of a program with its machine."""
     placement = report.evidence.placement
     return (
         f"{placement.program} on {placement.machine}" if placement.machine else placement.program
@@ -154,17 +152,17 @@ def title(report: Report) -> str:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """How many rules are kept, broken and not checked, in all programs."""
+    """Returns the numbers of kept, broken and unchecked rules in all programs."""
     counts = {state: sum(report.count(state) for report in reports) for state in STATES}
     states = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
     return f"{plural(len(reports), 'program')}, rules: {states}."
 
 
-_LINES = 60  # of a program
-_LAST_LINES = 4  # that follow the findings: the counts, and what to do next
-_TITLE_WIDTH = 160  # of the program, its machine and placer
-_WIDEST = 200  # of what to do next, which may hold a command to be copied
-_NOTES = 6  # lines of them
+_LINES = 60  # for a program
+_LAST_LINES = 4  # for the counts and the next step
+_TITLE_WIDTH = 160  # for the program, its machine and placer
+_STEP_WIDTH = 200  # for the next step, which may contain a command to be copied
+_NOTES = 6  # lines
 _PLACERS = {
     "phantom": "TensorFlow's placer, devices that need not exist",
     "session": "TensorFlow's placer, the devices of this machine",
@@ -179,75 +177,75 @@ def write(
     *,
     only: Callable[[Report], bool] | None = None,
 ) -> None:
-    """Print the verdicts of every program, its findings, the count, and what to do next.
+    """Print the verdicts and findings of every program, the counts and the next step.
 
     Args:
-        reports: one a program; of several there is a grid before them.
-        console: where to.
-        extent: how much is told of them; in brief, a program has at most 60 lines.
+        reports: the reports of the programs; several are preceded by a grid.
+        console: the console to print to.
+        extent: the level of detail; a brief report of a program has at most 60 lines.
         next_step: the last line; None for none.
-        only: the programs that are told of; None for all.
+        only: whether to print a program; None prints all. The counts include all programs.
     """
     shown = list(filter(only, reports)) if only else reports
     if len(shown) > 1:
         for row in grid(shown):
-            show(console, Text(row))
-        show(console, Text())
+            print_line(console, Text(row))
+        print_line(console, Text())
     for report in shown:
         for line in _program(report, extent):
-            show(console, line)
+            print_line(console, line)
     is_broken = any(report.count("broken") for report in reports)
-    show(console, Text(summary(reports), "bold red" if is_broken else "bold"))
+    print_line(console, Text(summary(reports), "bold red" if is_broken else "bold"))
     if next_step is not None:
-        for part in wrapped(next_step, hanging=6, width=_WIDEST):
-            show(console, Text(part))
+        for part in wrap(next_step, hanging=6, width=_STEP_WIDTH):
+            print_line(console, Text(part))
 
 
 def _program(report: Report, extent: DetailLevel) -> Iterator[Text]:
     sections = Sections(report.verdicts)
     is_brief = extent is DetailLevel.BRIEF
     head = list(_head(report, _NOTES if is_brief else None))
-    below = list(_saved(report.evidence.measurement))
-    room = _LINES - len(head) - len(below) - _LAST_LINES - 2  # and two empty ones
+    below = list(_saved_case(report.evidence.measurement))
+    room = _LINES - len(head) - len(below) - _LAST_LINES - 2  # two empty lines
     if is_brief and report.count("broken"):
         table = list(names_by_state(report.verdicts))
     else:
-        table = list(rule_table(report.verdicts, sections.said_of, is_brief=is_brief))
+        table = list(rule_table(report.verdicts, sections.cause_texts, is_brief=is_brief))
     yield from (*head, Text(), *table, Text())
     yield from findings_lines(sections, extent, room - len(table), report.evidence.placement)
     yield from below
 
 
 def _head(report: Report, most: int | None) -> Iterator[Text]:
-    """The program, and what a reader should know before its verdicts."""
+    """Yields the program with its conditions and notes, which precede the verdicts."""
     placement, measurement = report.evidence.placement, report.evidence.measurement
     title = f"{placement.program}{conditions(placement)}"
-    first, *rest = wrapped(title, hanging=4, width=_TITLE_WIDTH)
+    first, *rest = wrap(title, hanging=4, width=_TITLE_WIDTH)
     name = Text(first)
     name.stylize("bold", 0, len(placement.program))
     yield name
     yield from map(Text, rest)
-    notes = [line for note in report.evidence.notes for line in wrapped(note, hanging=4)]
+    notes = [line for note in report.evidence.notes for line in wrap(note, hanging=4)]
     yield from map(Text, notes[:most])
     if notes[len(notes) if most is None else most :]:
-        yield Text("and more (--all shows it)")
+        yield Text("… (--all shows all notes)")
     if not placement.complete:
-        for line in wrapped(placement.complete.reason, hanging=4, most=most):
+        for line in wrap(placement.complete.reason, hanging=4, most=most):
             yield Text(line, "yellow")
     if measurement:
-        yield from map(Text, wrapped(run_conditions(measurement, placement.program), hanging=4))
+        yield from map(Text, wrap(run_conditions(measurement, placement.program), hanging=4))
 
 
-def _saved(measurement: Measurement | Missing) -> Iterator[Text]:
+def _saved_case(measurement: Measurement | Missing) -> Iterator[Text]:
     if measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
-        yield Text(f"To run it again with the same rows ({size}):")
+        yield Text(f"To run this again with the same rows ({size}):")
         yield Text(f"  --batch {measurement.saved}")
         yield Text()
 
 
 def conditions(placement: Placement) -> str:
-    """Where a program was placed, and by whom, as it follows its name."""
+    """Returns the machine and the placer of a program, to be appended to its name."""
     if placement.machine is None:
         return ""
     if placement.placer is None:
@@ -259,9 +257,9 @@ def conditions(placement: Placement) -> str:
 
 
 def run_conditions(measurement: Measurement, program: str) -> str:
-    """Beside what the program of this name was run, and where."""
+    """Returns the reference with which a program was compared, and the devices of the run."""
     itself = measurement.reference == program
     reference = "the same program for one GPU" if itself else measurement.reference
     simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
-    return f"run beside {reference}, on {on}"
+    return f"compared with {reference}, on {on}"

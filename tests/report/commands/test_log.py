@@ -1,4 +1,4 @@
-"""What is shown of a log."""
+"""The reports on a placement log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step copies, as a table and as a document."""
+"""The copies of one step as a table and as a document."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_pairs_and_then_layers_and_phases() -> None:
         "fc     8.0 MB in 2        ? in 2  net.py:3",
         "conv   2.0 kB in 2   2.0 kB in 2  train.py:20",
         "all    8.0 MB in 4  ≥2.0 kB in 4",
-        "? and ≥: some have a size that is not known; --rows N tells that of the batch",
+        "? and ≥: some sizes are unknown; --rows N sets the number of rows of the batch",
     ]
 
 

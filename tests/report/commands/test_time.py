@@ -10,7 +10,12 @@ from support.documents import ROOT, blocks
 from support.timings import loop, timing
 
 from placement_checks.core.timing import Simulated, Timing
-from placement_checks.report.commands.time import checked, render, write, write_against
+from placement_checks.report.commands.time import (
+    comparable_values,
+    render_json,
+    write,
+    write_comparison,
+)
 
 QUIET = timing(
     loop(1.02, 1.03, 1.04),
@@ -33,7 +38,7 @@ def test_the_table_has_a_column_for_each_batch() -> None:
     lines = written(QUIET, BUSY)
 
     assert lines[:12] == [
-        "towers, 2 towers, beside single",
+        "towers, 2 towers, compared with single",
         "on CPU devices of one core each, 2 cores, oneDNN 1, TensorFlow 2.21.0",
         "",
         "             128 rows                     512 rows",
@@ -63,7 +68,7 @@ def test_every_line_of_the_table_that_needs_it_is_explained() -> None:
 
     names = [line[:12].strip() for line in legend]
     assert names == ["baseline", "contention", "measured", "efficiency", "simulated", "overlap"]
-    assert "the median of 3 rounds taken in turn" in legend[2]
+    assert "the median of 3 rounds, in which both programs alternate" in legend[2]
 
 
 def test_on_gpus_the_single_program_is_its_own_baseline() -> None:
@@ -71,7 +76,8 @@ def test_on_gpus_the_single_program_is_its_own_baseline() -> None:
     legend = written(replace(QUIET, at=at, contention=None))[13:]
 
     assert legend[0] == (
-        "baseline    one GPU's program over itself; no ratio is given outside 1 ± 0.1"
+        "baseline    time of one GPU's program divided by its own time; outside 1 ± 0.1 no ratio "
+        "is reported"
     )
     assert legend[1].startswith("measured")
 
@@ -82,24 +88,26 @@ def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
 
 
 def test_a_saved_run_is_compared_batch_by_batch() -> None:
-    before = [checked(saved) for saved in json.loads(render([QUIET]))["timings"]]
+    before = [comparable_values(saved) for saved in json.loads(render_json([QUIET]))["timings"]]
     now = replace(QUIET, towers=loop(0.9, 0.9, 0.9))
     stream = io.StringIO()
 
-    write_against([now, BUSY], before, "base.json", Console(file=stream))
+    write_comparison([now, BUSY], before, "base.json", Console(file=stream))
 
     assert stream.getvalue().splitlines() == [
         "128 rows against base.json: measured 0.900, was 0.600; simulated 0.500, was 0.500",
-        "512 rows against base.json: it has no run of them with 2 towers on CPU devices of one "
+        "512 rows against base.json: the file has no run with 2 towers on CPU devices of one "
         "core each",
     ]
 
 
-def test_what_else_changed_since_is_told() -> None:
-    before = [{**checked(QUIET.document()), "tensorflow": "2.15.1", "measured_ratio": None}]
+def test_changed_conditions_of_a_saved_run_are_reported() -> None:
+    before = [
+        {**comparable_values(QUIET.document()), "tensorflow": "2.15.1", "measured_ratio": None}
+    ]
     stream = io.StringIO()
 
-    write_against([QUIET], before, "base.json", Console(file=stream))
+    write_comparison([QUIET], before, "base.json", Console(file=stream))
 
     assert stream.getvalue() == (
         "128 rows against base.json: measured 0.600, was not measured; simulated 0.500, was "
@@ -108,7 +116,7 @@ def test_what_else_changed_since_is_told() -> None:
 
 
 def test_the_json_has_all_figures() -> None:
-    document = json.loads(render([QUIET, BUSY]))
+    document = json.loads(render_json([QUIET, BUSY]))
 
     quiet, busy = document["timings"]
     assert document["schema"] == 2

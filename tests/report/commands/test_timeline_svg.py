@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from support.timings import STEP, timeline
 
 from placement_checks.core.trace import Timeline, Trace
-from placement_checks.report.commands.time import chrome_trace, lanes_svg, picture
+from placement_checks.report.commands.time import chrome_trace, lanes_svg, step_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -70,7 +70,7 @@ def test_a_step_in_which_nothing_ran_is_still_a_picture() -> None:
 def test_the_picture_is_that_of_the_fastest_step() -> None:
     slow = timeline({"/gpu:0": [("slow", 0.0, 1.0)]})
 
-    svg, caption = picture(Trace(512, [slow, STEP], []), "train.py:build")
+    svg, caption = step_picture(Trace(512, [slow, STEP], []), "train.py:build")
 
     assert "read: 1 ms" in titles(svg)
     assert caption == "The fastest of 2 traced steps of train.py:build, 512 rows"

@@ -31,17 +31,17 @@ DIFFERENT = Difference(
     ["2 variables renamed: a is b, c is d"],
 )
 TEXT = """\
-1 moved, 1 new, 1 gone; 801 ops where placements/mnist.txt says
+1 moved, 1 new, 1 gone; 801 ops as in placements/mnist.txt
 moved:
   variable w: /cpu:0 -> /gpu:0  (16 bytes; net.py:4) [breaks variables-on-host]
 new:
   summaries on /gpu:0  (1 op: ScalarSummary a)
 gone:
   variable v (float32[4]), was on /cpu:0
-crosses now, a step:
+copied now in each step:
   /cpu:0 -> /gpu:1: 1,240,364 bytes in 13 copies, 1 of unknown size, before 15 bytes in 11 copies
   /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing
-no difference of places:
+other changes, on the same devices:
   2 variables renamed: a is b, c is d"""
 
 
@@ -53,12 +53,12 @@ def test_nothing_elsewhere() -> None:
     same = Difference("placements/mnist.txt", "train.py:build", 1, notes=["one note"])
 
     assert render_text(same) == (
-        "nothing has moved: 1 op where placements/mnist.txt says\n"
-        "no difference of places:\n  one note"
+        "nothing has moved: 1 op as in placements/mnist.txt\n"
+        "other changes, on the same devices:\n  one note"
     )
 
 
-def test_a_tower_that_is_gone_is_told_first() -> None:
+def test_a_missing_tower_comes_first() -> None:
     gone = Difference("m.txt", "p", 1, [VARIABLE], gone=[Change("tower", "tower 1", "/gpu:1", "")])
 
     assert render_text(gone).split("\n")[1:3] == ["gone:", "  tower 1, was on /gpu:1"]

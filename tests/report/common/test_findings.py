@@ -1,4 +1,4 @@
-"""Root causes, and what follows from them."""
+"""Root causes and the findings that follow from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_follows_is_apart() -> None:
         ["names-portable: 2 findings follow from variables-shared"],
     )
     sections = Sections([SHARED, follows])
-    assert sections.said_of == {"names-portable": "follows from variables-shared"}
+    assert sections.cause_texts == {"names-portable": "follows from variables-shared"}
     assert sections.cause_of("names-portable") == "variables-shared"
     assert sections.cause_of("variables-shared") is None
 
@@ -41,7 +41,9 @@ def test_a_rule_with_findings_of_its_own_too() -> None:
         ["names-portable: 1 finding follows from variables-shared"],
     )
     sections = Sections([SHARED, both])
-    assert sections.said_of == {"names-portable": "1 of 2 findings follow from variables-shared"}
+    assert sections.cause_texts == {
+        "names-portable": "1 of 2 findings follow from variables-shared"
+    }
     assert sections.cause_of("names-portable") is None
 
 
@@ -62,7 +64,7 @@ def test_two_causes_are_two_lines() -> None:
     assert Sections([SHARED, other, both]).cause_of("weights-equal") is None
 
 
-def test_a_cause_that_is_not_told_explains_nothing() -> None:
+def test_findings_of_an_unreported_cause_are_root_causes() -> None:
     """Not selected, or itself without a finding of its own."""
     follows = broken("names-portable", finding("w", follows="variables-shared"))
     circle = broken("variables-shared", finding("w", follows="names-portable"))

@@ -7,11 +7,11 @@ import pytest
 from support.reports import finding
 
 from placement_checks import Finding
-from placement_checks.report.common.findings import Group, grouped
+from placement_checks.report.common.findings import Group, group_findings
 
 
 def objects(*findings: Finding) -> Sequence[Sequence[str]]:
-    return [[each.object for each in group.findings] for group in grouped(findings)]
+    return [[each.object for each in group.findings] for group in group_findings(findings)]
 
 
 def test_findings_that_differ_in_their_object_are_one_group() -> None:

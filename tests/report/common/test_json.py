@@ -137,7 +137,7 @@ def test_no_programs() -> None:
     assert document == {"schema": 2, "versions": versions(), "programs": []}
 
 
-def test_what_it_was_made_with_is_said_without_loading_it() -> None:
+def test_versions_are_reported_without_importing_tensorflow() -> None:
     program = (
         "import sys; from placement_checks.report.common.json import versions; v = versions(); "
         "print(v['placement_checks'], v['tensorflow'], 'tensorflow' in sys.modules)"
@@ -190,7 +190,7 @@ def test_an_error_has_its_kind_and_fix(error: type[PlacementError], kind: str) -
     }
 
 
-def test_programs_before_an_error_are_kept_and_the_first_error_is_told(report: Report) -> None:
+def test_programs_before_an_error_and_the_first_error_are_reported(report: Report) -> None:
     errors = [InputError("a.py", "is not there"), InputError("b.py", "is not there")]
     document = json.loads(render([report], errors))
     assert len(document["programs"]) == 1

@@ -80,7 +80,7 @@ def test_a_long_line_is_cut() -> None:
     assert source_text("train.py:2") == "y" * 99 + "…"
 
 
-def test_a_file_that_was_written_since_is_read_anew_and_said_to_be() -> None:
+def test_a_file_written_since_the_start_is_read_again_with_a_note() -> None:
     write("train.py", "before\n")
     assert source_text("train.py:1") == "before"
 

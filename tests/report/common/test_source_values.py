@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.graphs import op, placement
 
-from placement_checks.report.common.source import lines_of_values
+from placement_checks.report.common.source import value_lines
 
 PROGRAM = """
 import tensorflow as tf
@@ -52,14 +52,14 @@ def texts(line: int, program: str = PROGRAM, built: Sequence[int] = (13,)) -> li
     """The statements that give a line its values, if ops were built on some lines."""
     ops = {f"op_{number}": f"main.py:1 train.py:{number}" for number in (line, *built)}
     graph = placement(*(op(name, "MatMul") for name in ops), lines=ops)
-    told = (each.rpartition(":") for each in lines_of_values(f"train.py:{line}", graph))
+    told = (each.rpartition(":") for each in value_lines(f"train.py:{line}", graph))
     lines = program.split("\n")
     return [lines[int(number) - 1].strip() for _, _, number in told]
 
 
 @pytest.mark.usefixtures("folder")
 def test_what_the_names_of_a_statement_and_of_the_blocks_around_it_are_given() -> None:
-    """Not what may build ops, which is told there, nor what is empty, nor what is not used."""
+    """Statements that may build ops, empty containers and unused names are omitted."""
     assert texts(17) == [
         'updates = tf.get_collection("updates", scope)',
         "grads.append(part[row])",
@@ -173,15 +173,15 @@ def test_a_function_within_has_names_of_its_own() -> None:
 def test_what_is_no_program_gives_none(folder: Path, name: str, text: str) -> None:
     write(folder, name, text)
 
-    assert list(lines_of_values(f"{name}:3")) == []
+    assert list(value_lines(f"{name}:3")) == []
 
 
 @pytest.mark.parametrize("line", ["gone.py:3", "<string>:3", "train.py", "train.py:x", "", ":"])
 def test_what_is_no_line_of_a_file_gives_none(folder: Path, line: str) -> None:
-    assert list(lines_of_values(line)) == []
+    assert list(value_lines(line)) == []
 
 
 def test_a_file_that_was_changed_since_gives_none(folder: Path) -> None:
     (folder / "train.py").touch()
 
-    assert list(lines_of_values("train.py:17")) == []
+    assert list(value_lines("train.py:17")) == []

@@ -12,7 +12,7 @@ from support.reports import broken, finding, report
 
 from placement_checks import Verdict
 from placement_checks.core.errors import InputError
-from placement_checks.report.text.layout import shortened
+from placement_checks.report.text.layout import shorten
 from placement_checks.util.text import printable
 
 
@@ -64,7 +64,7 @@ def test_any_name_is_read_back(name: str) -> None:
 
     (_, properties, message), *_ = read(text)
     assert properties["title"] == f"a{name}" or not name.isprintable()
-    assert message.split("\n")[0] == " ".join(map(shortened, printable(name).split(" ")))
+    assert message.split("\n")[0] == " ".join(map(shorten, printable(name).split(" ")))
 
 
 def test_a_hostile_name_makes_no_command_of_its_own() -> None:
@@ -92,7 +92,7 @@ def test_the_first_of_each_rule_comes_before_the_second_of_any_and_causes_before
     assert commands[-1][2].endswith("\nGitHub shows 10 errors of a step; its log has all 13.")
 
 
-def test_what_several_programs_share_is_told_once_and_first() -> None:
+def test_shared_findings_of_programs_come_once_and_first() -> None:
     shared, alone = broken("a", finding("w")), broken("a", finding("v"))
     programs = [report(alone), *(report(shared, program=f"p{n}") for n in range(5))]
 
@@ -160,7 +160,7 @@ def test_what_differs_from_a_baseline_is_an_error_for_the_program() -> None:
         "error", {"file": "models/a.py", "line": "7", "title": "baseline"}
     )  # fmt: skip
     assert message.split("\n") == [
-        "1 moved, 0 new, 0 gone; 9 ops where w.txt says", "moved:",
+        "1 moved, 0 new, 0 gone; 9 ops as in w.txt", "moved:",
         "  variable w|@you: /cpu:0 -> /gpu:0  (a.py:7)", "in p on gpu*2",
     ]  # fmt: skip
     assert "baseline" not in written_as("github", replace(program, baseline=SAME))

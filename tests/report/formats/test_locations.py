@@ -49,7 +49,7 @@ def test_what_is_in_no_file(here: Path, line: str | None) -> None:
     assert Repository().location(line) is None
 
 
-def test_files_outside_are_told_in_full(here: Path, tmp_path: Path) -> None:
+def test_files_outside_have_absolute_paths(here: Path, tmp_path: Path) -> None:
     assert Repository().location("../../lib.py:3") == Location(str(tmp_path / "lib.py"), 3)
 
 

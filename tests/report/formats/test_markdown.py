@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Read(HTMLParser):
-    """The tags of a text, and what stands outside of code."""
+    """The tags of a text, and the text outside of code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def test_what_must_be_checked_is_a_failure() -> None:
     assert "passed" in written_as("markdown", open_one)
     text = written_as("markdown", open_one, require_all=True)
     assert "failed" in text
-    assert "<p>not checked, which is a failure here: b</p>" in text
+    assert "<p>not checked, although required: b</p>" in text
 
 
 def many(text: str) -> list[Report]:
@@ -177,7 +177,7 @@ def test_what_differs_from_a_baseline_is_a_fold() -> None:
     told = written_as("markdown", replace(program, baseline=MOVED))
     assert told.startswith("**placement_checks: failed.**")
     assert (
-        "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops where w.txt says"
+        "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops as in w.txt"
         "</summary>moved:<br>" in told
     )
     assert "variable w|@\u200byou: /cpu:0 -&gt; /gpu:0" in told

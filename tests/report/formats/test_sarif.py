@@ -165,7 +165,7 @@ def test_what_is_not_checked_is_no_result() -> None:
     assert note["level"] == "note"
 
 
-def test_what_failed_is_told() -> None:
+def test_errors_are_reported() -> None:
     run = run_of(errors=[InputError("b.py", "is not there", "name another")])
 
     (invocation,) = run["invocations"]
@@ -184,7 +184,7 @@ def test_hostile_names_are_no_links_and_no_escapes() -> None:
     assert "[a](1)" not in json.loads(text)["runs"][0]["results"][0]["message"]["text"]
 
 
-def test_a_line_is_told_once_and_many_are_cut() -> None:
+def test_lines_are_distinct_and_limited() -> None:
     lines = ("a.py:9", "a.py:5")
     of_device = finding("w", frames=lines, device_line="a.py:9")
     others = [finding(f"v{n}", frames=("a.py:9", f"a.py:{n}")) for n in range(20, 80)]
@@ -204,8 +204,10 @@ def test_what_differs_from_a_baseline_is_a_result() -> None:
 
     rule = run["tool"]["driver"]["rules"][result["ruleIndex"]]
     assert (rule["id"], result["ruleId"]) == ("baseline", "baseline")
-    assert rule["shortDescription"]["text"].startswith("Every op sits where the baseline")
-    assert result["message"]["text"].startswith("1 moved, 0 new, 0 gone; 9 ops where")
+    assert rule["shortDescription"]["text"].startswith(
+        "Every op is on the device that the baseline"
+    )
+    assert result["message"]["text"].startswith("1 moved, 0 new, 0 gone; 9 ops as in")
     (place,) = result["locations"]
     assert place["physicalLocation"]["region"] == {"startLine": 7}
     same = run_of(replace(program, baseline=SAME))

@@ -17,7 +17,7 @@ def changes(old: Placement, new: Placement) -> dict[str, Any]:
     return changes_data(compare(old, new), old, new)
 
 
-def test_what_has_moved_is_told_by_its_route() -> None:
+def test_moved_ops_are_grouped_by_route() -> None:
     data = changes(program(program="old.py"), program(MOVED, program="new.py"))
 
     (told,) = data["findings"]
@@ -39,7 +39,7 @@ def test_where_an_op_was_is_one_more_view() -> None:
     assert column(data, "new", "before") == -1
 
 
-def test_what_only_one_has_is_told_and_lit_where_it_can_be() -> None:
+def test_ops_of_one_placement_are_listed_and_highlighted() -> None:
     extra = on(0, "extra", "Tanh", "tower_0/x")
     data = changes(
         program(extra, program="old.py"), program(host("new", "NoOp"), program="new.py")

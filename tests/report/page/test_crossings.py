@@ -9,7 +9,7 @@ from placement_checks.report.page.layout import KINDS
 
 
 def copies(data: dict[str, Any]) -> dict[tuple[str, str, str], tuple[str, int, int]]:
-    """What is copied, from where to where: its kind, bytes, and bytes a row."""
+    """The copies with their devices, kind, bytes and bytes for one row."""
     found = data["copies"]
     op_names = names(data["ops"]["names"])
     columns = (numbers(found[key]) for key in ("op", "from", "to", "kind", "bytes", "a_row"))
@@ -29,13 +29,13 @@ def test_parameters_go_to_towers_and_gradients_come_back() -> None:
     assert found[gradient(1), "GPU:1", "CPU:0"] == ("gradients", 32, 0)
 
 
-def test_what_hangs_on_the_batch_is_told_by_the_row() -> None:
+def test_sizes_that_depend_on_the_batch_are_given_for_a_row() -> None:
     found = copies(data_of(program(outputs={gradient(0): (None, 3)})))
 
     assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", -1, 12)
 
 
-def test_a_copy_of_unknown_size_is_told_as_such() -> None:
+def test_a_copy_of_unknown_size_is_reported() -> None:
     found = copies(data_of(program()))
 
     assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", -1, 0)

@@ -28,12 +28,12 @@ def test_an_op_is_where_it_was_put_and_where_it_asked_to_be() -> None:
     assert data["views"] == ["assigned", "requested"]
 
 
-def test_what_asks_for_nothing_or_for_several_is_said_so() -> None:
-    assert label(data_of(fallen("")), "a", "requested") == "no device asked for"
+def test_labels_of_partial_requests() -> None:
+    assert label(data_of(fallen("")), "a", "requested") == "no device requested"
     assert label(data_of(fallen("/device:GPU:*")), "a", "requested") == "any of /device:GPU:*"
 
 
-def test_a_device_that_the_machine_lacks_is_told_apart() -> None:
+def test_a_device_that_the_machine_lacks_is_marked() -> None:
     data = data_of(fallen("/gpu:7"))
 
     assert {each["label"]: each["exists"] for each in data["devices"]} == {

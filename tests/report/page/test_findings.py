@@ -7,7 +7,7 @@ from support.towers import program
 from placement_checks import Verdict
 
 
-def test_rules_are_told_with_their_reasons_and_findings() -> None:
+def test_rules_have_their_reasons_and_findings() -> None:
     verdicts = [
         Verdict("a", "kept", "assigned", note="3 ops"),
         broken("b", finding("w"), finding("v")),

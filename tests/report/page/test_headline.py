@@ -28,7 +28,7 @@ UNCHECKED = Verdict("towers-overlap", "not-checked", None, "no trace")
         (program(gpus=[0]), "The one rule that could be checked is kept."),
     ],
 )
-def test_a_sound_program_is_said_to_be_so(graph: Placement, sentence: str) -> None:
+def test_headline_of_a_sound_program(graph: Placement, sentence: str) -> None:
     data = data_of(graph, KEPT, UNCHECKED)
 
     assert (data["state"], data["headline"]) == ("kept", sentence)
@@ -44,13 +44,13 @@ def test_a_sound_program_is_said_to_be_so(graph: Placement, sentence: str) -> No
         ),
         (
             program(variable("a", at="GPU:0"), variable("b", at="GPU:0"), variables=["a", "b"]),
-            "2 variables sit on GPU:0, not on CPU:0.",
+            "2 variables are on GPU:0, not on CPU:0.",
         ),
         (program(machine="gpu*4"), "GPU:2 and GPU:3 compute nothing."),
         (program(machine="gpu*9"), "7 GPUs compute nothing: GPU:2 … GPU:8."),
     ],
 )
-def test_a_broken_program_is_told_by_what_matters_most(graph: Placement, sentence: str) -> None:
+def test_headline_of_a_broken_program(graph: Placement, sentence: str) -> None:
     data = data_of(graph, judged=True)
 
     assert (data["state"], data["headline"]) == ("broken", sentence)

@@ -28,7 +28,7 @@ LOG = placement(
         ("tower_0/b/MatMul", Phase.FORWARD, "b/MatMul"),
         ("tower_1/b/MatMul", Phase.FORWARD, "b/MatMul"),
         (gradient(1, "a"), Phase.BACKWARD, "a/MatMul"),
-        ("sum/a", Phase.AVERAGE, "bring together/AddN"),
+        ("sum/a", Phase.AVERAGE, "aggregate/AddN"),
         ("update/a", Phase.UPDATE, "update/ResourceApplyGradientDescent"),
         ("tower_0/a/read", Phase.READ, "a/ReadVariableOp"),
         ("a", Phase.VARIABLE, "a"),
@@ -49,10 +49,10 @@ def test_rows_come_in_the_order_of_the_step() -> None:
         for name, parent in zip(data["rows"]["names"], data["rows"]["parents"], strict=True)
         if parent == 0
     ]
-    assert top == ["inputs", "z", "a", "bring together", "update", "other ops", "outside a step"]
+    assert top == ["inputs", "z", "a", "aggregate", "update", "other ops", "outside a step"]
 
 
-def test_what_no_step_runs_is_told_apart() -> None:
+def test_ops_that_no_step_runs_are_distinguished() -> None:
     built = host("never", "AddN", "tower_0/loss")
 
     data = data_of(program(built))

@@ -5,33 +5,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import pictures
 
-from placement_checks.report.page.write import front_coded, runs, table
+from placement_checks.report.page.write import encode_runs, front_code, index_texts
 
 
 @given(st.lists(st.integers(-1, 3)))
 def test_runs_are_read_as_what_they_were(values: list[int]) -> None:
-    assert pictures.numbers(runs(values)) == values
+    assert pictures.numbers(encode_runs(values)) == values
 
 
 def test_equal_values_in_a_row_are_written_once() -> None:
-    assert runs([3] * 5 + [4, -1, -1]) == "3*5,4,-1*2"
-    assert runs([]) == ""
+    assert encode_runs([3] * 5 + [4, -1, -1]) == "3*5,4,-1*2"
+    assert encode_runs([]) == ""
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r")), min_size=1))
 def test_names_are_read_as_what_they_were(names: list[str]) -> None:
-    assert pictures.names(front_coded(names)) == names
+    assert pictures.names(front_code(names)) == names
 
 
 @pytest.mark.parametrize("shared", [0, 1, 35, 36, 1294, 1295, 1296, 3000])
 def test_a_name_shares_what_two_digits_can_say(shared: int) -> None:
     one, other = "a" * shared + "/x", "a" * shared + "/y"
 
-    coded = front_coded([one, other])
+    coded = front_code([one, other])
 
     assert pictures.names(coded) == [one, other]
     assert len(coded.split("\n")[1]) == 2 + len(other) - min(shared + 1, 1295)
 
 
 def test_a_text_of_a_table_is_there_once() -> None:
-    assert table(["b", "a", "b", ""]) == (["b", "a", ""], [0, 1, 0, 2])
+    assert index_texts(["b", "a", "b", ""]) == (["b", "a", ""], [0, 1, 0, 2])

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from placement_checks.report.page.layout import Numbered, Rows
+from placement_checks.report.page.layout import NumberedRows, Rows
 
 
-def inside(tree: Numbered) -> Mapping[str, list[str]]:
+def inside(tree: NumberedRows) -> Mapping[str, list[str]]:
     """The names of the rows right inside each."""
     found: dict[str, list[str]] = {name: [] for name in tree.names}
     for name, parent in zip(tree.names, tree.parents, strict=True):
@@ -19,8 +19,8 @@ def inside(tree: Numbered) -> Mapping[str, list[str]]:
 def test_rows_are_numbered_from_the_top_down_with_what_is_inside() -> None:
     rows = Rows()
     last = rows.section("update")
-    deep = rows.of(["block", "conv", "MatMul"])
-    beside = rows.of(["block", "Add"])
+    deep = rows.row(["block", "conv", "MatMul"])
+    beside = rows.row(["block", "Add"])
 
     tree = rows.numbered()
 
@@ -32,14 +32,14 @@ def test_rows_are_numbered_from_the_top_down_with_what_is_inside() -> None:
 def test_a_path_is_one_row_however_often_it_is_asked_for() -> None:
     rows = Rows()
 
-    assert rows.of(["a", "b"]) == rows.of(["a", "b"]) != rows.of(["a"])
+    assert rows.row(["a", "b"]) == rows.row(["a", "b"]) != rows.row(["a"])
 
 
 def test_a_layer_that_is_called_as_a_section_is_another_row() -> None:
     rows = Rows()
     section = rows.section("inputs")
 
-    assert rows.of(["inputs"]) != section
+    assert rows.row(["inputs"]) != section
     assert rows.numbered().names == ["", "inputs", "inputs"]
 
 
@@ -48,7 +48,7 @@ def test_no_level_is_wider_than_can_be_seen(layers: int) -> None:
     rows = Rows()
     rows.section("inputs")
     for number in range(layers):
-        rows.of([f"w{number}"])
+        rows.row([f"w{number}"])
 
     tree = rows.numbered()
 
@@ -61,7 +61,7 @@ def test_no_level_is_wider_than_can_be_seen(layers: int) -> None:
 def test_a_range_is_called_by_its_first_and_last() -> None:
     rows = Rows()
     for number in range(20):
-        rows.of([f"w{number}"])
+        rows.row([f"w{number}"])
 
     tree = inside(rows.numbered())
 
@@ -72,6 +72,6 @@ def test_a_range_is_called_by_its_first_and_last() -> None:
 def test_what_is_left_over_is_no_range() -> None:
     rows = Rows()
     for number in range(19):
-        rows.of([f"w{number}"])
+        rows.row([f"w{number}"])
 
     assert inside(rows.numbered())[""][-2:] == ["w16 … w17", "w18"]

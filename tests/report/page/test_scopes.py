@@ -6,7 +6,7 @@ import pytest
 from support.towers import on, program, variable
 
 from placement_checks import Placement
-from placement_checks.report.page.layout import Scope, inside_common, scopes
+from placement_checks.report.page.layout import Scope, strip_common_scopes, variable_scopes
 
 
 def with_names(*names: str, towers: Mapping[str, int] | None = None) -> Placement:
@@ -41,11 +41,11 @@ def with_names(*names: str, towers: Mapping[str, int] | None = None) -> Placemen
     ],
 )
 def test_a_layer_is_the_scope_of_its_variables(name: str, scope: tuple[str, ...]) -> None:
-    assert scopes(with_names(name))[name] == scope
+    assert variable_scopes(with_names(name))[name] == scope
 
 
 def test_mirrored_copies_are_of_one_layer() -> None:
-    found = scopes(program(variables=["fc/w"], mirrored=True))
+    found = variable_scopes(program(variables=["fc/w"], mirrored=True))
 
     assert found["v0/fc/w"] == found["v1/fc/w"] == ("fc",)
 
@@ -53,13 +53,13 @@ def test_mirrored_copies_are_of_one_layer() -> None:
 def test_variables_of_which_each_tower_has_its_own_line_up() -> None:
     towers = {"tower_0/fc/w": 0, "tower_1/fc/w": 1}
 
-    found = scopes(with_names(*towers, towers=towers))
+    found = variable_scopes(with_names(*towers, towers=towers))
 
     assert found["tower_0/fc/w"] == found["tower_1/fc/w"] == ("fc",)
 
 
 def test_what_one_tower_alone_reads_keeps_its_name() -> None:
-    found = scopes(with_names("tower_0/fc/w", towers={"tower_0/fc/w": 0}))
+    found = variable_scopes(with_names("tower_0/fc/w", towers={"tower_0/fc/w": 0}))
 
     assert found["tower_0/fc/w"] == ("tower_0", "fc")
 
@@ -67,7 +67,7 @@ def test_what_one_tower_alone_reads_keeps_its_name() -> None:
 def test_numbered_names_of_towers_are_called_by_the_first() -> None:
     towers = {"dense/kernel": 0, "dense_1/kernel": 1}
 
-    found = scopes(with_names(*towers, towers=towers))
+    found = variable_scopes(with_names(*towers, towers=towers))
 
     assert set(found.values()) >= {("dense",)}
 
@@ -104,4 +104,4 @@ def test_numbered_names_of_towers_are_called_by_the_first() -> None:
 def test_the_scope_of_a_whole_model_is_no_layer(
     scope_of: Mapping[str, Scope], found: Mapping[str, Scope]
 ) -> None:
-    assert inside_common(scope_of) == found
+    assert strip_common_scopes(scope_of) == found

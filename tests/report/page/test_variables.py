@@ -10,7 +10,7 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE
 
 
 def variables(graph: Placement) -> dict[str, list[Any]]:
-    """What is told of each variable but its op: bytes, what it is, its form, its towers."""
+    """The data of each variable without its op: bytes, kind, dtype and shape, towers."""
     data = data_of(graph)
     found = names(data["ops"]["names"])
     return {found[op]: rest for op, *rest in data["variables"]}
@@ -22,7 +22,7 @@ def test_a_variable_has_its_size_and_form() -> None:
     assert found["w"] == [24, 1, "float32 [3, 2]", [], "shared"]
 
 
-def test_slots_are_told_from_what_is_trained() -> None:
+def test_slots_are_distinguished_from_trained_variables() -> None:
     update = host("update/w", "ResourceApplyMomentum", "w", "w/m", "rate", "mean/w")
 
     saved = {TRAINABLE: ["w"], GLOBAL: ["w", "w/m", "step"]}

@@ -11,7 +11,7 @@ from support.reports import broken, finding
 from support.towers import program
 
 from placement_checks import Verdict
-from placement_checks.report.page.write import page
+from placement_checks.report.page.write import render_page
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> & <!-- \u2028 ' \" @data@"
@@ -33,7 +33,7 @@ class Reader(HTMLParser):
 
 
 def test_the_page_holds_everything_and_names_no_other_place() -> None:
-    html = page([data_of(program())])
+    html = render_page([data_of(program())])
 
     read = Reader(html)
     assert html.startswith("<!DOCTYPE html>")
@@ -43,7 +43,7 @@ def test_the_page_holds_everything_and_names_no_other_place() -> None:
 
 
 def test_the_policy_lets_a_browser_run_this_script_alone() -> None:
-    html = page([data_of(program())])
+    html = render_page([data_of(program())])
 
     policy = next(text for _, text in Reader(html).attributes if text and "default-src" in text)
     assert policy.startswith("default-src 'none'; base-uri 'none'; form-action 'none'; ")
@@ -55,9 +55,11 @@ def test_the_policy_lets_a_browser_run_this_script_alone() -> None:
 
 def test_names_that_look_like_markup_are_data() -> None:
     graph = program(program=HOSTILE)
-    plain = Reader(page([data_of(program())])).tags
+    plain = Reader(render_page([data_of(program())])).tags
 
-    html = page([data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], HOSTILE)
+    html = render_page(
+        [data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], HOSTILE
+    )
 
     raw = re.findall(r'<script type="application/json"[^>]*>(.*)</script>', html)
     assert len(raw) == 2
@@ -69,7 +71,7 @@ def test_names_that_look_like_markup_are_data() -> None:
 
 
 def test_what_cannot_be_printed_is_shown_in_escapes() -> None:
-    html = page([data_of(program(program="a\x1b[31m\udcffb\u202e"))])
+    html = render_page([data_of(program(program="a\x1b[31m\udcffb\u202e"))])
 
     assert html.encode()
     assert embedded(html)[0]["program"] == "a\\x1b[31m\\udcffb\\u202e"
@@ -78,7 +80,7 @@ def test_what_cannot_be_printed_is_shown_in_escapes() -> None:
 def test_several_programs_have_an_overview_of_their_rules() -> None:
     kept, both = Verdict("a", "kept", "assigned"), broken("b", finding("w"), finding("step"))
 
-    html = page([data_of(program(), kept), data_of(program(), kept, both)])
+    html = render_page([data_of(program(), kept), data_of(program(), kept, both)])
 
     assert len(embedded(html)) == 2
     assert '"rules":["a","b"]' in html
@@ -88,6 +90,6 @@ def test_several_programs_have_an_overview_of_their_rules() -> None:
 
 @pytest.mark.parametrize("step", [None, "next: edit train.py:3 & more"])
 def test_what_to_do_next_stands_below_the_headline(step: str | None) -> None:
-    html = page([data_of(program())], step)
+    html = render_page([data_of(program())], step)
 
     assert f'<p id="next">{(step or "").replace("&", "&amp;")}</p>' in html

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from placement_checks.report.text.error_bars import picture
+from placement_checks.report.text.error_bars import draw_error_bars
 
 BAR = 24
 
 
 def figure(variable: str, error: float | None, **more: Any) -> dict[str, Any]:
-    """What comparing gave: equal up to 32 eps, unless it is said otherwise."""
+    """Compared variables, equal up to 32 eps by default."""
     state = "differs" if error is None or error > 32 else "equal"
     values = {"variable": variable, "state": state, "ratio": 1.0, "error": error, "limit": 32.0}
     return {**values, **more}
 
 
 def drawn(*figures: dict[str, Any]) -> list[str]:
-    return [line.plain for line in picture(figures)]
+    return [line.plain for line in draw_error_bars(figures)]
 
 
 def names(lines: Sequence[str]) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_picture_has_a_bar_for_each_variable() -> None:
 
 
 def test_the_worst_come_first() -> None:
-    """What differs before what does not, whatever its noise allows."""
+    """Different variables come first, whatever the limit of the others."""
     lines = drawn(
         figure("little", 1.0),
         figure("noisy", 1e6, state="noise"),
@@ -233,14 +233,14 @@ def test_noise_is_named_behind_its_bar() -> None:
     [("equal", "green"), ("noise", "dim"), ("too-coarse", "yellow"), ("differs", "bold red")],
 )
 def test_each_state_has_its_colour(state: str, style: str) -> None:
-    head, line, *_ = picture([figure("w", 100.0, state=state)])
+    head, line, *_ = draw_error_bars([figure("w", 100.0, state=state)])
 
     assert head.style == "dim"
     assert {str(span.style) for span in line.spans if span.end > span.start} == {style}
 
 
 def test_a_number_where_zero_is_expected_is_a_number() -> None:
-    """Ratio and error have none; what was found is one."""
+    """There is no ratio and no error; the found value is a number."""
     zero = figure("w", math.inf, ratio=None, limit=0.0)
     line = drawn({**zero, "error": None})[1]
 

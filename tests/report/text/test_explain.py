@@ -1,4 +1,4 @@
-"""What is told of one op or variable."""
+"""The explanation of an op or variable."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from support.towers import gradient, host, mixed_losses, on, program, variable
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Refusal
-from placement_checks.report.text.explain import explained_op
+from placement_checks.report.text.explain import explain_op
 
 
 def told(graph: Placement, name: str, *verdicts: Verdict) -> dict[str, list[str]]:
     """The lines of each row by its label; the headline is that of ''."""
-    headline, _, *lines = explained_op(graph, name, verdicts)
+    headline, _, *lines = explain_op(graph, name, verdicts)
     rows: dict[str, list[str]] = {"": [headline]}
     label = ""
     indent = next(i for i in range(3, 40) if lines[0][i - 2 : i] == "  " and lines[0][i] != " ")
@@ -38,8 +38,8 @@ def test_a_variable_that_all_towers_read() -> None:
     assert told(graph, "w") == {
         "": ["w (VarHandleOp): float32 [8, 16], 512 bytes"],
         "built at": ["train.py:88", "model.py:3"],
-        "asks for": ["/device:CPU:0, by train.py:40"],
-        "placed on": ["/device:CPU:0, as it asks"],
+        "requests": ["/device:CPU:0, by train.py:40"],
+        "placed on": ["/device:CPU:0, as requested"],
         "is in": ["TRAINABLE_VARIABLES and GLOBAL_VARIABLES"],
         "role": ["shared: the towers on /device:GPU:0 and /device:GPU:1 read it"],
         "read by": [
@@ -62,9 +62,9 @@ def test_a_variable_that_nobody_uses() -> None:
 
     assert rows[""] == ["b (VarHandleOp): float32 of unknown shape"]
     assert rows["is in"] == ["TRAINABLE_VARIABLES"]
-    assert rows["read by"] == ["nothing that computes"]
-    assert rows["updated by"] == ["nothing in the step"]
-    assert rows["gradient"] == ["none that an update takes"]
+    assert rows["read by"] == ["no op that computes"]
+    assert rows["updated by"] == ["no op of the step"]
+    assert rows["gradient"] == ["no update applies a gradient"]
 
 
 def test_a_variable_in_no_collection_where_others_are() -> None:
@@ -91,7 +91,7 @@ def test_an_op_of_a_tower_with_what_it_takes_and_who_takes_it() -> None:
     rows = told(program(outputs={"tower_0/w/MatMul": (None, 4)}), "tower_0/w/MatMul")
 
     assert rows[""] == ["tower_0/w/MatMul (MatMul): float32 [?, 4]"]
-    assert rows["takes"] == [
+    assert rows["inputs"] == [
         "tower_0/x (Placeholder) on /device:GPU:0",
         "tower_0/w/read (ReadVariableOp) on /device:CPU:0",
     ]
@@ -135,16 +135,16 @@ FELL = op(
 @pytest.mark.parametrize(
     ("of", "why"),
     [
-        (host("a", "Sin"), "/device:CPU:0, as it asks"),
-        (op("a", "Sin", "", "GPU:0"), "/device:GPU:0, which the placer chose"),
-        (op("a", "Sin", "/job:localhost", "GPU:0"), "/device:GPU:0, which the placer chose"),
+        (host("a", "Sin"), "/device:CPU:0, as requested"),
+        (op("a", "Sin", "", "GPU:0"), "/device:GPU:0, chosen by the placer"),
+        (op("a", "Sin", "/job:localhost", "GPU:0"), "/device:GPU:0, chosen by the placer"),
         (FELL, "/device:CPU:0, the machine (gpu*2) has no /device:GPU:3"),
         (
             op("a", "Sin", "", "GPU:0", colocated=("v",)),
-            "/device:GPU:0, with v, which it is bound to",
+            "/device:GPU:0, colocated with v",
         ),
-        (op("a", "Sin", "/gpu:0", "CPU:0", "v"), "/device:CPU:0, where v is, which it takes"),
-        (op("a", "Sin", "/gpu:0"), "not known: it was not placed"),
+        (op("a", "Sin", "/gpu:0", "CPU:0", "v"), "/device:CPU:0, with its input v"),
+        (op("a", "Sin", "/gpu:0"), "unknown: the op was not placed"),
     ],
 )
 def test_why_it_is_where_it_is(of: object, why: str) -> None:
@@ -156,22 +156,22 @@ def test_why_it_is_where_it_is(of: object, why: str) -> None:
 def test_an_op_that_the_placer_refuses() -> None:
     graph = placement(on(0, "a", "Sin"), refusals=[Refusal("a", "no kernel\nmore")])
 
-    assert told(graph, "a")["placed on"] == ["no device, the placer refuses it: no kernel"]
+    assert told(graph, "a")["placed on"] == ["no device, the placer refuses the op: no kernel"]
 
 
 def test_a_program_that_was_not_placed() -> None:
     graph = placement(op("a", "Sin"), placer=None)
 
-    assert told(graph, "a")["placed on"] == ["not known: no placer was asked"]
-    assert told(graph, "a")["asks for"] == ["no device"]
+    assert told(graph, "a")["placed on"] == ["unknown: no placer was asked"]
+    assert told(graph, "a")["requests"] == ["no device"]
 
 
 def test_what_an_op_is_bound_to_asks_for() -> None:
     graph = placement(variable("v"), op("a", "Sin", colocated=("v", "lost")))
 
-    assert told(graph, "a")["asks for"] == [
+    assert told(graph, "a")["requests"] == [
         "no device",
-        "the device of v, which asks for /device:CPU:0",
+        "the device of v, which requests /device:CPU:0",
         "the device of lost",
     ]
 
@@ -181,8 +181,8 @@ def test_a_log_says_where_it_is_and_no_more() -> None:
 
     assert told(graph, "w") == {
         "": ["w (VarHandleOp): float32 [4], 16 bytes"],
-        "asks for": ["not known: a log has none"],
-        "placed on": ["/device:GPU:0, as the log says"],
+        "requests": ["unknown: a log has none"],
+        "placed on": ["/device:GPU:0, as the log states"],
     }
 
 
@@ -197,7 +197,7 @@ def test_the_source_of_a_line_is_shown_where_it_can_be_read(
     )
 
     assert told(graph, "w")["built at"] == ["build.py:2  w = get_variable()", "build.py:9"]
-    assert told(graph, "w")["asks for"] == ["/device:CPU:0, by build.py:1  import x"]
+    assert told(graph, "w")["requests"] == ["/device:CPU:0, by build.py:1  import x"]
 
 
 def test_what_the_rules_have_found_on_it() -> None:

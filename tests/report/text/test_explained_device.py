@@ -1,4 +1,4 @@
-"""What is told of one device."""
+"""The explanation of a device."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from support.towers import on, program, variable
 
 from placement_checks import Device, Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.report.text.explain import explained_device
+from placement_checks.report.text.explain import explain_device
 
 
 def told(graph: Placement, device: str, *verdicts: Verdict) -> list[str]:
     """The lines, with single blanks."""
     return [
-        " ".join(line.split()) for line in explained_device(graph, Device.parse(device), verdicts)
+        " ".join(line.split()) for line in explain_device(graph, Device.parse(device), verdicts)
     ]
 
 
@@ -23,11 +23,11 @@ def test_the_gpu_of_a_tower() -> None:
     assert told(graph, "/gpu:1") == [
         "/device:GPU:1",
         "",
-        "asked for by 2 ops, by train.py:9",
+        "requested by 2 ops, by train.py:9",
         "4 ops, by no line of the program",
         "computes 4 ops: 2 MatMul, 1 Mean, 1 Mul",
         "tower the tower on /device:GPU:1, which reads 1 variable",
-        "went elsewhere tower_1/w/read to /device:CPU:0",
+        "placed elsewhere tower_1/w/read to /device:CPU:0",
     ]
 
 
@@ -53,7 +53,7 @@ def test_a_gpu_that_does_nothing() -> None:
     verdict = Verdict("no-idle-device", "broken", "assigned", None, [finding])
 
     assert told(placement(on(0, "a", "Sin")), "/gpu:1", verdict)[2:] == [
-        "asked for by no op",
+        "requested by no op",
         "computes nothing",
         "findings no-idle-device: it computes nothing",
     ]
@@ -66,9 +66,9 @@ def test_a_gpu_that_the_machine_does_not_have() -> None:
     assert told(placement(*ops, variable("v", at="CPU:0")), "/gpu:2") == [
         "/device:GPU:2, which gpu*2 does not have",
         "",
-        "asked for by 3 ops, by no line of the program",
+        "requested by 3 ops, by no line of the program",
         "computes nothing",
-        f"went elsewhere a and 2 other ops to /device:CPU:0: {reason}",
+        f"placed elsewhere a and 2 other ops to /device:CPU:0: {reason}",
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_device_of_a_task_that_ops_ask_for() -> None:
     ]
 
     assert told(placement(*ops, machine="ps*2: cpu*1"), "/job:ps/task:1/cpu:0")[2:] == [
-        "asked for by 1 op, by no line of the program",
+        "requested by 1 op, by no line of the program",
         "computes 2 ops: 2 Sin",
     ]
 
@@ -89,7 +89,7 @@ def test_a_device_of_a_log() -> None:
     graph = placement(op("a", "Sin", "", "GPU:0"), requested=Missing("a log has no requests"))
 
     assert told(graph, "/gpu:0")[2:] == [
-        "asked for by not known: a log has no requests",
+        "requested by unknown: a log has no requests",
         "computes 1 op: 1 Sin",
     ]
 
@@ -97,4 +97,4 @@ def test_a_device_of_a_log() -> None:
 def test_a_device_of_a_program_that_was_not_placed() -> None:
     graph = placement(op("a", "Sin", "/gpu:0"), placer=None)
 
-    assert told(graph, "/gpu:0")[2:] == ["asked for by 1 op, by no line of the program"]
+    assert told(graph, "/gpu:0")[2:] == ["requested by 1 op, by no line of the program"]

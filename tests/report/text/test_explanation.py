@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from placement_checks.report.text.explain import write
+from placement_checks.report.text.explain import write_rule
 
 EXAMPLE = (" def build():", "-    wrong", "+    right")
 
@@ -16,7 +16,7 @@ def written(*, terminal: bool) -> str:
     console = Console(
         file=stream, force_terminal=terminal, color_system="standard" if terminal else None
     )
-    write("It holds.\n\nAnd why.", EXAMPLE, console)
+    write_rule("It holds.\n\nAnd why.", EXAMPLE, console)
     return stream.getvalue()
 
 
@@ -26,13 +26,13 @@ def test_the_explanation_and_the_diff_line_by_line() -> None:
         "",
         "And why.",
         "",
-        "A program that breaks it (-), and mended (+); tf1 is tf.compat.v1:",
+        "A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:",
         "",
         *EXAMPLE,
     ]
 
 
-def test_what_breaks_it_is_red_on_a_terminal_and_what_mends_it_green() -> None:
+def test_example_is_red_and_green_on_a_terminal() -> None:
     assert written(terminal=True).splitlines()[-3:] == [
         " def build():",
         "\x1b[31m-    wrong\x1b[0m",

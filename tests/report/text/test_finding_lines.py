@@ -1,4 +1,4 @@
-"""Groups of findings as lines, and which of them are told."""
+"""Groups of findings as lines of text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from support.reports import finding
 
 from placement_checks import Finding
-from placement_checks.report.common.findings import grouped
-from placement_checks.report.text.findings import costs, finding_lines, first_lines
+from placement_checks.report.common.findings import group_findings
+from placement_checks.report.text.findings import finding_lines, first_lines, line_counts
 
 LONG = " ".join(["word"] * 300)
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(*findings: Finding, everything: bool = False) -> Sequence[str]:
-    return [line.text for line in finding_lines(grouped(findings), everything=everything)]
+    return [line.text for line in finding_lines(group_findings(findings), everything=everything)]
 
 
 def source(name: str, *texts: str) -> None:
@@ -114,7 +114,7 @@ def test_the_source_and_the_way_to_it() -> None:
     ]
 
 
-def test_a_group_of_many_lines_with_one_device_is_told_with_what_decided_that() -> None:
+def test_a_group_of_many_lines_with_one_device_has_the_line_that_requests_it() -> None:
     source("model.py", "w = 1", "v = 2")
     source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
     told = [
@@ -125,13 +125,13 @@ def test_a_group_of_many_lines_with_one_device_is_told_with_what_decided_that() 
     assert lines(*told) == [
         "  train.py:1: w is [on a GPU]",
         "      | with tf.device('/gpu:0'):",
-        "      w is made at model.py:1: w = 1",
+        "      w is created at model.py:1: w = 1",
         "      likewise 1 more: v (model.py:2)",
         "    fix: pin it",
     ]
 
 
-def test_a_device_is_told_with_what_decided_that_it_is_used() -> None:
+def test_a_device_has_the_line_that_requests_it() -> None:
     source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
     idle = finding("/GPU:1", op="", frames=("train.py:2",), device_line="train.py:1")
 
@@ -142,7 +142,7 @@ def test_a_device_is_told_with_what_decided_that_it_is_used() -> None:
     ]
 
 
-def test_a_group_of_many_lines_is_told_with_the_first_one_and_the_caller_of_all() -> None:
+def test_a_group_of_many_lines_has_the_first_one_and_the_common_caller() -> None:
     source("model.py", "w = 1", "v = 2")
     source("train.py", "model(x)", "main()")
     told = [
@@ -160,16 +160,16 @@ def test_a_group_of_many_lines_is_told_with_the_first_one_and_the_caller_of_all(
     ]
 
 
-def test_the_line_of_the_device_is_not_told_twice() -> None:
+def test_the_line_of_the_device_is_not_repeated() -> None:
     assert lines(finding("w", device_line="a.py:1")) == lines(finding("w"))
 
 
-def test_a_path_is_told_where_everything_is() -> None:
+def test_a_path_is_complete_in_the_full_text() -> None:
     assert lines(finding("w", path=("x", "y")))[1:-1] == []
     assert lines(finding("w", path=("x", "y")), everything=True)[1:-1] == ["      x", "      y"]
 
 
-def test_of_what_a_run_has_shown_the_path_is_told_from_its_beginning() -> None:
+def test_the_path_of_an_executed_finding_begins_with_its_first_step() -> None:
     rows = finding("w", evidence="executed", path=("0", "1", "2", "3", "4"))
     assert lines(rows)[1:-1] == ["      0", "      1", "      2", "      3"]
 
@@ -206,7 +206,7 @@ def test_long_names_are_shortened() -> None:
 
 
 def test_the_first_of_some_and_how_many_are_left() -> None:
-    groups = grouped(
+    groups = group_findings(
         [finding("w"), finding("v"), *(finding(n, message=f"{n}?", alike=n) for n in "abc")]
     )
     assert [line.text for line in first_lines(groups, 2, "--all shows them")] == [
@@ -217,10 +217,10 @@ def test_the_first_of_some_and_how_many_are_left() -> None:
         "  and 2 findings more (--all shows them)",
     ]
     assert "more (" not in str(list(first_lines(groups, 4, "")))
-    assert list(costs(groups)) == [3, 2, 2, 2]
+    assert list(line_counts(groups)) == [3, 2, 2, 2]
 
 
-def test_what_gives_a_line_its_values_is_told_where_no_device_is_at_fault() -> None:
+def test_assignments_are_shown_unless_a_device_is_at_fault() -> None:
     source("train.py", "weights = [0.0] * n", "train(weights)")
     told = finding("w", frames=("train.py:2",), evidence="requested")
 

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.report.text.layout import WIDTH, shortened, terminal_width, wrapped
+from placement_checks.report.text.layout import WIDTH, shorten, terminal_width, wrap
 from placement_checks.util.text import printable
 
 SENTENCE = " ".join(["word"] * 60)  # of 299 letters
 
 
 def test_a_short_sentence_is_one_line() -> None:
-    assert wrapped("a  b", indent=2, hanging=6) == ["  a  b"]
+    assert wrap("a  b", indent=2, hanging=6) == ["  a  b"]
 
 
 def test_the_lines_after_the_first_hang() -> None:
-    first, *rest = wrapped(SENTENCE, indent=2, hanging=6)
+    first, *rest = wrap(SENTENCE, indent=2, hanging=6)
 
     assert first == "  " + " ".join(["word"] * 23)
     assert [line[:7] for line in rest] == ["      w"] * 2
@@ -26,13 +26,13 @@ def test_the_lines_after_the_first_hang() -> None:
     ("most", "lines", "end"), [(1, 1, "word …"), (2, 2, "word …"), (3, 3, "word"), (None, 3, "d")]
 )
 def test_a_long_sentence_is_cut_and_says_so(most: int | None, lines: int, end: str) -> None:
-    told = wrapped(SENTENCE, indent=2, hanging=6, most=most)
+    told = wrap(SENTENCE, indent=2, hanging=6, most=most)
     assert len(told) == lines
     assert told[-1].endswith(end)
 
 
 def test_a_wider_line() -> None:
-    assert len(wrapped(SENTENCE, hanging=4, width=300)) == 1
+    assert len(wrap(SENTENCE, hanging=4, width=300)) == 1
 
 
 @given(
@@ -41,7 +41,7 @@ def test_a_wider_line() -> None:
     st.sampled_from([0, 4, 39]),
 )
 def test_no_line_is_wider_and_no_letter_lost(text: str, indent: int, hanging: int) -> None:
-    lines = wrapped(text, indent=indent, hanging=hanging)
+    lines = wrap(text, indent=indent, hanging=hanging)
     assert all(len(printable(line)) <= WIDTH + max(indent, hanging) for line in lines)
     if all(len(word.encode("unicode_escape")) <= WIDTH for word in text.split(" ")):
         told = " ".join(lines[:1] + [line[hanging:] for line in lines[1:]])
@@ -50,18 +50,18 @@ def test_no_line_is_wider_and_no_letter_lost(text: str, indent: int, hanging: in
 
 def test_the_middle_of_a_long_name_is_left_out() -> None:
     name = "scope/" * 50
-    assert shortened(name[:WIDTH]) == name[:WIDTH]
-    told = shortened(name)
+    assert shorten(name[:WIDTH]) == name[:WIDTH]
+    told = shorten(name)
     assert len(told) == WIDTH - 1
     assert told.startswith("scope/scope/")
     assert told.endswith("/scope/")
     assert "…" in told
-    assert wrapped(name, hanging=4) == [told]
+    assert wrap(name, hanging=4) == [told]
 
 
 def test_the_width_is_that_of_what_is_shown() -> None:
     r"""An escape takes four letters, \x1b, and cannot be cut apart."""
-    told = shortened("\x1b" * 40)
+    told = shorten("\x1b" * 40)
     assert told.isprintable()
     assert len(told) < WIDTH
 
@@ -69,16 +69,16 @@ def test_the_width_is_that_of_what_is_shown() -> None:
 @pytest.mark.parametrize(("columns", "longest"), [(60, 60), (10, 40), (500, 120)])
 def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -> None:
     with terminal_width(columns):
-        lines = wrapped(SENTENCE, hanging=4)
+        lines = wrap(SENTENCE, hanging=4)
         assert longest - 5 < max(map(len, lines)) <= longest
 
-    assert max(map(len, wrapped(SENTENCE, hanging=4))) > 110
+    assert max(map(len, wrap(SENTENCE, hanging=4))) > 110
 
 
 def test_a_sentence_in_narrow_lines_is_cut_where_it_is_in_others() -> None:
-    (usual,) = wrapped(SENTENCE, hanging=4, most=1)
+    (usual,) = wrap(SENTENCE, hanging=4, most=1)
     with terminal_width(60):
-        narrow = wrapped(SENTENCE, hanging=4, most=1)
+        narrow = wrap(SENTENCE, hanging=4, most=1)
 
     assert len(narrow) == 2
     assert abs(len(usual.split()) - len(" ".join(narrow).split())) <= 2

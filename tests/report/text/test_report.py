@@ -33,7 +33,7 @@ def test_report_of_one_program() -> None:
         "\n"
         "  BROKEN       variables-on-host\n"
         "  KEPT         placeable, no-fallback, no-idle-device\n"
-        "  NOT CHECKED  variables-shared (--all says why)\n"
+        "  NOT CHECKED  variables-shared (--all shows why)\n"
         "\n"
         "variables-on-host: 1 finding\n"
         "  main.py:9: variable w sits on /device:GPU:0, not on /device:CPU:0; "
@@ -134,7 +134,7 @@ def test_the_first_group_of_each_rule_comes_first() -> None:
     assert sum("likewise" in line for line in told) >= 4
 
 
-def test_the_training_is_told_before_the_layout_and_always_in_full() -> None:
+def test_training_comes_before_layout_and_always_in_full() -> None:
     """Where the layout has far more findings than there are lines."""
     layout = [
         broken(f"slow-{rule}", *(finding(f"v{n}", alike=n) for n in range(40)))
@@ -168,7 +168,7 @@ def test_the_training_is_told_before_the_layout_and_always_in_full() -> None:
     assert names.index("wrong-13") < names.index("slow-0")
 
 
-def test_findings_of_one_rule_are_told_by_their_impact() -> None:
+def test_findings_of_one_rule_are_ordered_by_impact() -> None:
     mixed = broken(
         "replicas-in-sync",
         finding("w", alike="drifts", impact=Impact.TRAINING),
@@ -285,7 +285,7 @@ def test_notes_of_a_program_are_cut() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evidence, "notes", many)
         brief, everything = written(told), written(told, extent=DetailLevel.FULL)
-    assert brief.split("\n")[1:8] == [*many[:6], "and more (--all shows it)"]
+    assert brief.split("\n")[1:8] == [*many[:6], "… (--all shows all notes)"]
     assert all(f"{note}\n" in everything for note in many)
 
 
@@ -293,8 +293,8 @@ def test_a_program_is_not_named_twice_where_it_is_its_own_reference() -> None:
     measured = measurement(devices="simulated", reference="train.py --dir=/data")
 
     assert run_conditions(measured, "train.py --dir=/data") == (
-        "run beside the same program for one GPU, on CPU devices in place of GPUs"
+        "compared with the same program for one GPU, on CPU devices in place of GPUs"
     )
     assert run_conditions(measured, "towers.py") == (
-        "run beside train.py --dir=/data, on CPU devices in place of GPUs"
+        "compared with train.py --dir=/data, on CPU devices in place of GPUs"
     )

@@ -1,15 +1,15 @@
-// What a step copies, between the hosts and the GPUs: an arrow for each kind, lane and direction.
-// Each kind has its place in every lane and its own height, so that nothing is crossed. Where there
-// are several hosts, or GPUs copy to each other, a kind is a bus with an end at each device.
+// The copies of a step between hosts and GPUs: an arrow for each kind, lane and direction. Each kind
+// has its own position in every lane and its own height, so that arrows do not cross. If there are
+// several hosts, or GPUs copy to each other, a kind is a bus with an end at each device.
 
 const THICKEST = 11; // px
-const SMALL = 0.003; // of all bytes: below that it is only told
+const SMALL = 0.003; // of all bytes: smaller kinds are only counted
 const TOP = 38, STEP = 25, BUS_STEP = 17, END_STEP = 18; // px
 const UPWARDS = ["gradients", "all-reduce", "updates"];
 
 function drawArrows() {
   const area = byId("arrows"), labels = element("div", "labels");
-  const canvas = drawn("svg", "", {"aria-hidden": "true"});
+  const canvas = svgElement("svg", "", {"aria-hidden": "true"});
   area.replaceChildren(canvas, labels);
   const {shown, small} = state.view === "assigned" ? bundles() : {shown: [], small: []};
   state.arrows = {shown, small};
@@ -20,7 +20,7 @@ function drawArrows() {
   new Arrows(area, canvas, labels, shown).draw();
 }
 
-/** The copies of each kind; those that are too small to be drawn apart. */
+/** The copies of each kind, and separately the kinds that are too small to be drawn. */
 function bundles() {
   const found = KINDS.map((name, kind) => ({name, kind, bytes: 0, unknown: 0, aRow: 0, copies: []}));
   for (const copy of state.program.copies) addCopy(found[copy.kind], copy);
@@ -45,7 +45,7 @@ class Arrows {
 
   isGpu(device) { return this.laneOf.has(device); }
 
-  /** `0in`, `3out` …: what enters below the forward passes, then what leaves from the backward ones. */
+  /** The positions of kinds in a lane, such as `0in`, `3out`: forward kinds, then backward kinds. */
   placesInLanes() {
     const forward = [], backward = [];
     for (const {kind, name, copies} of this.shown) {
@@ -65,7 +65,7 @@ class Arrows {
     this.laneBoxes = [...document.querySelectorAll("#lanes .lane")].map(box);
     this.hostBoxes = [...document.querySelectorAll("#hosts .host")].map(box);
     this.ends = this.laneBoxes.flatMap((_, at) => this.places.map(place => this.x(at, place))).sort((one, other) => one - other);
-    this.taken = new Set();
+    this.used = new Set();
     const sums = state.lanes.flatMap(([device]) => [...trafficOf(device).values()].map(each => each.bytes));
     this.most = Math.max(1, ...sums);
   }
@@ -82,7 +82,7 @@ class Arrows {
     this.keepInside();
   }
 
-  /** Labels of the last lane end where the picture does. */
+  /** Moves labels of the last lane into the picture. */
   keepInside() {
     const most = this.area.clientWidth;
     const found = [...this.labels.querySelectorAll(".amount")].map(label => [label, most - label.offsetWidth / 2]);
@@ -113,14 +113,14 @@ class Arrows {
     this.labels.append(words);
   }
 
-  /** The end of a bundle at a lane; null where it has none. */
+  /** Draws the end of a bundle at a lane; returns null if there is none. */
   drawLaneEnd(bundle, lane, number, place, direction, y) {
     const {name, isBus} = bundle;
     const sum = trafficOf(lane[0]).get(place);
     const x = this.x(number, place), down = direction === "in";
-    const labelled = this.anyBus ? TOP + this.shown.length * BUS_STEP + 12 + this.places.indexOf(place) * END_STEP : y;
+    const labelY = this.anyBus ? TOP + this.shown.length * BUS_STEP + 12 + this.places.indexOf(place) * END_STEP : y;
     if (!sum) {
-      if (this.isMissed(bundle, lane, place, down)) this.drawMissing(name, lane, x, isBus ? y : 4, labelled, down);
+      if (this.isMissing(bundle, lane, place, down)) this.drawMissing(name, lane, x, isBus ? y : 4, labelY, down);
       return null;
     }
     const width = this.thickness(sum.bytes), head = width + 4;
@@ -128,28 +128,28 @@ class Arrows {
     if (down) this.head(x, this.height, true, name, width);
     else if (!isBus) this.head(x, 0, false, name, width);
     else this.dot(x, y, name, width);
-    this.label(x, labelled, amountText(sum), name, `${groupName(lane)}: ${name} ${down ? "come in" : "leave"}`, sum);
+    this.label(x, labelY, amountText(sum), name, `${groupName(lane)}: ${name} ${down ? "in" : "out"}`, sum);
     return x;
   }
 
-  /** Whether other GPUs have what this one lacks: parameters to compute with, gradients to give. */
-  isMissed({name, kind}, lane, place, down) {
+  /** Whether a GPU lacks parameters or gradients that other GPUs copy. */
+  isMissing({name, kind}, lane, place, down) {
     const {counts} = state;
     const traffic = trafficOf(lane[0]);
     const others = state.lanes.some(other => other !== lane && trafficOf(other[0]).has(place));
     const gives = traffic.has(`${kind}${down ? "out" : "in"}`);
-    const needs = down ? name === "parameters" && !summed(counts.variables(0, lane[0])).trained : name === "gradients";
+    const needs = down ? name === "parameters" && !sumVariables(counts.variables(0, lane[0])).trained : name === "gradients";
     return others && !gives && needs;
   }
 
-  drawMissing(name, lane, x, from, labelled, down) {
+  drawMissing(name, lane, x, from, labelY, down) {
     this.line(x, from, x, this.height - 2, "missing", 1.5);
-    const label = this.words(x, labelled, isNarrow() ? "✕" : "✕ none", "missing");
-    const why = down ? `no ${name} come in, as on other GPUs` : `no ${name} leave, as from other GPUs: it does not count`;
-    tells(label, `${groupName(lane)}: ${name}`, why, () => []);
+    const label = this.words(x, labelY, isNarrow() ? "✕" : "✕ none", "missing");
+    const why = down ? `no ${name} are copied to it, unlike to other GPUs` : `no ${name} are copied from it, unlike from other GPUs: the tower does not count`;
+    describe(label, `${groupName(lane)}: ${name}`, why, () => []);
   }
 
-  /** The end of a bus at a host: it stands in a gap between the ends at lanes, so as not to hide them. */
+  /** Draws the end of a bus at a host, in a gap between the ends at lanes. */
   drawHostEnd(bundle, host, number, direction, at, y) {
     const sum = trafficOf(host[0]).get(`${bundle.kind}${direction}`);
     if (!sum) return null;
@@ -161,29 +161,29 @@ class Arrows {
     this.line(x, down ? width + 4 : 0, x, y, bundle.name, width);
     if (down) this.head(x, 0, false, bundle.name, width);
     else this.dot(x, y, bundle.name, width);
-    this.label(x, down ? 25 : 15, amountText(sum), bundle.name, `${groupName(host)}: ${bundle.name} ${down ? "come in" : "leave"}`, sum);
+    this.label(x, down ? 25 : 15, amountText(sum), bundle.name, `${groupName(host)}: ${bundle.name} ${down ? "in" : "out"}`, sum);
     return x;
   }
 
   gapNear(wanted, left, right) {
     const gaps = this.ends.slice(1).map((x, at) => (x + this.ends[at]) / 2);
-    const free = gaps.filter(x => !this.taken.has(x) && x > left && x < right);
+    const free = gaps.filter(x => !this.used.has(x) && x > left && x < right);
     const x = free.sort((one, other) => Math.abs(one - wanted) - Math.abs(other - wanted))[0] ?? wanted;
-    this.taken.add(x);
+    this.used.add(x);
     return x;
   }
 
   line(x1, y1, x2, y2, name, width) {
-    this.canvas.append(drawn("path", `wire ${name}`, {d: `M${x1} ${y1}L${x2} ${y2}`, "stroke-width": width}));
+    this.canvas.append(svgElement("path", `wire ${name}`, {d: `M${x1} ${y1}L${x2} ${y2}`, "stroke-width": width}));
   }
 
   head(x, y, down, name, width) {
     const half = Math.max(5, width * 0.9 + 2), high = half * 1.25 * (down ? -1 : 1);
-    this.canvas.append(drawn("path", `tip ${name}`, {d: `M${x - half} ${y + high}h${2 * half}L${x} ${y}z`}));
+    this.canvas.append(svgElement("path", `tip ${name}`, {d: `M${x - half} ${y + high}h${2 * half}L${x} ${y}z`}));
   }
 
   dot(x, y, name, width) {
-    this.canvas.append(drawn("circle", `tip ${name}`, {cx: x, cy: y, r: Math.max(3, width / 2)}));
+    this.canvas.append(svgElement("circle", `tip ${name}`, {cx: x, cy: y, r: Math.max(3, width / 2)}));
   }
 
   words(x, y, text, look) {
@@ -197,12 +197,12 @@ class Arrows {
   label(x, y, text, look, title, sum) {
     const made = this.words(x, y, text, look);
     const ops = () => [...new Set(sum.copies.map(copy => copy.op))];
-    tells(made, title, counted(sum.copies.length, "copy", "copies"), ops, () => copiesInFull(sum));
+    describe(made, title, plural(sum.copies.length, "copy", "copies"), ops, () => copiesInFull(sum));
     made.addEventListener("click", () => light(ops(), title));
   }
 }
 
-/** The copies of an arrow: with whom, and of which layers. */
+/** The copies of an arrow by devices and by layers. */
 function copiesInFull({copies}) {
   const {program} = state;
   const table = (title, keyOf) => {
@@ -215,7 +215,7 @@ function copiesInFull({copies}) {
     const list = element("ul", "sums");
     const found = [...sums].sort(([, one], [, other]) => other.bytes - one.bytes || other.aRow - one.aRow);
     for (const [words, sum] of found.slice(0, 12)) {
-      list.append(element("li", "", `${words}: ${amountText(sum)} in ${counted(sum.copies.length, "copy", "copies")}`));
+      list.append(element("li", "", `${words}: ${amountText(sum)} in ${plural(sum.copies.length, "copy", "copies")}`));
     }
     return element("div", "", null, element("h3", "", title), list, found.length > 12 ? element("p", "small", `and ${found.length - 12} more`) : null);
   };

@@ -1,9 +1,9 @@
-// How many ops there are of each row, device and phase, and what lies there.
+// Counts ops by row, device and phase, and collects variables by row and device.
 
 const NONE = Object.freeze({inStep: 0, out: 0, mix: 0});
 
 class Counts {
-  /** @param view which evidence of devices: assigned, requested or executed */
+  /** @param view the evidence for devices: assigned, requested, executed or before */
   constructor(program, view) {
     this.program = program;
     this.place = program.places[view];
@@ -17,7 +17,7 @@ class Counts {
       const cell = this.cell(this.key(row[op], device, phase[op]));
       if (step[op]) {
         cell.inStep++;
-        cell.mix = (cell.mix + mixed(type[op])) | 0;
+        cell.mix = (cell.mix + hashType(type[op])) | 0;
       } else cell.out++;
       if (phase[op] === VARIABLE || phase[op] === OUTSIDE) continue;
       this.totals[device][step[op] ? "inStep" : "out"]++;
@@ -34,7 +34,7 @@ class Counts {
     return found;
   }
 
-  /** Rows inside another have higher numbers: from the last to the first, each adds to its parent. */
+  /** Adds each row to its parent, from the last row to the first, since inner rows have higher numbers. */
   addToParents() {
     const {parents} = this.program;
     const inner = this.devices * PHASES;
@@ -85,7 +85,7 @@ class Counts {
 
   variables(row, device) { return this.variablesAt.get(row * this.devices + device) || []; }
 
-  /** The numbers of the ops of a row and what is inside it, on some devices, of some phases. */
+  /** The ops of a row and its inner rows, on given devices and in given phases. */
   ops(row, devices, phases) {
     const {row: rows, phase, size, rowEnds} = this.program;
     const onDevices = new Set(devices), ofPhases = new Set(phases), found = [];
@@ -97,7 +97,7 @@ class Counts {
     return found;
   }
 
-  /** How many of some ops lie in each cell: a map from `key`, with the rows around them. */
+  /** Counts given ops by cell, including the cells of outer rows. */
   spread(ops) {
     const {parents, row, phase} = this.program;
     const found = new Map();
@@ -112,15 +112,15 @@ class Counts {
   }
 }
 
-/** A number that tells types apart where their counts are equal: sums of it do not depend on order. */
-function mixed(type) {
+/** A hash of a type; the sum of hashes distinguishes equal numbers of ops of different types. */
+function hashType(type) {
   let value = Math.imul(type + 1, 2654435761);
   value ^= value >>> 15;
   return Math.imul(value, 2246822519);
 }
 
-/** What variables there are: how many are trained, how many not, and their bytes. */
-function summed(variables) {
+/** Counts trained and other variables, and their bytes. */
+function sumVariables(variables) {
   const sum = {trained: 0, other: 0, bytes: 0, unknown: 0};
   for (const {kind, bytes} of variables) {
     if (kind === TRAINED) sum.trained++;

@@ -1,14 +1,14 @@
-// A program as it was written into this page, unpacked.
+// Unpacks the data of a program that page/write.py packed.
 
-// What an op is for. The same numbers as in phases.py.
+// The phases of ops, with the same numbers as in page/layout.py.
 const VARIABLE = 0, READ = 1, FORWARD = 2, BACKWARD = 3, AVERAGE = 4, UPDATE = 5, OUTSIDE = 6, ANY = 7;
 const PHASES = 8;
-const PHASE_WORDS = ["variable", "read", "forward", "backward", "bring together", "update", "outside a step", ""];
+const PHASE_WORDS = ["variable", "read", "forward", "backward", "aggregate", "update", "outside a step", ""];
 const KINDS = ["parameters", "inputs", "activations", "gradients", "all-reduce", "updates", "other"];
 const TRAINED = 1;
 
-/** `3*5,4` is 3 3 3 3 3 4. */
-function unpackedNumbers(text) {
+/** Decodes run lengths: `3*5,4` is 3 3 3 3 3 4. */
+function unpackNumbers(text) {
   const runs = text ? text.split(",").map(run => run.split("*")) : [];
   const found = new Int32Array(runs.reduce((sum, [, times]) => sum + (times === undefined ? 1 : +times), 0));
   let end = 0;
@@ -20,8 +20,8 @@ function unpackedNumbers(text) {
   return found;
 }
 
-/** Like unpackedNumbers, for sizes, which may be larger than 32 bits. */
-function unpackedSizes(text) {
+/** Like unpackNumbers, for sizes of more than 32 bits. */
+function unpackSizes(text) {
   const found = [];
   for (const run of text ? text.split(",") : []) {
     const [value, times] = run.split("*");
@@ -30,8 +30,8 @@ function unpackedSizes(text) {
   return found;
 }
 
-/** Each name is how many letters it shares with the one before, two digits of base 36, and the rest. */
-function unpackedNames(text) {
+/** Each line has the length of the prefix shared with the last name (two digits of base 36), and the rest. */
+function unpackNames(text) {
   let before = "";
   return (text ? text.split("\n") : []).map(line => {
     before = before.slice(0, parseInt(line.slice(0, 2), 36)) + line.slice(2);
@@ -43,23 +43,23 @@ class Program {
   constructor(data) {
     Object.assign(this, data);
     const ops = data.ops;
-    this.names = unpackedNames(ops.names);
+    this.names = unpackNames(ops.names);
     this.size = this.names.length;
     this.types = ops.types;
     this.lines = ops.lines;
     this.requests = ops.requests;
     for (const column of ["type", "line", "request", "row", "phase", "step", "tower"]) {
-      this[column] = unpackedNumbers(ops[column]);
+      this[column] = unpackNumbers(ops[column]);
     }
     this.places = {};
-    for (const view of data.views) this.places[view] = unpackedNumbers(ops[view]);
+    for (const view of data.views) this.places[view] = unpackNumbers(ops[view]);
     this.variables = data.variables.map(([op, bytes, kind, form, readers, role]) => ({op, bytes, kind, form, readers, role}));
     this.variableOf = new Map(this.variables.map(each => [each.op, each]));
     this.unpackRows(data.rows);
     this.unpackCopies(data.copies);
   }
 
-  /** Rows are numbered from the top down, each before those inside it: these are the numbers up to its end. */
+  /** Rows are numbered from the top down; a row contains the rows from its number to its `rowEnds`. */
   unpackRows({names, parents, roles}) {
     this.rowNames = names;
     this.parents = parents;
@@ -74,8 +74,8 @@ class Program {
   }
 
   unpackCopies({op, from, to, kind, bytes, a_row: aRow}) {
-    const columns = [op, from, to, kind].map(unpackedNumbers);
-    const sizes = unpackedSizes(bytes), perRow = unpackedSizes(aRow);
+    const columns = [op, from, to, kind].map(unpackNumbers);
+    const sizes = unpackSizes(bytes), perRow = unpackSizes(aRow);
     this.copies = Array.from(columns[0], (each, at) => ({
       op: each, from: columns[1][at], to: columns[2][at], kind: columns[3][at],
       bytes: sizes[at] < 0 ? 0 : sizes[at], unknown: sizes[at] < 0 ? 1 : 0, aRow: perRow[at],
@@ -93,7 +93,7 @@ class Program {
     return path.join(" / ");
   }
 
-  /** The row right below the top that a row is in. */
+  /** The row of the top level that contains a row. */
   topOf(row) {
     while (this.parents[row] > 0) row = this.parents[row];
     return row;

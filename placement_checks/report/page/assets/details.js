@@ -1,16 +1,16 @@
-// What is told of a box or an arrow: in short beside it, in full at the side.
+// Descriptions of boxes and arrows: a short tooltip, and full details in the side panel.
 
 const MOST_OPS = 150;
 
-// By element: a title, a sentence, and a function that gives the numbers of its ops.
-const told = new WeakMap();
+// For each element: a title, a sentence, and a function that returns its ops.
+const descriptions = new WeakMap();
 
-/** Let a button tell what it stands for when it is pointed at, reached by keys or pressed. */
-function tells(made, title, sentence, ops, full = null) {
-  told.set(made, {title, sentence, ops, full});
-  made.dataset.tells = "";
+/** Adds a description to a button: a tooltip on hover and focus, and details on click. */
+function describe(made, title, sentence, ops, full = null) {
+  descriptions.set(made, {title, sentence, ops, full});
+  made.dataset.described = "";
   made.setAttribute("aria-label", [title, sentence, made.textContent].filter(Boolean).join(", "));
-  made.addEventListener("click", () => tellInFull(made));
+  made.addEventListener("click", () => showDescription(made));
   return made;
 }
 
@@ -21,24 +21,24 @@ function shortLines({title, sentence, ops}) {
   if (!found.length) return lines;
   const out = found.filter(op => !program.step[op]).length;
   const run = out === found.length ? ", none in a step" : `, ${found.length - out} of them in a step`;
-  lines.push(counted(found.length, "op") + (out ? run : ""));
+  lines.push(plural(found.length, "op") + (out ? run : ""));
   lines.push(tally(found.map(op => program.typeOf(op)), 6));
   const built = tally(found.map(op => program.lineOf(op)), 3);
   if (built) lines.push(`built at ${built}`);
   const elsewhere = found.filter(isElsewhere);
-  if (elsewhere.length) lines.push(`${elsewhere.length} asked for ${tally(elsewhere.map(op => program.requestOf(op)), 3)}`);
+  if (elsewhere.length) lines.push(`${elsewhere.length} requested on ${tally(elsewhere.map(op => program.requestOf(op)), 3)}`);
   return lines;
 }
 
-/** Whether an op asked for another GPU than it was given. */
+/** Whether an op requests a GPU and was assigned to another device. */
 function isElsewhere(op) {
   const {requested, assigned} = state.program.places;
   if (!requested || !assigned || requested[op] < 0 || requested[op] === assigned[op]) return false;
   return state.program.devices[requested[op]].gpu;
 }
 
-function tellInFull(made) {
-  const what = told.get(made);
+function showDescription(made) {
+  const what = descriptions.get(made);
   hideTip();
   const [title, ...sentences] = shortLines(what);
   openDetails(title, ...sentences.map(line => element("p", "", line)), what.full ? what.full() : null, opsTable(what.ops()));
@@ -50,7 +50,7 @@ function openDetails(title, ...inside) {
   panel.replaceChildren(close, element("h2", "", title), ...inside.filter(Boolean));
   const wasHidden = panel.hidden;
   panel.hidden = false;
-  document.body.classList.add("telling");
+  document.body.classList.add("with-details");
   if (wasHidden) drawPicture();
   if (matchMedia("(max-width: 1000px)").matches) panel.scrollIntoView({block: "nearest"});
 }
@@ -58,7 +58,7 @@ function openDetails(title, ...inside) {
 function closeDetails() {
   if (byId("details").hidden) return;
   byId("details").hidden = true;
-  document.body.classList.remove("telling");
+  document.body.classList.remove("with-details");
   drawPicture();
 }
 
@@ -81,7 +81,7 @@ function opItem(op) {
     element("span", "name", program.names[op]), element("span", "small", facts.filter(Boolean).join(" · ")));
 }
 
-/** Where an op asked to be, was put and ran, as far as they are known; once where all are one. */
+/** The requested, assigned and executed devices of an op, if known and different. */
 function evidenceOf(op) {
   const {program} = state;
   const asked = program.requestOf(op);
@@ -89,18 +89,18 @@ function evidenceOf(op) {
   const assigned = on("assigned"), executed = on("executed"), before = on("before");
   const facts = [];
   if (assigned) facts.push(`on ${assigned}`);
-  if (asked && on("requested") !== assigned) facts.push(`asked for ${asked}`);
-  if (!asked && program.places.requested) facts.push("asked for no device");
+  if (asked && on("requested") !== assigned) facts.push(`requests ${asked}`);
+  if (!asked && program.places.requested) facts.push("requests no device");
   if (before && before !== assigned) facts.push(`was on ${before}`);
   if (executed && executed !== assigned) facts.push(`ran on ${executed}`);
   return facts;
 }
 
-// In short, beside what is pointed at.
+// Tooltips.
 
 function showTip(made) {
   const tip = byId("tip");
-  tip.textContent = shortLines(told.get(made)).join("\n");
+  tip.textContent = shortLines(descriptions.get(made)).join("\n");
   tip.hidden = false;
   const at = made.getBoundingClientRect(), own = tip.getBoundingClientRect();
   const below = at.bottom + own.height + 8 <= innerHeight;
@@ -111,15 +111,15 @@ function showTip(made) {
 function hideTip() { byId("tip").hidden = true; }
 
 function listenForPointing() {
-  let pressed = ""; // where the mouse still is after a click, which has told everything
+  let pressed = ""; // the position of the last click, which opened the details
   addEventListener("click", event => { pressed = `${event.clientX} ${event.clientY}`; }, true);
   addEventListener("mouseover", event => {
-    const over = event.target.closest("[data-tells]");
-    if (over && told.has(over) && pressed !== `${event.clientX} ${event.clientY}`) showTip(over);
+    const over = event.target.closest("[data-described]");
+    if (over && descriptions.has(over) && pressed !== `${event.clientX} ${event.clientY}`) showTip(over);
     else hideTip();
   });
   addEventListener("focusin", event => {
-    if (event.target.matches("[data-tells]:focus-visible")) showTip(event.target);
+    if (event.target.matches("[data-described]:focus-visible")) showTip(event.target);
     else hideTip();
   });
 }

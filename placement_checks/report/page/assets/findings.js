@@ -1,4 +1,4 @@
-// The rules, what they found, and what is lit in the picture.
+// The rules, their findings, and the highlighted ops of the picture.
 
 const SIGNS = {kept: "✓", broken: "✕", "not-checked": "–"};
 const ORDER = ["broken", "kept", "not-checked"];
@@ -21,13 +21,13 @@ function drawRules() {
 
 function ruleButton({rule, state: verdict, note, findings}) {
   const words = `${rule}: ${verdict.replace("-", " ")}`;
-  const made = button(verdict, null, () => tellRule(rule), [words, findings > 1 ? counted(findings, "finding") : ""].filter(Boolean).join(", "));
+  const made = button(verdict, null, () => openRule(rule), [words, findings > 1 ? plural(findings, "finding") : ""].filter(Boolean).join(", "));
   made.append(element("span", "sign", SIGNS[verdict]), rule, findings > 1 ? ` ×${findings}` : "");
   made.title = [words, note].filter(Boolean).join("\n");
   return made;
 }
 
-function tellRule(name) {
+function openRule(name) {
   const {findings, rules} = state.program;
   const first = findings.findIndex(each => each.rule === name);
   if (first >= 0) {
@@ -43,15 +43,15 @@ function drawFindings() {
   const number = findings.reduce((sum, each) => sum + 1 + each.others.length, 0);
   const differs = state.program.state === "differs";
   const noun = differs ? "difference" : "finding";
-  byId("only-what").textContent = differs ? "differs" : "is broken";
+  byId("only-what").textContent = `${noun}s`;
   document.body.classList.toggle("clean", !number);
   byId("only").parentNode.hidden = !number;
   const area = byId("findings");
-  area.replaceChildren(element("h2", "", number ? counted(number, noun) : `No ${noun}s`));
-  const told = new Map();
+  area.replaceChildren(element("h2", "", number ? plural(number, noun) : `No ${noun}s`));
+  const shown = new Map();
   findings.forEach((finding, at) => {
-    const before = told.get(finding.rule) || 0;
-    told.set(finding.rule, before + 1);
+    const before = shown.get(finding.rule) || 0;
+    shown.set(finding.rule, before + 1);
     const item = findingItem(finding, at, findings[at + 1]);
     area.append(item);
     if (before < FIRST_FINDINGS) return;
@@ -72,17 +72,17 @@ function findingItem(finding, at, next) {
   if (others.length) item.append(...likewise(others));
   if (path.length) item.append(pathOf(path));
   if (figure.length) item.append(element("pre", "figure", figure.join("\n")));
-  const isSaidNext = next && next.fix === fix && next.rule === rule;
-  if (consequence && !isSaidNext) item.append(element("p", "", consequence));
-  if (fix && !isSaidNext) item.append(element("p", "fix", `→ ${fix}`));
+  const isInNext = next && next.fix === fix && next.rule === rule;
+  if (consequence && !isInNext) item.append(element("p", "", consequence));
+  if (fix && !isInNext) item.append(element("p", "fix", `→ ${fix}`));
   return item;
 }
 
-/** The others of which the same is said: all of them, where they are many when asked for. */
+/** The other objects of a group; many of them are folded. */
 function likewise(others) {
   const first = element("p", "", `and likewise ${firstOf(others, FIRST_NAMES)}`);
   if (others.length <= FIRST_NAMES) return [first];
-  const all = element("p", "", joined(others));
+  const all = element("p", "", joinAnd(others));
   return [first, element("details", "", null, element("summary", "", `all ${others.length} others`), all)];
 }
 
@@ -90,7 +90,7 @@ function pathOf(path) {
   const list = element("ol");
   for (const words of path.slice(0, FIRST_STEPS)) list.append(element("li", "name", words));
   if (path.length > FIRST_STEPS) list.append(element("li", "", `and ${path.length - FIRST_STEPS} more`));
-  return element("details", "", null, element("summary", "", `path: ${counted(path.length, "step")}`), list);
+  return element("details", "", null, element("summary", "", `path: ${plural(path.length, "step")}`), list);
 }
 
 function moreButton(area, rule, number) {
@@ -101,9 +101,9 @@ function moreButton(area, rule, number) {
   return more;
 }
 
-// What is lit.
+// Highlights.
 
-/** Light some ops at whatever depth the rows are open. */
+/** Highlights ops in all open and closed rows. */
 function light(ops, words, devices = []) {
   state.litOps = new Set(ops);
   state.litDevices = new Set(devices);
@@ -118,7 +118,7 @@ function lightFinding(at) {
   const chosen = byId(`finding-${at}`);
   for (const each of document.querySelectorAll(".finding")) each.classList.toggle("on", each === chosen);
   chosen.hidden = false;
-  light(ops, `${rule}: ${counted(ops.length, "op")} lit`, devices);
+  light(ops, `${rule}: ${plural(ops.length, "op")} lit`, devices);
   chosen.scrollIntoView({block: "nearest"});
   document.querySelector("#picture .lit")?.scrollIntoView({block: "nearest", inline: "nearest"});
 }
@@ -129,7 +129,7 @@ function clearLights() {
   light([], "");
 }
 
-/** Light the ops whose name, type, row or source line has a text in it. */
+/** Highlights the ops with a text in their name, type, row or source line. */
 function find(text) {
   const {program} = state;
   const wanted = text.trim().toLowerCase();
@@ -144,7 +144,7 @@ function find(text) {
   for (let op = 0; op < program.size; op++) {
     if (types[program.type[op]] || lines[program.line[op]] || rows[program.row[op]] || has(program.names[op])) found.push(op);
   }
-  light(found, found.length ? `${counted(found.length, "op")} found` : `nothing is called ${text.trim()}`);
-  if (found.length) openDetails(`${counted(found.length, "op")} found`, opsTable(found));
+  light(found, found.length ? `${plural(found.length, "op")} found` : `no match for ${text.trim()}`);
+  if (found.length) openDetails(`${plural(found.length, "op")} found`, opsTable(found));
   else closeDetails();
 }

@@ -1,7 +1,7 @@
-// The hosts above the GPUs: their variables, and what they compute.
+// The hosts above the GPUs, with their variables and ops.
 
 const MANY_HOSTS = 4;
-const MOST_GROUPS = 8; // of towers that alone read some variables
+const MOST_GROUPS = 8; // of towers that share variables
 
 function drawHosts() {
   const {program} = state;
@@ -9,7 +9,7 @@ function drawHosts() {
   const busy = devices.filter(holdsAnything);
   const named = busy.length || gpusOf(program).some(present) ? busy : devices.slice(0, 1);
   const resting = devices.filter(device => !named.includes(device));
-  state.hosts = state.folded || named.length > MANY_HOSTS ? alike(named) : named.map(device => [device]);
+  state.hosts = state.folded || named.length > MANY_HOSTS ? groupAlike(named) : named.map(device => [device]);
   byId("resting").textContent = resting.length
     ? `${firstOf(resting.map(device => program.label(device)), 4)}: no op` : "";
   byId("hosts").classList.toggle("several", state.hosts.length > 1);
@@ -22,9 +22,9 @@ function hostCard(devices, at) {
   const variables = counts.variables(0, device), ops = counts.totals[device].inStep;
   const facts = [];
   if (devices.length > 1) facts.push(`${devices.length} alike, each`);
-  const {bytes} = summed(variables);
-  if (variables.length) facts.push(counted(variables.length, "variable") + (bytes ? `, ${bytesText(bytes)}` : ""));
-  facts.push(ops ? `${counted(ops, "op")}${program.knows_step ? " in a step" : ""}` : "no op in a step");
+  const {bytes} = sumVariables(variables);
+  if (variables.length) facts.push(plural(variables.length, "variable") + (bytes ? `, ${bytesText(bytes)}` : ""));
+  facts.push(ops ? `${plural(ops, "op")}${program.knows_step ? " in a step" : ""}` : "no op in a step");
   const card = element("section", "host", null, element("h3", "", groupName(devices)), element("span", "facts", facts.join(" · ")));
   card.dataset.host = at;
   card.setAttribute("aria-label", groupName(devices));
@@ -53,7 +53,7 @@ function hostParts(devices) {
   for (const [title, boxes] of variableParts(devices)) part(title, boxes, "variables");
   part("computed here, forward", layers.map(row => hostBox(program.rowNames[row], row, devices, [FORWARD], "forward")));
   part("computed here, backward", top.map(row => hostBox(program.rowNames[row], row, devices, [BACKWARD], "backward")));
-  part("gradients brought together", [hostBox("", roles.average, devices, [AVERAGE], "update")]);
+  part("aggregated gradients", [hostBox("", roles.average, devices, [AVERAGE], "update")]);
   part("update", [hostBox("", roles.update, devices, [UPDATE], "update")]);
   part(program.knows_flow ? "other ops" : "ops", top.map(row => hostBox(row === roles.other ? "" : program.rowNames[row], row, devices, [ANY], "any")));
   part("outside a step", [outsideBox(devices)]);
@@ -61,7 +61,7 @@ function hostParts(devices) {
   return parts;
 }
 
-/** Variables by layer; those that some towers alone read stand apart from what all share. */
+/** Variables by layer: variables that all towers read, then variables that only some towers read. */
 function variableParts(devices) {
   const {counts, program} = state;
   const variables = counts.variables(0, devices[0]);
@@ -80,7 +80,7 @@ function variableParts(devices) {
   const found = [["variables (● trained, ○ other)", byLayer(shared, devices)]];
   for (const {readers, variables: own} of [...apart.values()].slice(0, MOST_GROUPS)) {
     const towers = readers.map(tower => program.towers[tower].map(device => program.label(device)).join(" with "));
-    found.push([`read by ${firstOf(towers, 3)} alone`, byLayer(own, devices)]);
+    found.push([`read only by ${firstOf(towers, 3)}`, byLayer(own, devices)]);
   }
   return found;
 }
@@ -97,14 +97,14 @@ function byLayer(variables, devices) {
   return [...rows].sort(([one], [other]) => one - other).map(([row, of]) => variableBox(words(row), row, devices, of));
 }
 
-/** What was on a host before, and where it went; null where nothing did. */
+/** The ops that left a host, with their devices; null if there are none. */
 function goneBox([device]) {
-  const {counts, fallen, program} = state;
-  const ops = [...(fallen.get(device) || [])];
+  const {counts, missing, program} = state;
+  const ops = [...(missing.get(device) || [])];
   if (!ops.length) return null;
   const where = [...new Set(ops.map(op => program.label(counts.place[op])))];
-  const box = element("button", "box away", `${counted(ops.length, "op")} ↗ ${firstOf(where, 3)}`);
-  return tells(box, `${program.label(device)}: no longer here`, "", () => ops);
+  const box = element("button", "box away", `${plural(ops.length, "op")} ↗ ${firstOf(where, 3)}`);
+  return describe(box, `${program.label(device)}: no longer here`, "", () => ops);
 }
 
 function outsideBox(devices) {
@@ -113,7 +113,7 @@ function outsideBox(devices) {
   const ops = () => counts.ops(0, devices, phases).filter(op => program.phase[op] === OUTSIDE || !program.step[op]);
   const number = counts.sum(0, devices[0], phases).out + counts.at(0, devices[0], OUTSIDE).inStep;
   if (!number) return null;
-  const box = element("button", "box unused", counted(number, "op"));
-  tells(box, `${program.label(devices[0])}: outside a step`, "initialisers, savers, summaries and what no step needs", ops);
-  return marked(box, program.roles.outside, devices, [OUTSIDE]);
+  const box = element("button", "box unused", plural(number, "op"));
+  describe(box, `${program.label(devices[0])}: outside a step`, "initializers, savers, summaries and other ops that no step needs", ops);
+  return markBox(box, program.roles.outside, devices, [OUTSIDE]);
 }

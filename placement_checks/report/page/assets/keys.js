@@ -1,10 +1,10 @@
-// Keys: / for the search, Escape, and arrows from box to box, of which one at a time is a tab stop.
+// Keys: / for the search, Escape, and arrows between boxes.
 
 const MOVES = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
 
 function boxesOfLanes() { return [...document.querySelectorAll("#lanes [role=gridcell] > button")]; }
 
-/** With hundreds of boxes, the tab key passes them as one; the arrows move among them. */
+/** Makes the boxes one tab stop; the arrow keys move between them. */
 function oneTabStop(area) {
   const boxes = [...area.querySelectorAll("[role=gridcell] > button")];
   boxes.forEach((box, at) => { box.tabIndex = at ? -1 : 0; });

@@ -1,17 +1,17 @@
-// The GPUs side by side: a row a layer, in each GPU one box for the forward and one for the backward pass.
+// The lanes of the GPUs: for each layer, a box for the forward and a box for the backward pass.
 
 const LABELS = 168; // px, of the names of rows
 const LEAST = 104, LEAST_NARROW = 74; // px of a lane
 const ROOMY = 205; // px of a lane in which `12 ops` fits twice
 
-/** Boxes placed in the grid of lanes: what they are, in which line, from which column, how many. */
+/** The lines of the grid with their boxes. */
 class Grid {
   constructor() {
     this.lines = [];
     this.line = 0;
   }
 
-  /** A line of the grid, as a row of a table for screen readers. */
+  /** Starts a line, which is a table row for screen readers. */
   next(look = "") {
     this.line++;
     this.row = element("div", `line ${look}`);
@@ -34,7 +34,7 @@ class Grid {
 function groupLanes() {
   const gpus = gpusOf(state.program).filter(present);
   state.marks = new Map();
-  state.lanes = state.folded ? alike(gpus) : gpus.map(device => [device]);
+  state.lanes = state.folded ? groupAlike(gpus) : gpus.map(device => [device]);
 }
 
 function drawLanes() {
@@ -57,7 +57,7 @@ function drawLanes() {
   oneTabStop(area);
 }
 
-/** How wide everything is, and whether boxes have room for words. */
+/** The widths of columns, and whether boxes have room for words. */
 function layoutOf(area) {
   const {lanes} = state;
   const narrow = isNarrow();
@@ -92,13 +92,13 @@ function laneFacts(lane, {tight}) {
   const {inStep, out} = counts.totals[device];
   const words = [];
   if (lane.length > 1) words.push(`${lane.length} alike, each:`);
-  if (inStep) words.push(counted(inStep, "op") + (tight || !program.knows_step ? "" : " in a step"));
+  if (inStep) words.push(plural(inStep, "op") + (tight || !program.knows_step ? "" : " in a step"));
   const {tower} = program.devices[device];
   if (tower >= 0 && program.towers[tower].length > 1) words.push(`, part of tower ${tower}`);
   const facts = [element("span", "facts", words.join(" ").replace(" ,", ","))];
   if (!program.devices[device].exists) facts.push(element("span", "flag", "✕ the machine has none"));
   else if (isIdle(device)) facts.push(element("span", "flag", "✕ idle"));
-  else if (!inStep && out) facts.push(element("span", "flag", `✕ never used: ${counted(out, "op")}, none in a step`));
+  else if (!inStep && out) facts.push(element("span", "flag", `✕ never used: ${plural(out, "op")}, none in a step`));
   else if (lane.some(each => program.uncounted.includes(each))) facts.push(element("span", "flag", "✕ never counts: its gradients are not used"));
   return facts;
 }
@@ -108,14 +108,14 @@ function isIdle(device) {
   return !inStep && !out && !state.counts.variables(0, device).length;
 }
 
-/** The lanes as they stand behind the boxes; of an idle one, that it is. */
+/** The backgrounds of the lanes, with a note on idle ones. */
 function backgrounds(first, last) {
   return state.lanes.flatMap(([device], at) => {
     const back = element("div", isIdle(device) ? "lane idle" : "lane");
     back.setAttribute("aria-hidden", "true");
     back.style.gridRow = `1 / ${last + 2}`;
     back.style.gridColumn = `${2 + at * 2} / span 2`;
-    if (!isIdle(device) || state.fallen.has(device)) return [back];
+    if (!isIdle(device) || state.missing.has(device)) return [back];
     const words = element("div", "nothing", null, element("b", "", "nothing"), holdsAnything(device) ? "no op in a step" : "no op");
     words.style.gridRow = `${first} / ${Math.max(last + 1, first + 1)}`;
     words.style.gridColumn = back.style.gridColumn;
@@ -138,7 +138,7 @@ function variableLine(grid, layout) {
   });
 }
 
-/** The name of a row: before its boxes, or on a narrow page on a line above them. */
+/** The name of a row: before its boxes, or above them on a narrow page. */
 function rowLabel(grid, made, {narrow, last}, depth = 0) {
   const holder = element("div", "label", null, made);
   holder.style.paddingLeft = `${depth * 14 + (narrow ? 8 : 0)}px`;
@@ -163,13 +163,13 @@ function passLine(grid) {
   });
 }
 
-/** The rows that have ops on a GPU; a wide one has none of a pass, such as an update. */
+/** The rows with ops on a GPU; a wide row has no ops of a pass, for example an update. */
 function shownRows() {
   const {counts, program, lanes} = state;
   const gpus = lanes.flat();
   const found = [];
   const walk = (row, depth) => {
-    const has = (drawn, fallen) => gpus.some(device => counts.any(row, device, drawn) || fallenFrom(row, device, fallen).length);
+    const has = (drawn, fallen) => gpus.some(device => counts.any(row, device, drawn) || missingFrom(row, device, fallen).length);
     const passes = has(PASSES, PASSES);
     if (!passes && !has(DRAWN_WIDE, WIDE_PHASES)) return;
     found.push({row, depth, wide: !passes});
@@ -179,15 +179,15 @@ function shownRows() {
   return state.onlyBroken ? found.filter(isBroken) : found;
 }
 
-/** Whether a row has something that is marked, or that only some of its lanes have. */
+/** Whether a row has marks, or differs between lanes. */
 function isBroken({row, wide}) {
   const {counts, lanes} = state;
   const phases = wide ? WIDE_PHASES : PASSES;
   return lanes.some(lane => lane.some(device =>
-    fallenFrom(row, device, phases).length || phases.some(phase => {
+    missingFrom(row, device, phases).length || phases.some(phase => {
       const key = counts.key(row, device, phase);
       const {inStep, out} = counts.at(row, device, phase);
-      return state.bad.has(key) || state.lit.has(key) || (out && !inStep) || oddness(row, lane, phase);
+      return state.bad.has(key) || state.lit.has(key) || (out && !inStep) || describeDifference(row, lane, phase);
     })));
 }
 
@@ -197,7 +197,7 @@ function rowLine(grid, {row, depth, wide}, layout) {
   rowName(grid, row, depth, layout);
   lanes.forEach((lane, at) => {
     const [device] = lane;
-    if (isIdle(device) && !fallenFrom(row, device, wide ? WIDE_PHASES : PASSES).length) return;
+    if (isIdle(device) && !missingFrom(row, device, wide ? WIDE_PHASES : PASSES).length) return;
     if (wide) {
       grid.put("gridcell", wideBox(row, lane, layout), 2 + at * 2, 2);
       return;
@@ -220,7 +220,7 @@ function rowName(grid, row, depth, layout) {
     made.dataset.opens = row;
   }
   const holder = rowLabel(grid, made, layout, depth);
-  const bytes = program.devices.reduce((sum, _, device) => sum + summed(counts.variables(row, device)).bytes, 0);
+  const bytes = program.devices.reduce((sum, _, device) => sum + sumVariables(counts.variables(row, device)).bytes, 0);
   if (bytes && depth === 0) holder.append(element("span", "small", bytesText(bytes)));
 }
 

@@ -1,7 +1,7 @@
-// What is on the page, and what is drawn again when something changes.
+// Draws the page, and redraws its parts after changes.
 
 const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", "not-checked": "? NOT CHECKED", differs: "≠ DIFFERS", placed: ""};
-const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "asked for", executed: "where they ran", before: "where they were"};
+const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "requested", executed: "executed", before: "before"};
 
 const programs = [...document.querySelectorAll("script.program")].map(each => each.textContent);
 const unpacked = new Map();
@@ -23,7 +23,7 @@ function showProgram(number) {
   byId("facts").textContent = [...program.facts, copiedText(program)].join(" ");
   byId("notes").replaceChildren(...program.notes.map(note => element("li", "", note)));
   document.body.dataset.state = program.state;
-  document.title = `${program.program}: where everything is`;
+  document.title = `${program.program}: device placement`;
   byId("only").checked = false;
   byId("said").textContent = "";
   byId("clear").hidden = true;
@@ -37,21 +37,21 @@ function showProgram(number) {
   else drawPicture();
 }
 
-/** All that has moved, or is new, is lit from the start. */
+/** Highlights moved and new ops. */
 function lightChanges({findings}) {
   const ops = findings.flatMap(each => each.ops);
-  light(ops, `${counted(ops.length, "op")} lit`);
+  light(ops, `${plural(ops.length, "op")} lit`);
 }
 
 function copiedText({copies}) {
   if (!copies.length) return "";
   const sum = {bytes: 0, unknown: 0, aRow: 0, copies: []};
   for (const copy of copies) addCopy(sum, copy);
-  const amount = sum.unknown === copies.length && !sum.aRow ? `${counted(copies.length, "tensor")} of unknown size` : amountText(sum);
+  const amount = sum.unknown === copies.length && !sum.aRow ? `${plural(copies.length, "tensor")} of unknown size` : amountText(sum);
   return `A step copies ${amount} between devices.`;
 }
 
-/** Everything that hangs on what is open, lit or folded. */
+/** Draws everything that depends on open, highlighted or folded parts. */
 function drawPicture() {
   hideTip();
   groupLanes();
@@ -62,7 +62,7 @@ function drawPicture() {
   byId("picture").classList.toggle("only-broken", state.onlyBroken);
 }
 
-/** Of several programs: which rule each keeps and breaks. */
+/** The table of rules and programs, if there are several programs. */
 function drawOverview(chosen) {
   const area = byId("programs");
   area.hidden = programs.length < 2;
@@ -80,17 +80,17 @@ function drawOverview(chosen) {
     if (number === chosen) row.setAttribute("aria-current", "true");
     return row;
   });
-  area.replaceChildren(element("table", "", null, element("caption", "", `${counted(programs.length, "program")}: ✕ broken with the number of findings, ✓ kept, – not checked`), element("thead", "", null, head), element("tbody", "", null, ...body)));
+  area.replaceChildren(element("table", "", null, element("caption", "", `${plural(programs.length, "program")}: ✕ broken with the number of findings, ✓ kept, – not checked`), element("thead", "", null, head), element("tbody", "", null, ...body)));
 }
 
 function overviewCell([verdict, findings]) {
   const words = verdict ? `${SIGNS[verdict]}${findings > 1 ? findings.toLocaleString("en") : ""}` : "";
   const cell = element("td", verdict || "", words);
-  if (verdict) cell.setAttribute("aria-label", verdict.replace("-", " ") + (findings ? `, ${counted(findings, "finding")}` : ""));
+  if (verdict) cell.setAttribute("aria-label", verdict.replace("-", " ") + (findings ? `, ${plural(findings, "finding")}` : ""));
   return cell;
 }
 
-/** Which evidence of devices is drawn, where there are several. */
+/** The choice of the evidence for devices, if there is any. */
 function drawViews() {
   const area = byId("views");
   const {views} = state.program;
@@ -111,7 +111,7 @@ function drawViews() {
 function drawFoldButton() {
   const number = gpusOf(state.program).length, made = byId("fold");
   made.hidden = number <= (isNarrow() ? MANY_LANES_NARROW : MANY_LANES);
-  made.textContent = state.folded ? `show all ${number} GPUs` : "put alike GPUs together";
+  made.textContent = state.folded ? `show all ${number} GPUs` : "combine equal GPUs";
 }
 
 function drawLegend() {
@@ -122,19 +122,19 @@ function drawLegend() {
     items.push(item("forward", "12", "forward"), item("backward", "12", "backward"), item("update", "12", "together, update"));
   } else items.push(item("any", "12", "ops"));
   items.push(item("variable", "●○", "variables: trained, other"));
-  if (program.knows_step) items.push(item("unused", "(5)", "built, but not in a step"));
-  if (document.querySelector("#lanes .odd, #lanes .missing")) items.push(item("odd", "3", "not as on other GPUs"));
+  if (program.knows_step) items.push(item("unused", "(5)", "not in a step"));
+  if (document.querySelector("#lanes .odd, #lanes .missing")) items.push(item("odd", "3", "different from other GPUs"));
   if (program.state === "differs") items.push(item("lit", "3 ◂2", "moved or new"), item("away", "↗ 2", "were here"));
   else if (program.findings.length) items.push(item("bad", "3 ✕", "broken"));
   for (const {name} of arrows.shown) {
-    const arrow = drawn("svg", "", {viewBox: "0 0 34 10", "aria-hidden": "true"},
-      drawn("path", `wire ${name}`, {d: "M0 5H26", "stroke-width": 4}), drawn("path", `tip ${name}`, {d: "M24 0L34 5L24 10z"}));
+    const arrow = svgElement("svg", "", {viewBox: "0 0 34 10", "aria-hidden": "true"},
+      svgElement("path", `wire ${name}`, {d: "M0 5H26", "stroke-width": 4}), svgElement("path", `tip ${name}`, {d: "M24 0L34 5L24 10z"}));
     items.push(element("span", "", null, arrow, ` ${name}`));
   }
   if (byId("arrows").textContent.includes("?")) items.push(element("span", "", null, element("b", "", "?"), " of unknown size"));
   const small = arrows.small.flatMap(each => each.copies);
   if (small.length) {
-    items.push(element("span", "", `not drawn: ${counted(small.length, "small copy", "small copies")}, ${bytesText(small.reduce((sum, each) => sum + each.bytes, 0))}`));
+    items.push(element("span", "", `not drawn: ${plural(small.length, "small copy", "small copies")}, ${bytesText(small.reduce((sum, each) => sum + each.bytes, 0))}`));
   }
   if (view !== "assigned" && program.copies.length) items.push(element("span", "", "arrows: only between assigned devices"));
   byId("legend").replaceChildren(...items);
@@ -163,7 +163,7 @@ function listen() {
     if (innerWidth !== width) drawPicture();
     width = innerWidth;
   });
-  // Paper is narrower: the picture is shrunk as it stands, so that arrows still meet their boxes.
+  // On paper the whole picture is shrunk, so that arrows still meet their boxes.
   const picture = byId("picture");
   addEventListener("beforeprint", () => {
     const wide = picture.scrollWidth;

@@ -1,20 +1,20 @@
-// What is shown now. One program at a time is drawn.
+// The state of the page, which draws one program at a time.
 
 const MANY_LANES = 8, MANY_LANES_NARROW = 2;
 const PASSES = [FORWARD, BACKWARD];
-const WIDE_PHASES = [VARIABLE, READ, AVERAGE, UPDATE, OUTSIDE, ANY]; // which are no part of a pass
+const WIDE_PHASES = [VARIABLE, READ, AVERAGE, UPDATE, OUTSIDE, ANY]; // outside the passes
 const DRAWN_WIDE = [AVERAGE, UPDATE, ANY];
 
 const state = {
-  program: null, // the one that is drawn
-  view: "", // of which evidence its devices are
+  program: null, // the drawn program
+  view: "", // the evidence for devices
   counts: null,
-  open: new Set(), // rows that show what is inside them
-  folded: false, // whether devices that are alike share a lane
-  lanes: [], // of GPUs; each is a list of devices that are alike
-  hosts: [], // the same of CPUs
-  bad: new Map(), // cells with an object of a finding
-  lit: new Map(), // cells with something that the reader asked for
+  open: new Set(), // rows that show their inner rows
+  folded: false, // whether equal devices share a lane
+  lanes: [], // of GPUs; each is a list of equal devices
+  hosts: [], // of CPUs; each is a list of equal devices
+  bad: new Map(), // cells with objects of findings
+  lit: new Map(), // cells with highlighted ops
   litDevices: new Set(),
   onlyBroken: false,
 };
@@ -37,15 +37,15 @@ function setView(view) {
   const objects = state.program.findings.flatMap(each => (each.rule === "no-fallback" ? each.ops : each.objects));
   state.badOps = new Set(objects);
   state.bad = state.counts.spread(state.badOps);
-  state.fallen = fallenOps();
+  state.missing = findMissingOps();
 }
 
 function gpusOf(program) {
   return program.devices.map((_, at) => at).filter(at => program.devices[at].gpu);
 }
 
-/** The ops that are missed on a device: those that `no-fallback` names, or that were there before. */
-function fallenOps() {
+/** The ops missing on each device: ops that fell back to another device, or were moved. */
+function findMissingOps() {
   const found = new Map();
   const {program} = state;
   const {before, requested} = program.places;
@@ -62,14 +62,14 @@ function fallenOps() {
   return found;
 }
 
-/** Those of the fallen ops of a device that are of a row, and of some phases. */
-function fallenFrom(row, device, phases) {
+/** The missing ops of a device in a row and in given phases. */
+function missingFrom(row, device, phases) {
   const {program} = state;
   const inside = op => program.row[op] >= row && program.row[op] < program.rowEnds[row] && phases.includes(program.phase[op]);
-  return [...(state.fallen.get(device) || [])].filter(inside);
+  return [...(state.missing.get(device) || [])].filter(inside);
 }
 
-/** Devices that have ops or variables in this view; those that the machine lacks only then. */
+/** Whether a device is drawn: devices that the machine lacks only if they have ops or variables. */
 function present(device) {
   const {counts, program} = state;
   return program.devices[device].exists || holdsAnything(device) || counts.totals[device].inStep > 0;
@@ -81,8 +81,8 @@ function holdsAnything(device) {
   return false;
 }
 
-/** Groups of devices that are alike in every row, in what is copied and in their marks. */
-function alike(devices) {
+/** Groups devices with equal rows, copies and marks. */
+function groupAlike(devices) {
   const groups = new Map();
   for (const device of devices) {
     const mark = signature(device);
@@ -101,16 +101,16 @@ function signature(device) {
       const {inStep, out, mix} = counts.at(row, device, phase);
       parts.push(inStep, out, mix, state.bad.has(key) ? "bad" : "");
     }
-    const {trained, other, bytes} = summed(counts.variables(row, device));
+    const {trained, other, bytes} = sumVariables(counts.variables(row, device));
     parts.push(trained, other, bytes);
   }
   const traffic = [...trafficOf(device)].map(([name, {bytes, copies}]) => `${name} ${bytes} ${copies.length}`);
   parts.push(...traffic.sort());
-  parts.push(state.fallen.has(device) ? device : "");
+  parts.push(state.missing.has(device) ? device : "");
   return parts.join();
 }
 
-/** What is copied to a device and from it, by kind and direction, as in `3in`. */
+/** The copies to and from a device by kind and direction, such as `3in`. */
 function trafficOf(device) {
   if (!state.program.traffic) state.program.traffic = trafficByDevice(state.program);
   return state.program.traffic[device];

@@ -1,4 +1,4 @@
-// One step as it ran: a lane for each device.
+// The timeline of one step, with a lane for each device.
 
 const TIME_WIDTH = 960, TIME_LABELS = 130, TIME_LANE = 30, TIME_GAP = 8, TIME_AXIS = 30;
 const TICKS = 8;
@@ -11,21 +11,21 @@ function drawTimeline() {
   const {seconds, lanes, caption} = timeline;
   const height = lanes.length * (TIME_LANE + TIME_GAP) + TIME_AXIS;
   const scale = (TIME_WIDTH - TIME_LABELS - 20) / (seconds || 1);
-  const canvas = drawn("svg", "", {viewBox: `0 0 ${TIME_WIDTH} ${height}`, role: "img", "aria-label": caption});
+  const canvas = svgElement("svg", "", {viewBox: `0 0 ${TIME_WIDTH} ${height}`, role: "img", "aria-label": caption});
   canvas.append(...ticks(seconds, scale, height), ...lanes.flatMap((lane, at) => timeLane(lane, at, scale)));
-  area.replaceChildren(element("h2", "", "One step in time"), element("p", "small", caption), canvas);
+  area.replaceChildren(element("h2", "", "Timeline of one step"), element("p", "small", caption), canvas);
 }
 
 function timeLane({label, gpu, spans}, at, scale) {
   const y = at * (TIME_LANE + TIME_GAP);
-  const name = drawn("text", "", {x: 0, y: y + TIME_LANE / 2 + 4});
+  const name = svgElement("text", "", {x: 0, y: y + TIME_LANE / 2 + 4});
   name.textContent = label;
   const boxes = spans.map(([op, ops, start, length]) => {
-    const words = drawn("title", "", {});
+    const words = svgElement("title", "", {});
     words.textContent = `${ops > 1 ? `${ops} ops, ${op} the first` : op}: ${milliseconds(length)}`;
     const look = gpu ? "span gpu" : "span cpu";
     const width = Math.max(0.6, length * scale);
-    return drawn("rect", look, {x: TIME_LABELS + start * scale, y, width, height: TIME_LANE}, words);
+    return svgElement("rect", look, {x: TIME_LABELS + start * scale, y, width, height: TIME_LANE}, words);
   });
   return [name, ...boxes];
 }
@@ -37,9 +37,9 @@ function ticks(seconds, scale, height) {
   const found = [];
   for (let time = 0; time <= seconds; time += step) {
     const x = TIME_LABELS + time * scale;
-    const words = drawn("text", "tick", {x, y: height - 8, "text-anchor": "middle"});
+    const words = svgElement("text", "tick", {x, y: height - 8, "text-anchor": "middle"});
     words.textContent = milliseconds(time);
-    found.push(drawn("line", "tick", {x1: x, x2: x, y1: 0, y2: height - TIME_AXIS + 4}), words);
+    found.push(svgElement("line", "tick", {x1: x, x2: x, y1: 0, y2: height - TIME_AXIS + 4}), words);
   }
   return found;
 }

@@ -1,8 +1,8 @@
-// Words, numbers, and elements. What a program, graph or log says is only ever set as text.
+// Texts, numbers and elements. Names from a program, graph or log are only set as text.
 
 const byId = id => document.getElementById(id);
 
-/** An element with a text, and others inside it. */
+/** Creates an element with a class, a text and inner elements. */
 function element(tag, look = "", text = null, ...inside) {
   const made = document.createElement(tag);
   if (look) made.className = look;
@@ -11,18 +11,18 @@ function element(tag, look = "", text = null, ...inside) {
   return made;
 }
 
-/** A button that does something, and the words that a screen reader says for it. */
-function button(look, text, does, says = null) {
+/** Creates a button with an action and a label for screen readers. */
+function button(look, text, action, label = null) {
   const made = element("button", look, text);
   made.type = "button";
-  if (does) made.addEventListener("click", does);
-  if (says) made.setAttribute("aria-label", says);
+  if (action) made.addEventListener("click", action);
+  if (label) made.setAttribute("aria-label", label);
   return made;
 }
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function drawn(tag, look, attributes, ...inside) {
+function svgElement(tag, look, attributes, ...inside) {
   const made = document.createElementNS(SVG, tag);
   if (look) made.setAttribute("class", look);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -30,20 +30,20 @@ function drawn(tag, look, attributes, ...inside) {
   return made;
 }
 
-function counted(number, noun, several = `${noun}s`) {
+function plural(number, noun, several = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : several}`;
 }
 
-/** `3 and 4`, `1, 2 and 3`. */
-function joined(things) {
+/** Joins texts: `3 and 4`, `1, 2 and 3`. */
+function joinAnd(things) {
   if (things.length < 2) return things.join("");
   return `${things.slice(0, -1).join(", ")} and ${things[things.length - 1]}`;
 }
 
-/** The first of some things, and how many more there are. */
+/** Joins the first texts, and the number of others. */
 function firstOf(things, most) {
   const left = things.length - most;
-  return left > 0 ? `${things.slice(0, most).join(", ")} and ${left} more` : joined(things);
+  return left > 0 ? `${things.slice(0, most).join(", ")} and ${left} more` : joinAnd(things);
 }
 
 function bytesText(bytes) {
@@ -55,7 +55,7 @@ function bytesText(bytes) {
   return `${bytes} B`;
 }
 
-/** What is known of the size of some copies: 1.2 kB, 6.9 kB a row of the batch, or ?. */
+/** The size of copies: `1.2 kB`, `6.9 kB/row` if it depends on the rows of the batch, or `?`. */
 function amountText(sum) {
   const parts = [];
   if (sum.bytes || !sum.unknown) parts.push(bytesText(sum.bytes));
@@ -63,7 +63,7 @@ function amountText(sum) {
   return parts.join(" + ");
 }
 
-/** `MatMul ×3, Add`: how often each value occurs, the most frequent first. */
+/** Counts values, the most frequent first: `MatMul ×3, Add`. */
 function tally(values, most) {
   const count = new Map();
   for (const value of values) if (value) count.set(value, (count.get(value) || 0) + 1);
