@@ -12,7 +12,7 @@ import click
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import FILE, format_option
 from placement_checks.cli.output import write_stderr
-from placement_checks.logs import Log, Source, processors, read_logs
+from placement_checks.logs import Log, Source, read_logs
 from placement_checks.report.commands.log import problems, render_json, render_lines, render_text
 from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import printable

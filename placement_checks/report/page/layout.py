@@ -139,12 +139,12 @@ def _tower_copies(placement: Placement) -> Iterator[Sequence[str]]:
     """Yields corresponding variables, one for each tower, in the order of the towers."""
     layout = variable_layout(placement)
     for group in layout.mirrored:
-        yield [name for _, name in sorted({**group.of, **group.apart}.items())]
+        yield [name for _, name in sorted({**group.copies, **group.diverging}.items())]
     own: dict[tuple[str, str], list[str]] = defaultdict(list)
     towers: dict[tuple[str, str], int] = defaultdict(int)
     for name, *_ in placement.variables:
         readers = layout.readers.get(name, 0)
-        if readers.bit_count() != 1 or name in layout.copies or name in layout.apart:
+        if readers.bit_count() != 1 or name in layout.copies or name in layout.diverging:
             continue
         first, _, rest = name.partition("/")
         key = _NUMBERS.sub("", first), rest

@@ -71,7 +71,7 @@ class UpdateOpsRun(Rule):
         left_out = [op for op in self._required(analysis, updates) if not steps[op]]
         runs = len(updates) - len(left_out)
         if left_out and not self.tower:
-            tower = of_program.only_tower(steps, updates)
+            tower = of_program.only_tower(updates)
             if tower is not None and _is_choice(analysis, of_program, tower, updates):
                 return self.verdict(
                     [],
