@@ -167,12 +167,12 @@ class PlacementBaseline:
         __tracebackhide__ = True
         from placement_checks.baseline.files import file_name, read
         from placement_checks.core.evidence import Evidence
-        from placement_checks.testing.checking import cannot_be_placed
+        from placement_checks.testing.checking import is_placer_unavailable
         from placement_checks.testing.program_names import program_name
 
         evidence = Evidence.of(other)  # type: ignore[arg-type]
         program = program_name(evidence)
-        if cannot_be_placed(evidence.placement):
+        if is_placer_unavailable(evidence.placement):
             pytest.skip(f"{program} has no places to compare: {evidence.placement.assigned}")
         file = self.folder / file_name(self.name or program, str(evidence.machine))
         self.files.used.add(str(file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,7 @@ from placement_checks.testing import (
     summary,
     tensorflow_state,
 )
-from placement_checks.testing import summary as shown_frames
+from placement_checks.testing.running_test import RunningTest
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -82,6 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "placement(*rules, gpus=, machine=, soft=): everything that the test places must keep "
         "these rules; the keywords are the defaults of `place`.",
     )
+    settings = contextlib.ExitStack()
+    test = RunningTest(markers.devices_of(config), all_findings=config.get_verbosity() > 1)
+    settings.enter_context(running_test.run_as(test))
+    config.add_cleanup(settings.close)
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
     plugins.register(summary.Summary(), "placement-summary")
@@ -136,16 +141,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if report_file.is_wanted(item.config):
             report_file.note(item, evidence, verdict)
 
-    running_test.observers.append(record)
-    running_test.devices = markers.devices_of(item.config)
-    running_test.all_findings = item.config.get_verbosity() > 1
     before = tensorflow_state.before_test()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
+    recording = replace(running_test.current(), record=record)
     try:
-        with caught or contextlib.nullcontext():
+        with running_test.run_as(recording), caught or contextlib.nullcontext():
             return (yield)
     finally:
-        running_test.observers.remove(record)
         for leak in tensorflow_state.restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
@@ -156,7 +158,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Put what a test has judged into its report, and no frames of ours where it is at fault."""
     if call.excinfo is not None:
-        shown_frames.hide_internal_frames(call.excinfo.value)
+        summary.hide_internal_frames(call.excinfo.value)
     report = yield
     report_file.attach(item, report)
     return report

@@ -148,7 +148,7 @@ def test_how_much_messages_tell(project: pytest.Pytester, option: str, everythin
     project.makepyfile(
         "from placement_checks.testing import running_test\n"
         "def test_messages():\n"
-        f"    assert running_test.all_findings is {everything}\n"
+        f"    assert running_test.current().all_findings is {everything}\n"
     )
 
     project.runpytest_inprocess(option).assert_outcomes(passed=1)

@@ -94,7 +94,7 @@ def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
     ) in told
     assert "likewise 1 more: b " in told
     assert "fix: divide the sum by the number of towers" in told
-    said = re.fullmatch(r"  the rows and first values are saved \(\d+ kB\): batch='(.+)'", kept)
+    said = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
     assert said
     assert Path(said[1]).name.startswith("hidden-")
     with pytest.raises(AssertionError, match=r"is 2 times the\s+reference's"):
