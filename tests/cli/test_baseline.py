@@ -184,7 +184,7 @@ def test_a_baseline_is_not_drawn(run: Run) -> None:
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
         "placement-checks: old.txt is a baseline, which lists no ops that --format html could "
-        "draw; compare two programs or logs, or leave the format out\n"
+        "draw; compare two programs or logs, or leave out --format\n"
     )
 
 
@@ -204,13 +204,13 @@ def test_marks_of_a_merge_are_an_error(run: Run) -> None:
         (
             ("--update",),
             "",
-            "--update writes baselines, and no folder is named; add --baseline FOLDER",
+            "--update writes baselines, but no directory is named; add --baseline FOLDER",
         ),
         (
             ("--update", "--baseline", "placements"),
             "true",
-            "--update writes no baselines where CI is set, as nobody would review them; run it "
-            "where you commit from, or set CI= before it",
+            "--update writes no baselines if CI is set, because nobody would review them; "
+            "run it where you commit from, or set CI= before the command",
         ),
     ],
 )

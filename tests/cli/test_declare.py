@@ -67,10 +67,10 @@ def test_it_may_be_written_to_a_file(run: Run) -> None:
 
 
 BAD = {
-    "--rule placeable": "--declare: no rule is broken, and there is nothing to declare; "
+    "--rule placeable": "--declare: no rule is broken, so there is nothing to declare; "
     "leave it out",
-    "--format json": "--declare prints lines of TOML, not json; leave out --format",
-    "--format html": "--declare prints lines of TOML, not html; leave out --format",
+    "--format json": "--declare prints TOML, not json; leave out --format",
+    "--format html": "--declare prints TOML, not html; leave out --format",
 }
 
 

@@ -114,7 +114,7 @@ def test_without_a_reference_the_numbers_are_not_checked(run: Run) -> None:
     assert "no reference is given (--reference TARGET --batch TARGET)" in ran.out
     assert alone.status == 2
     assert alone.err == (
-        "placement-checks: --batch fixtures/mnist.py:batch gives rows for a comparison, and no "
+        "placement-checks: --batch fixtures/mnist.py:batch is for a comparison, but no "
         "reference is named; name the program for one GPU: --reference train.py:build_single\n"
     )
 

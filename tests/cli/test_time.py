@@ -109,8 +109,8 @@ def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: no program to compare the times with is named; name the program for "
-        "one GPU: --reference train.py:build_single\n"
+        "placement-checks: no reference program is named; name the program for one GPU: "
+        "--reference train.py:build_single\n"
     )
 
 
@@ -148,7 +148,7 @@ def test_a_run_saved_with_another_schema_is_to_be_run_again(run: Run, project: P
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: base.json is a run of schema 1, and this version reads 2; run it "
+        "placement-checks: base.json has schema 1, but this version reads schema 2; run it "
         "again: placement-checks time … --format json --output FILE\n"
     )
 

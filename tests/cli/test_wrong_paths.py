@@ -25,12 +25,12 @@ CALLS = {
     "verify nosuch.module:build": "nosuch.module:build: there is no module 'nosuch.module'; run "
     "it from the project's root, or give the path: path/to/file.py:function",
     "verify nosuch.py -- --num_gpus=2": FILE,
-    "verify -- --num_gpus=2": "-- --num_gpus=2 is for a program, and none is named; name it "
-    "before: placement-checks verify train.py -- --num_gpus=2",
+    "verify -- --num_gpus=2": "-- --num_gpus=2 is an argument for a program, but no program is "
+    "named; name it first: placement-checks verify train.py -- --num_gpus=2",
     "verify a.log -- --num_gpus=2": "-- --num_gpus=2 is for a program, and a.log is a placement "
     "log; name the program that printed it: --graph train.py",
-    "verify train.py --let 3=4": "--let 3=4 is not NAME=VALUE; write it like "
-    "--let NUM_GPUS={gpus}",
+    "verify train.py --let 3=4": "--let 3=4 is not of the form NAME=VALUE; write it "
+    "like --let NUM_GPUS={gpus}",
     "verify train.py(depth=50)": "train.py(depth=50) names no function, and only a function "
     "takes arguments in brackets; write train.py:build(depth=50), with its name",
     "verify train.py:build(50)": f"train.py:build(50): {NAMELESS}",
