@@ -91,8 +91,8 @@ WRITERS = {
     "text": "placement_checks.report.text.writer.write",
     "json": "placement_checks.report.common.json.render",
     "html": "placement_checks.report.page.write.page",
-    "markdown": "placement_checks.report.formats.markdown.ranked",
-    "github": "placement_checks.report.formats.github.ranked",
+    "markdown": "placement_checks.report.formats.markdown.rank_root_causes",
+    "github": "placement_checks.report.formats.github.rank_root_causes",
     "sarif": "placement_checks.report.formats.sarif.versions",
     "junit": "placement_checks.report.formats.junit.Repository",
 }

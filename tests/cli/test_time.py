@@ -210,7 +210,7 @@ def test_a_ratio_that_was_not_measured_neither_passes_nor_fails(
     status: int,
     said: str | None,
 ) -> None:
-    monkeypatch.setattr(command, "_timed", lambda *_: timings)
+    monkeypatch.setattr(command, "_time", lambda *_: timings)
 
     ran = run(*FIT, *PAIR, "--fail-over", most)
 
@@ -222,7 +222,7 @@ def test_a_saved_run_is_compared_with(
     run: Run, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     base = saved(project / "base.json", timing(towers=loop(0.4)))
-    monkeypatch.setattr(command, "_timed", lambda *_: [timing()])
+    monkeypatch.setattr(command, "_time", lambda *_: [timing()])
 
     ran = run(*FIT, *PAIR, "--against", base.name)
 

@@ -27,7 +27,7 @@ CALLS = {
     "verify nosuch.py -- --num_gpus=2": FILE,
     "verify -- --num_gpus=2": "-- --num_gpus=2 is an argument for a program, but no program is "
     "named; name it first: placement-checks verify train.py -- --num_gpus=2",
-    "verify a.log -- --num_gpus=2": "-- --num_gpus=2 is for a program, and a.log is a placement "
+    "verify a.log -- --num_gpus=2": "-- --num_gpus=2 is for a program, but a.log is a placement "
     "log; name the program that printed it: --graph train.py",
     "verify train.py --let 3=4": "--let 3=4 is not of the form NAME=VALUE; write it "
     "like --let NUM_GPUS={gpus}",

@@ -139,7 +139,7 @@ def test_all_that_a_known_behaviour_is_about(monkeypatch: pytest.MonkeyPatch) ->
     found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
     told = Verdict("replicas-in-sync", "broken", "requested", None, [found])
     declared = Verdict("replicas-in-sync", "kept", "requested")
-    monkeypatch.setattr(declare, "_judged", lambda *given: declared if given[-1] else told)
+    monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else told)
 
     (declaration,) = declarations(Report(Evidence.of(graph), [told]), {})
 
@@ -184,7 +184,7 @@ def test_what_follows_from_what_is_allowed_is_allowed_too(
         found = ["w/slot"] if "w/slot" not in fields["allow"] else []
         return verdict_on("names-portable", *found)
 
-    monkeypatch.setattr(declare, "_judged", judged)
+    monkeypatch.setattr(declare, "_judge", judged)
     report = Report(Evidence(program()), [verdict_on("names-portable", "w")])
 
     (declared,) = declarations(report, {})

@@ -177,7 +177,7 @@ def test_no_line_is_known() -> None:
 
     assert next_step([report(idle, memory)]) == (
         "next: see placement-checks explain session-memory, with a program that breaks it, and "
-        "mended"
+        "the fix"
     )
 
 
@@ -193,7 +193,7 @@ def test_what_a_library_does_has_a_way_out_or_is_declared() -> None:
     known = replace(finding("bn/moving_mean"), fix="long", known="Keras 3")
 
     assert next_step([report(broken("replicas-in-sync", known))]) == (
-        "next: take the way out of replicas-in-sync, or declare it: --declare prints how"
+        "next: apply the workaround of replicas-in-sync, or declare it: --declare prints how"
     )
 
 
@@ -203,7 +203,7 @@ TAKES_ALL = {"gpu_options": {"allow_growth": False}}
 def test_memory_that_is_taken_may_be_meant() -> None:
     assert next_step([judged(program(step={"session": TAKES_ALL}), "session-memory")]) == (
         "next: set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to "
-        "a share, for session-memory (1 finding); or, if that is meant: "
+        "a share, for session-memory (1 finding); or, if that is intended: "
         "--set session-memory.fraction=1.0"
     )
 
@@ -233,7 +233,7 @@ def test_a_policy_that_fits() -> None:
     lines = {"w": "a.py:3", "step": "a.py:3"}
 
     assert next_step([judged(program(*places, lines=lines), "variables-on-host")]) == (
-        "next: edit a.py:3, which breaks variables-on-host (2 findings); or, if that is meant: "
+        "next: edit a.py:3, which breaks variables-on-host (2 findings); or, if that is intended: "
         "--set variables-on-host.device=/gpu:0"
     )
 
@@ -251,7 +251,7 @@ def test_averaging_on_a_gpu_may_be_meant() -> None:
     graph = program(joins, lines={"sum/w": "a.py:3"})
 
     assert next_step([judged(graph, "averaging-on-host")]) == (
-        "next: edit a.py:3, which breaks averaging-on-host (1 finding); or, if that is meant: "
+        "next: edit a.py:3, which breaks averaging-on-host (1 finding); or, if that is intended: "
         "--set averaging-on-host.device=/gpu:1"
     )
 

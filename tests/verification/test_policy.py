@@ -61,7 +61,7 @@ def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
 def test_rules_for_refuses_to_check_nothing() -> None:
     with pytest.raises(UsageError) as caught:
         rules_for([], only=["placeable"], without=["placeable"])
-    assert str(caught.value) == "no rule is left to check; leave out fewer of them (--without)"
+    assert str(caught.value) == "no rule is left to check; skip fewer rules (--without)"
 
 
 @pytest.mark.parametrize(
