@@ -108,7 +108,7 @@ def diff_with_baseline(
     settings: Settings,
     output_format: str,
 ) -> tuple[str, bool]:
-    """Compare two targets of which at least one is a baseline.
+    """Compare two targets, one or both of them baselines.
 
     Args:
         targets: the old target and the new one.

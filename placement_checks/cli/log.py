@@ -22,7 +22,7 @@ from placement_checks.report.commands.log import (
 from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import printable
 
-_MIN_BYTES = 1 << 25  # of files for which a progress bar is shown
+_MIN_BYTES = 1 << 25  # smallest total size of files with a progress bar
 _BAR_STEPS = 50
 
 

@@ -132,7 +132,7 @@ def command(target: str, settings: Settings, options: _Options) -> int:
 
 
 def _complete(call: Settings, target: str) -> Settings:
-    """Complete the settings of the call by those of the same target in pyproject.toml."""
+    """Complete the settings of the call by the settings of the same target in pyproject.toml."""
     configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target)
     settings = call.defaulting_to(next(own, Settings())).defaulting_to(configured.settings)

@@ -1,4 +1,4 @@
-"""Declares what a program does as intended: finds a policy that keeps each broken rule.
+"""Declares broken rules as intended: finds a policy that keeps each of them.
 
 Only deviations that a program may have on purpose can be declared. A lost update or a wrong number
 cannot, even if the rule has a field for the rare exception.
@@ -115,7 +115,7 @@ def _short_device(device: str) -> str:
 
 
 def _updating_tower(evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    """Each tower, as the one whose updates run."""
+    """Each tower, as the tower of the updates that run."""
     for tower in analyse(evidence.placement).towers:
         yield {"tower": _short_device(tower.devices[0].short)}
 

@@ -96,8 +96,8 @@ def with_causes(
 
     Args:
         verdicts: the verdicts of all rules on one program.
-        explained_by: for each rule, the rules whose finding on an object explains its own finding
-            on that object; the first rule with such a finding is the cause.
+        explained_by: for each rule, other rules; their finding on an object explains its own
+            finding on that object. The first rule with such a finding is the cause.
     """
     found = {verdict.rule: _by_object(verdict) for verdict in verdicts}
 

@@ -195,7 +195,7 @@ def _reference_option(evidence: Evidence) -> str | None:
 
 
 def _configuration(reports: Sequence[Report]) -> str | None:
-    """The line for pyproject.toml with which `verify` checks these programs by default."""
+    """The line for pyproject.toml that makes `verify` check these programs by default."""
     if not all(report.count("kept") for report in reports):
         return None
     names = [report.evidence.placement.program for report in reports]

@@ -242,7 +242,7 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the placer process early if this machine has no GPUs whose placer could be used."""
+    """Start the placer process early if this machine has no GPUs, and so no placer for GPUs."""
     from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():

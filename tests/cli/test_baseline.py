@@ -157,7 +157,7 @@ copies of one step:
 """
 
 
-def test_of_two_baselines_it_is_told_what_has_moved(run: Run) -> None:
+def test_two_baselines_are_compared(run: Run) -> None:
     Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
     Path("new.txt").write_text(PAGE.format(tensorflow="2.21.0", place="/gpu:0"))
 

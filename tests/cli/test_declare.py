@@ -1,4 +1,4 @@
-"""``verify --declare``: what it prints, put into a pyproject.toml, makes the rules kept."""
+"""``verify --declare``: the printed lines, in a pyproject.toml, keep the rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target(program: str) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_is_declared_is_kept(run: Run, program: str) -> None:
+def test_declared_rules_are_kept(run: Run, program: str) -> None:
     declared = run("verify", target(program), "--declare")
     Path("pyproject.toml").write_text(declared.out)
 

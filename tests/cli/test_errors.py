@@ -153,7 +153,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def matches(line: str, pattern: str) -> bool:
-    """Whether they are equal; ``%%`` in the pattern stands for anything."""
+    """Whether they are equal; ``%%`` in the pattern matches any text."""
     begin, anything, end = pattern.partition("%%")
     return line.startswith(begin) and line.endswith(end) if anything else line == pattern
 
@@ -229,7 +229,7 @@ def test_without_a_target_or_configured_programs_there_is_nothing_to_do(run: Run
     )
 
 
-def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
+def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     Path("pyproject.toml").write_text(
         "[tool.placement_checks]\ngpu = 2\nsoft = 'yes'\nprograms = [{gpus = 0}]\n"
         "policy.variables-on-host.device = '/gqu:0'\n"
@@ -256,7 +256,7 @@ def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
 @pytest.mark.parametrize(
     "command", ["", "verify", "time", "place", "log", "diff", "rules", "explain"]
 )
-def test_every_help_tells_the_exit_status(run: Run, command: str) -> None:
+def test_every_help_explains_the_exit_status(run: Run, command: str) -> None:
     ran = run(*command.split(), "--help")
 
     assert (ran.status, ran.err) == (0, "")

@@ -23,7 +23,7 @@ def session(fixtures: Path) -> Path:
     return fixtures / "logs" / "1.15.5" / "session.log"
 
 
-def test_text_tells_the_placements_by_device(run: Run, session: Path) -> None:
+def test_text_lists_the_placements_by_device(run: Run, session: Path) -> None:
     ran = run("log", session)
 
     assert (ran.status, ran.err) == (0, "")
@@ -132,7 +132,7 @@ def test_the_help_says_what_the_status_means(run: Run) -> None:
     assert "--require-records" in said
 
 
-def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path) -> None:
+def test_unread_parts_are_reported_with_the_rest(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "cut.log.gz"
     text = "".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(100_000))
     log.write_bytes(gzip.compress(text.encode())[:-500])

@@ -55,7 +55,7 @@ def test_it_says_what_was_written_and_how_to_look(run: Run) -> None:
          "program that printed it"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_written_is_said(run: Run, target: str, folder: str, error: str) -> None:
+def test_write_errors_are_reported(run: Run, target: str, folder: str, error: str) -> None:
     ran = run("place", target, "--tensorboard", folder)
 
     assert (ran.status, ran.out) == (2, "")

@@ -1,4 +1,4 @@
-"""What is wrong with a path is told at once, before TensorFlow is loaded or a placer started."""
+"""An invalid path is reported before TensorFlow is loaded or a placer is started."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_tensorflow_is_not_loaded_to_say_what_is_not_there(call: str, tmp_path: Path) -> None:
+def test_missing_files_are_reported_without_loading_tensorflow(call: str, tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").write_text(NO_TENSORFLOW)
     (tmp_path / "train.py").write_text("def build():\n    pass\n")

@@ -125,7 +125,7 @@ def test_a_device_that_is_none_is_refused(sound: Placement) -> None:
         assert_variables_on_host(sound, "host")
 
 
-def test_rules_are_all_told_of_at_once(unsound: Placement) -> None:
+def test_all_broken_rules_are_in_one_message(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_rules(unsound)
     headlines = [text.splitlines()[0] for text in str(caught.value).split("\n\n")]
@@ -144,7 +144,7 @@ def test_rules_that_are_not_named_are_not_asserted(unsound: Placement) -> None:
     assert str(caught.value).count("is broken by") == 2
 
 
-def test_rules_heed_the_policy_of_the_program() -> None:
+def test_rules_apply_the_policy_of_the_program() -> None:
     on_gpu = [
         op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
         op("tower", "MatMul", "/gpu:0", "GPU:0", "w"),
@@ -286,7 +286,7 @@ def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(
         assert_placeable(placement(op("w", "VarHandleOp"), assigned=Missing("there is no placer")))
 
 
-def test_what_is_broken_is_told_beside_a_rule_that_failed(
+def test_broken_rules_are_notes_of_the_error_of_another_rule(
     monkeypatch: pytest.MonkeyPatch, unsound: Placement
 ) -> None:
     failing(monkeypatch, "placeable", RuntimeError("a fault"))
@@ -337,7 +337,7 @@ def test_a_rule_that_follows_from_another_says_no_more_than_that(doubled: Placem
     )
 
 
-def test_many_findings_are_told_in_brief_and_all_of_them_on_demand(
+def test_many_findings_are_shortened_unless_verbose(
     doubled: Placement,
 ) -> None:
     with pytest.raises(AssertionError) as brief:

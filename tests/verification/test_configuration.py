@@ -21,7 +21,7 @@ FIELDS = "gpus, machine, soft, rules, without, policy, reference, batch, args, v
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes the folder of a project whose pyproject.toml has the given text, and enters it."""
+    """Makes a project directory with the given text as pyproject.toml, and enters it."""
     monkeypatch.chdir(tmp_path)
 
     def write(text: str, *, bare: bool = False) -> Path:

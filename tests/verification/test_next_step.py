@@ -119,7 +119,7 @@ def test_what_follows_from_a_cause_counts_with_it() -> None:
     )
 
 
-def test_causes_on_one_line_are_mended_together() -> None:
+def test_causes_on_one_line_are_fixed_together() -> None:
     rules = ("no-fallback", "variables-on-host", "slots-with-variables")
     verdicts = [broken(rule, finding("w", "a.py:4")) for rule in rules]
     many = broken("one-update", *(finding(str(i), "a.py:6") for i in range(9)))
@@ -317,7 +317,7 @@ def test_rules_on_numbers_were_not_asked_for() -> None:
     assert next_step([sound], to_hold=False) is None
 
 
-def test_what_is_missing_to_many_rules_comes_first() -> None:
+def test_evidence_that_many_rules_lack_comes_first() -> None:
     def build(num_gpus: int) -> None: ...
 
     few = [unchecked(rule, NO_STEP) for rule in ("one-update", "update-ops-run")]
@@ -346,7 +346,7 @@ def test_what_need_not_be_checked(verdicts: Sequence[Verdict]) -> None:
     assert next_step([report(*verdicts, kept("placeable"))], to_hold=False) is None
 
 
-def test_what_is_sound_is_held_by_the_configuration() -> None:
+def test_correct_programs_are_added_to_the_configuration() -> None:
     sound = report(kept("placeable"))
 
     assert next_step([sound]) == (
