@@ -146,9 +146,14 @@ def test_verdicts_of_xdist_workers_are_in_the_summary(
 @pytest.mark.parametrize(("option", "everything"), [("-v", False), ("-vv", True)])
 def test_how_much_messages_tell(project: pytest.Pytester, option: str, everything: bool) -> None:
     project.makepyfile(
+        "import pytest\n"
         "from placement_checks.testing import running_test\n"
-        "def test_messages():\n"
-        f"    assert running_test.current().all_findings is {everything}\n"
+        "@pytest.fixture\n"
+        "def in_fixture():\n"
+        "    return running_test.current().all_findings\n"
+        "def test_messages(in_fixture):\n"
+        "    in_test = running_test.current().all_findings\n"
+        f"    assert (in_fixture, in_test) == ({everything}, {everything})\n"
     )
 
     project.runpytest_inprocess(option).assert_outcomes(passed=1)
