@@ -95,7 +95,9 @@ class _Options:
     type=FILE,
     help="Also compare with the baselines in this directory.",
 )
-@click.option("--update", is_flag=True, help="Write the baselines instead of comparing, if they differ.")
+@click.option(
+    "--update", is_flag=True, help="Write the baselines instead of comparing, if they differ."
+)
 @click.option("--require-all", is_flag=True, help="Fail if a rule could not be checked.")
 @click.option(
     "--declare",
