@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import click
-from generate import COMMAND, OWN, ROOT, accepted, assertion_of, parameters, runs
+from generate import COMMAND, OWN, ROOT
 from rooms import picture_of_rooms
 from threads import THREADS
 
@@ -17,6 +17,7 @@ from placement_checks.core.impact import Impact
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import impact_of
+from placement_checks.testing.assertion_factory import accepted_type, assertion_name, is_run
 
 _BREACH = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
 _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
@@ -96,16 +97,16 @@ def _example(name: str) -> Iterator[str]:
 
 
 def _call(rule: type[Rule]) -> str:
-    given = "towers, single, batch, gpus=2" if runs(rule) else "evidence"
-    set_here = [f"{field.name}=…" for field in parameters(rule)]
-    return f"`{assertion_of(rule)}({', '.join((given, *set_here))})`"
+    given = "towers, single, batch, gpus=2" if is_run(rule) else "evidence"
+    set_here = [f"{field.name}=…" for field in fields(rule)]
+    return f"`{assertion_name(rule)}({', '.join((given, *set_here))})`"
 
 
 def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
     """The fields: what each takes, and how it is set."""
     rows = "".join(
-        _row(f"`{field.name}`", f"`{accepted(field)}`", f"`{field.default!r}`")
-        for field in parameters(rule)
+        _row(f"`{field.name}`", f"`{accepted_type(field)}`", f"`{field.default!r}`")
+        for field in fields(rule)
     )
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""The command ``placement-checks``: one module a command, loaded when it is called."""
+"""The command ``placement-checks``. Each subcommand is a module, imported when it is called."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from click.shell_completion import shell_complete
 from placement_checks.cli.output import standard_streams, write_stderr
 from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_error
 
-_BY_SIGNAL = 128  # and the signal's number, as shells have it
-FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
-COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # set by shells, to what they want to have completed
-# The formats that other programs read, which are told in it of errors that end the command too.
-_FOR_PROGRAMS = ("json", "github", "sarif", "junit")
+FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
+COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # variable in which shells request a completion
+_SIGNALED = 128  # plus the number of the signal: exit status by the convention of shells
+_MACHINE_READABLE = ("json", "github", "sarif", "junit")  # formats that include fatal errors
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain", "schema", "completion")
 
 
-class _Ended(KeyboardInterrupt):
-    """The command is ended by a signal; what it holds, such as files set aside, is put back."""
+class _Terminated(KeyboardInterrupt):
+    """A signal ends the command; context managers still run, for example to restore files."""
 
 
-def _end(number: int, _frame: object) -> None:
-    raise _Ended(number)
+def _raise_terminated(number: int, _frame: object) -> None:
+    raise _Terminated(number)
 
 
 def main() -> None:
-    """Run the command; every error is one line on stderr, and status 2."""
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(ending) is signal.SIG_DFL:
-            signal.signal(ending, _end)
+    """Run the command. An error is one line on stderr and exit status 2."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _raise_terminated)
     with standard_streams():
         status = _status(sys.argv[1:])
     raise SystemExit(status)  # the program under test may have replaced sys.exit
@@ -46,35 +45,21 @@ def main() -> None:
 def _status(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
-    except _Ended as ended:
-        return _BY_SIGNAL + int(ended.args[0])
+    except _Terminated as signaled:
+        return _SIGNALED + int(signaled.args[0])
     except (KeyboardInterrupt, click.exceptions.Abort):
-        return _BY_SIGNAL + signal.SIGINT
+        return _SIGNALED + signal.SIGINT
     except click.ClickException as error:
-        return _fail(UsageError("", error.format_message().rstrip("."), _help(error)), arguments)
+        return _fail(UsageError("", error.format_message().rstrip("."), _fix(error)), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
 
 
-def _help(error: click.ClickException) -> str:
-    """Where to read on; for an option that may be meant for the program, how to give it."""
-    context = getattr(error, "ctx", None)
-    if context is None:
-        return ""
-    fix = f"see {context.command_path} --help"
-    if isinstance(error, click.NoSuchOption) and not error.possibilities:
-        from placement_checks.cli.options import ProgramCommand
-
-        if isinstance(context.command, ProgramCommand):
-            fix += f"; what is meant for the program stands behind --: -- {error.option_name}"
-    return fix
-
-
 def _run(arguments: Sequence[str]) -> int:
     try:
-        # Not cli.main(), which ends the process with 1 where a pipe was closed.
-        if asked := os.environ.get(COMPLETE):
-            return shell_complete(cli, {}, "placement-checks", COMPLETE, asked)
+        # Not cli.main(), which ends the process with 1 if a pipe was closed.
+        if instruction := os.environ.get(COMPLETE):
+            return shell_complete(cli, {}, "placement-checks", COMPLETE, instruction)
         with cli.make_context("placement-checks", list(arguments)) as context:
             status: int = cli.invoke(context)
     except click.exceptions.Exit as done:  # --help, --version
@@ -83,8 +68,22 @@ def _run(arguments: Sequence[str]) -> int:
     return status
 
 
+def _fix(error: click.ClickException) -> str:
+    """Names the help page; for an unknown option, also how to pass it to the program."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    fix = f"see {context.command_path} --help"
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        from placement_checks.cli.options import ProgramCommand
+
+        if isinstance(context.command, ProgramCommand):
+            fix += f"; arguments of the program follow --: -- {error.option_name}"
+    return fix
+
+
 class _Commands(click.Group):
-    """Loads the module of the command that is called: a log is read without the rest."""
+    """Imports the module of the called command only, so that `log` starts fast."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -104,45 +103,44 @@ class _Commands(click.Group):
 @click.version_option(package_name="placement_checks")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Tell where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist.
+    """Check where TensorFlow places every op of multi-GPU code, on GPUs that need not exist.
 
     Begin with: placement-checks verify train.py
 
-    The exit status is 0 where all is well, 1 where a rule is broken, placements differ or towers
-    are too slow, and 2 where nothing could be checked or anything failed: bad usage, configuration
-    or input, output that cannot be written, an internal error.
+    The exit status is 0 on success, 1 if a rule is broken, placements differ or towers are too
+    slow, and 2 if nothing could be checked or an error occurred: invalid usage, configuration or
+    input, output that cannot be written, or an internal error.
     """
     if context.invoked_subcommand is None:
         for line in context.get_help().splitlines():
             write_stderr(line)
-        fix = "begin with: placement-checks verify train.py"
-        raise UsageError("", "no command is given", fix)
+        raise UsageError("", "no command is given", "begin with: placement-checks verify train.py")
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
-    """Print an error that ended the command, also in a format for programs that is asked for."""
-    format = _format(arguments)
-    if format is not None:
-        with contextlib.suppress(Exception):  # the line on stderr is printed all the same
+    """Print an error that ended the command, also in a machine-readable format if one is set."""
+    output_format = _machine_readable_format(arguments)
+    if output_format is not None:
+        with contextlib.suppress(Exception):  # the line on stderr is printed in any case
             from placement_checks.report.formats.outcome import Outcome
             from placement_checks.report.formats.writers import WRITERS
 
-            WRITERS[format](Outcome([], [error]), sys.stdout)
+            WRITERS[output_format](Outcome([], [error]), sys.stdout)
             sys.stdout.flush()
-    print_error(error, details=format is None)
+    print_error(error, details=output_format is None)
     return FAILED
 
 
-def _format(arguments: Sequence[str]) -> str | None:
-    """The format for programs that the arguments ask for."""
-    for name in _FOR_PROGRAMS:
+def _machine_readable_format(arguments: Sequence[str]) -> str | None:
+    """The value of --format, which click may not have parsed."""
+    for name in _MACHINE_READABLE:
         if f"--format={name}" in arguments or ("--format", name) in pairwise(arguments):
             return name
     return None
 
 
 def print_error(error: PlacementError, *, details: bool = False) -> None:
-    """Print an error on stderr, with ``details`` also the user's own frames."""
+    """Print an error on stderr; ``details`` adds the stack frames of user code."""
     lines = error.details.splitlines() if details or DEBUG in os.environ else []
     if DEBUG in os.environ and error.__cause__:
         lines = "".join(traceback.format_exception(error.__cause__)).splitlines()

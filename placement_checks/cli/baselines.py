@@ -1,8 +1,8 @@
-"""``verify --baseline FOLDER``: a program is compared with its page there, or the page written."""
+"""``--baseline FOLDER`` of `verify`, and baselines as targets of `diff`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -22,42 +22,42 @@ from placement_checks.verification.targets import gather
 
 @dataclass
 class Baselines:
-    """The baselines of one call.
+    """The baselines of one call of `verify`.
 
     Attributes:
-        folder: where they are; None where none is asked for.
-        update: whether they are to be written.
+        folder: the directory of the baseline files; None without --baseline.
+        update: whether to write the files.
     """
 
     folder: Path | None
     update: bool
-    _programs: dict[Path, str] = field(default_factory=dict)
+    _programs: dict[Path, str] = field(default_factory=dict)  # by baseline file
 
     @staticmethod
-    def of(folder: str | None, *, update: bool) -> Baselines:
-        """Those that the options ask for.
+    def from_options(folder: str | None, *, update: bool) -> Baselines:
+        """The baselines that --baseline and --update name.
 
         Raises:
-            UsageError: they make no sense, or this is continuous integration.
+            UsageError: --update without --baseline, or in continuous integration.
         """
         if update and folder is None:
             raise UsageError(
-                "--update", "writes baselines, and no folder is named", "add --baseline FOLDER"
+                "--update", "writes baselines, but no directory is named", "add --baseline FOLDER"
             )
         if update and files.is_ci():
             raise UsageError(
                 "--update",
-                "writes no baselines where CI is set, as nobody would review them",
-                "run it where you commit from, or set CI= before it",
+                "writes no baselines if CI is set, because nobody would review them",
+                "run it where you commit from, or set CI= before the command",
             )
         return Baselines(None if folder is None else Path(folder), update)
 
-    def checked(self, report: Report, settings: Settings) -> Report:
-        """The report, with what differs from the program's baseline; or the baseline is written.
+    def compare(self, report: Report, settings: Settings) -> Report:
+        """Add the differences from the program's baseline to a report, or write the baseline.
 
         Raises:
-            InputError: there is no baseline, it cannot be read, or is another program's too.
-            UsageError: it cannot be written.
+            InputError: the baseline does not exist, is invalid, or belongs to two programs.
+            UsageError: the baseline cannot be written.
         """
         if self.folder is None:
             return report
@@ -67,12 +67,12 @@ class Baselines:
         if other != placement.program:
             raise InputError(
                 placement.program,
-                f"has the baseline {file} in common with {other}",
-                "verify them with two folders",
+                f"has the same baseline file as {other}: {file}",
+                "verify them with two directories",
             )
         if self.update:
-            done = files.write(file, baseline_from_placement(placement))
-            write_stderr(f"placement-checks: {'wrote' if done else 'up to date:'} {file}")
+            is_new = files.write(file, written(placement))
+            write_stderr(f"placement-checks: {'wrote' if is_new else 'up to date:'} {file}")
             return report
         old = files.read(file)
         if old is None:
@@ -86,42 +86,53 @@ class Baselines:
         return replace(report, baseline=difference)
 
 
-def write(reports: Iterable[Report], stream: TextIO, output_format: str) -> None:
-    """Write how programs differ from their baselines; for a page that is a line on stderr.
+def write_differences(reports: Iterable[Report], stream: TextIO, output_format: str) -> None:
+    """Write how programs differ from their baselines.
 
-    The other formats tell it themselves.
+    The text goes to ``stream``, a headline for HTML to stderr; other formats include differences
+    in the report.
     """
-    for line in _lines(reports, output_format):
+    for report in reports:
+        if report.baseline is None:
+            continue
+        program = report.baseline.new
         if output_format == "text":
-            stream.write(f"{line}\n")
+            stream.write(f"{program}: {render_text(report.baseline)}\n")
         elif output_format == "html":
-            write_stderr(f"placement-checks: {line}")
+            write_stderr(f"placement-checks: {program}: {headline(report.baseline)}")
 
 
-def compare_target(
-    baseline: Baseline, file: str, target: str, settings: Settings, output_format: str
+def diff_with_baseline(
+    targets: tuple[str, str],
+    pages: Sequence[Baseline | None],
+    settings: Settings,
+    output_format: str,
 ) -> tuple[str, bool]:
-    """Returns what ``diff`` prints for a baseline and a target, and whether they differ.
+    """Compare two targets, one or both of them baselines.
 
     Args:
-        baseline: the baseline.
-        file: the file of the baseline.
-        target: the target to compare with it.
-        settings: the settings of the target.
+        targets: the old target and the new one.
+        pages: the baseline that each target is, or None.
+        settings: for placing the other target.
         output_format: ``text`` or ``json``.
 
+    Returns:
+        The output of `diff`, and whether the targets differ.
+
     Raises:
-        InputError: the target cannot be placed, or has another machine.
+        InputError: a target cannot be placed, or the machines differ.
     """
-    evidence = gather(target, settings)
-    difference = compare(baseline, evidence.placement, file)
-    difference = with_rules(difference, evidence, [settings.policy])
+    old, new = targets
+    old_page, new_page = pages
+    if old_page is not None and new_page is None:
+        evidence = gather(new, settings)
+        difference = compare(old_page, evidence.placement, old)
+        difference = with_rules(difference, evidence, [settings.policy])
+    else:
+        before, after = (
+            written(gather(target, settings).placement) if page is None else page
+            for target, page in zip(targets, pages, strict=True)
+        )
+        difference = compare_pages(before, after, old, new)
     render = render_json if output_format == "json" else render_text
     return render(difference), bool(difference)
-
-
-def _lines(reports: Iterable[Report], output_format: str) -> Iterator[str]:
-    for report in reports:
-        if report.baseline is not None:
-            render = render_text if output_format == "text" else headline
-            yield f"{report.baseline.new}: {render(report.baseline)}"

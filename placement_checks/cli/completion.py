@@ -12,14 +12,14 @@ from placement_checks.cli import COMPLETE, cli
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion", short_help="Print the script that completes commands in a shell.")
+@click.command("completion", short_help="Print the completion script for a shell.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 def command(shell: str) -> int:
-    """Print a script with which a shell completes commands, options, rules and files.
+    """Print a script that completes commands, options, rules and file names in a shell.
 
     For bash, append it to ~/.bash_completion.
 
-    For zsh, write it to _placement-checks in a folder such as ~/.zfunc, which must be in fpath
+    For zsh, write it to _placement-checks in a directory such as ~/.zfunc, which must be in fpath
     before compinit is called.
 
     For fish, write it to ~/.config/fish/completions/placement-checks.fish.

@@ -1,14 +1,10 @@
-"""``placement-checks explain``.
-
-What a user names of a program: an op, a variable or a device.
-"""
+"""``placement-checks explain``: a rule, or an op, variable or device of a program."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import Path
 
 import click
 from rich.console import Console
@@ -17,132 +13,59 @@ from placement_checks.cli.options import (
     FILE,
     RULE,
     ProgramCommand,
-    call_settings,
-    machine_options,
-    program_options,
-    source_overrides,
+    settings_options,
+    with_defaults,
 )
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.report.text import explain
-from placement_checks.report.text.explain import explain_device, explain_op
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import join_and, nearest, printable
-from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import rule_named
 from placement_checks.verification.targets import gather
 
-_OFFERED = 3  # names that are near
-
-
-def object_named(placement: Placement, text: str) -> Op | Device:
-    """The op or device of that name; ``w:0`` and ``^w`` are the op w.
-
-    Raises:
-        UsageError: there is none; the message offers the nearest names.
-    """
-    op = placement.ops.get(producer_of(text))
-    if op is not None:
-        return op
-    device = _device(text)
-    if device is None:
-        near = " or ".join(map(repr, _nearest(producer_of(text), placement)))
-        fix = f"did you mean {near}?" if near else "placement-checks place TARGET lists them"
-        raise UsageError(repr(text), f"is no op or device of {placement.program}", fix)
-    if not _is_known(placement, device):
-        devices = placement.machine.devices if placement.machine else ()
-        names = join_and(each.short for each in devices) or "none by name"
-        raise UsageError(repr(text), f"is no device of {placement.program}", f"it has {names}")
-    return device
-
-
-def _device(text: str) -> Device | None:
-    """What it says where it is written like a device: ``/gpu:1``, ``GPU:1``."""
-    try:
-        device = Device.parse(text)
-    except InputError:
-        return None
-    return device if device.index is not None or device.job else None
-
-
-def _is_known(placement: Placement, device: Device) -> bool:
-    """Whether the machine has it, or an op asks for it."""
-    if placement.machine is not None and placement.machine.has(device):
-        return True
-    requested = {op.requested for op in placement.ops.values()}
-    return any(each and each.over(LOCALHOST).matches(device) for each in requested)
-
-
-def _nearest(name: str, placement: Placement) -> list[str]:
-    """The variables that end so or are spelled like it, else such ops, else the least unlike."""
-    ops = list(placement.ops)
-    for names in ([variable.name for variable in placement.variables], ops):
-        ending = [other for other in names if other.endswith(f"/{name}")]
-        spelled = get_close_matches(name, names, n=_OFFERED)
-        if near := list(dict.fromkeys([*ending, *spelled])):
-            return near[:_OFFERED]
-    least_unlike = nearest(name, ops)
-    return [least_unlike] if least_unlike else []
+_SUGGESTIONS = 3  # at most
 
 
 @click.command(
-    "explain", cls=ProgramCommand, short_help="Explain a rule, or why something is where it is."
+    "explain", cls=ProgramCommand, short_help="Explain a rule, or why an object is where it is."
 )
 @click.argument("name", metavar="RULE|OBJECT", type=RULE)
 @click.argument("target", required=False, type=FILE)
-@machine_options
-@program_options
-def command(
-    name: str,
-    target: str | None,
-    gpus: int | None,
-    machine: str | None,
-    soft: bool | None,
-    v1: bool | None,
-    let: tuple[str, ...],
-    limit: float | None,
-    args: tuple[str, ...],
-) -> int:
-    """Say what a rule means, or why an object of a program is where it is.
+@settings_options()
+def command(name: str, target: str | None, settings: Settings) -> int:
+    """Explain a rule, or why an object of a program is where it is.
 
-    RULE is one that `placement-checks rules` lists: what it means, its parameters, and a program
-    that breaks it, with the mended one as a diff.
+    RULE is a name that `placement-checks rules` lists. The explanation has its condition, its
+    parameters, and a program that breaks it, with the fix as a diff.
 
-    OBJECT is an op, a variable or a device of TARGET, as a finding names it: which line asked for
-    it and for which device, why it is where it is, who reads it, and what updates it.
+    OBJECT is an op, a variable or a device of TARGET, as in a finding. The explanation has the
+    source line, the requested and the assigned device with the reason, and the ops that read and
+    update the object.
 
-    The exit status is 0, and 2 where there is no such rule or object, or anything failed.
+    The exit status is 0, and 2 if the rule or object does not exist, or if an error occurred.
     """
-    call = call_settings(
-        gpus, machine, soft, v1=v1, let=source_overrides(let), limit=limit, args=args
-    )
     if target is None:
-        _explain_rule(name, call)
+        _write_rule(name, settings)
         return 0
-    settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     with stdout_for_report(), live():
-        lines = _explained(name, target, settings)
+        lines = _object_lines(name, target, with_defaults(settings))
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 
 
-def _explain_rule(name: str, call: Settings) -> None:
-    """Print what a rule means.
-
-    Raises:
-        UsageError: it is none; what looks like an object needs a target.
-    """
+def _write_rule(name: str, settings: Settings) -> None:
     is_object = name not in RULES and any(mark in name for mark in "/:_.")
-    if is_object or call != Settings():
+    if is_object or settings != Settings():
         raise UsageError(
             repr(name),
-            "is no rule" if is_object else "is explained without a program",
+            "is not a rule" if is_object else "is explained without a program",
             f"to explain an op or device, name its program: placement-checks explain {name} "
             "train.py:build",
         )
@@ -150,8 +73,7 @@ def _explain_rule(name: str, call: Settings) -> None:
     explain.write_rule(text, example(name), Console(file=sys.stdout))
 
 
-def _explained(name: str, target: str, settings: Settings) -> Iterable[str]:
-    """What is known of an object, as lines."""
+def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
     evidence = gather(target, settings)
     placement = evidence.placement
     try:
@@ -164,5 +86,55 @@ def _explained(name: str, target: str, settings: Settings) -> Iterable[str]:
         ) from None
     verdicts = verify(evidence, [settings.policy]).verdicts
     if isinstance(found, Device):
-        return list(explain_device(placement, found, verdicts))
-    return list(explain_op(placement, found.name, verdicts))
+        return list(explain.explained_device(placement, found, verdicts))
+    return list(explain.explained_op(placement, found.name, verdicts))
+
+
+def object_named(placement: Placement, text: str) -> Op | Device:
+    """The op or device with a name; ``w:0`` and ``^w`` name the op w.
+
+    Raises:
+        UsageError: it does not exist; the fix suggests similar names.
+    """
+    op = placement.ops.get(producer_of(text))
+    if op is not None:
+        return op
+    device = _parse_device(text)
+    if device is None:
+        names = " or ".join(map(repr, _similar_names(producer_of(text), placement)))
+        fix = f"did you mean {names}?" if names else "placement-checks place TARGET lists them"
+        raise UsageError(repr(text), f"is not an op or device of {placement.program}", fix)
+    if not _is_known(placement, device):
+        devices = placement.machine.devices if placement.machine else ()
+        known = join_and(each.short for each in devices) or "none by name"
+        raise UsageError(repr(text), f"is not a device of {placement.program}", f"it has {known}")
+    return device
+
+
+def _parse_device(text: str) -> Device | None:
+    """The device that a text such as ``/gpu:1`` or ``GPU:1`` names."""
+    try:
+        device = Device.parse(text)
+    except InputError:
+        return None
+    return device if device.index is not None or device.job else None
+
+
+def _is_known(placement: Placement, device: Device) -> bool:
+    """Whether the machine has the device, or an op requests it."""
+    if placement.machine is not None and placement.machine.has(device):
+        return True
+    requested = {op.requested for op in placement.ops.values()}
+    return any(each and each.over(LOCALHOST).matches(device) for each in requested)
+
+
+def _similar_names(name: str, placement: Placement) -> list[str]:
+    """Variables with the same last part or a similar spelling, else such ops, else the nearest."""
+    ops = list(placement.ops)
+    for names in ([variable.name for variable in placement.variables], ops):
+        same_end = [other for other in names if other.endswith(f"/{name}")]
+        similar = get_close_matches(name, names, n=_SUGGESTIONS)
+        if found := list(dict.fromkeys([*same_end, *similar])):
+            return found[:_SUGGESTIONS]
+    closest = nearest(name, ops)
+    return [closest] if closest else []

@@ -17,24 +17,24 @@ from placement_checks.report.commands.log import problems, render_json, render_l
 from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import printable
 
-_WORTH_A_BAR = 1 << 25  # bytes
-_STEPS = 50  # of the bar
+_MIN_BYTES = 1 << 25  # smallest total size of files with a progress bar
+_BAR_STEPS = 50
 
 
 @click.command("log")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... | -", type=FILE)
 @format_option("text", "json", "lines")
-@click.option("--require-records", is_flag=True, help="A log without records is an error.")
+@click.option("--require-records", is_flag=True, help="Fail if the log has no records.")
 def command(files: tuple[str, ...], output_format: str, require_records: bool) -> int:
-    """Say what a placement log has on each device.
+    """Count the ops of a placement log by device.
 
-    FILE is what a process printed with log_device_placement on, stdout and stderr, in one file
-    or several, from wherever it was printed; gzip is unpacked, and - is standard input.
+    FILE is the output of a process with log_device_placement on, stdout and stderr, in one or
+    several files. gzip files are decompressed; - is standard input.
 
-    --format lines prints one op a line, in TensorFlow's own words.
+    --format lines prints each op on a line, in the format of TensorFlow.
 
-    The exit status is 0 also for a log without records, whose likely reason is printed, in JSON as
-    "reason"; with --require-records it is 2, as it is where a file cannot be read.
+    The exit status is 0 even if the log has no records; the likely reason is printed, in JSON as
+    "reason". It is 2 if a file cannot be read, or with --require-records if there are no records.
     """
     render: dict[str, Callable[[Log], str]] = {
         "text": render_text,
@@ -42,35 +42,38 @@ def command(files: tuple[str, ...], output_format: str, require_records: bool) -
         "lines": render_lines,
     }
     with gc_paused():
-        with _bar(files) as watch:
-            log = read_logs(files, watch=watch)
+        with _progress_bar(files) as watch:
+            log = read_logs(files, processes=processors(), watch=watch)
         if require_records:
             log.require_records()
         sys.stdout.write(render[output_format](log))
-    troubles = list(log.troubles)
+    problems = list(log.troubles)
     if output_format == "lines":
-        troubles += problems(log)
-    printed = [write_stderr(f"placement-checks: {trouble}") for trouble in troubles]
+        problems += torn_and_reason(log)
+    printed = [write_stderr(f"placement-checks: {problem}") for problem in problems]
     return 0 if all(printed) else FAILED
 
 
 @contextlib.contextmanager
-def _bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
-    """A progress bar on stderr, where that is a terminal and there is much to read."""
+def _progress_bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
+    """Show a progress bar if stderr is a terminal and the files are large."""
     sizes = [path.stat().st_size for path in map(Path, files) if path.is_file()]
-    if not sys.stderr.isatty() or sum(sizes) < _WORTH_A_BAR:
+    if not sys.stderr.isatty() or sum(sizes) < _MIN_BYTES:
         yield None
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
 
+    # auto_refresh would start a thread, which must not exist when log readers are forked.
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        tasks = {file: progress.add_task(escape(printable(file)), total=_STEPS) for file in files}
+        tasks = {
+            file: progress.add_task(escape(printable(file)), total=_BAR_STEPS) for file in files
+        }
         shown: dict[str, int] = {}
 
         def watch(source: Source) -> None:
-            step = int(source.share * _STEPS)
+            step = int(source.share * _BAR_STEPS)
             if step != shown.get(source.name):
                 shown[source.name] = step
                 progress.update(tasks[source.name], completed=step, refresh=True)

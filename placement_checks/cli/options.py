@@ -1,13 +1,11 @@
-"""The options that the commands share for placing.
-
-The option --format, which is the same for all commands that have it.
-
-Arguments for which a shell offers what there is; they are texts, and checked later.
-"""
+"""Options that several commands share, and the objects that commands get instead of options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,134 +17,188 @@ from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.rules.registry import RULES
+from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.policy import parse_setting, policy_errors
 
-
-def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --gpus, --machine and --soft/--strict."""
-    for option in (
-        click.option(
-            "--gpus", type=int, metavar="N", help="GPUs of the host or of each worker; default: 2."
-        ),
-        click.option(
-            "--machine",
-            metavar="MACHINE",
-            help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4", or TF_CONFIG.',
-        ),
-        click.option(
-            "--soft/--strict",
-            "soft",
-            default=None,
-            help="Whether ops may go elsewhere than requested; default: as the program says.",
-        ),
-    ):
-        command = option(command)
-    return command
+Command = Callable[..., Any]
 
 
 class ProgramCommand(click.Command):
-    """A command that takes the arguments of a program behind ``--``, as ``args``."""
+    """A command that passes the arguments after ``--`` to the program, as ``args``."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        own, behind = args, list[str]()
-        if "--" in args:
-            at = args.index("--")
-            own, behind = args[:at], args[at + 1 :]
-        rest = super().parse_args(context, own)
-        context.params["args"] = tuple(behind)
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(context, args[:end])
+        context.params["args"] = tuple(args[end + 1 :])
         return rest
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(context), "[-- ARGS]"]
 
 
-def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --v1, --let and --limit."""
-    for option in (
-        click.option(
-            "--limit",
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            help="What a program may take until its first training step; default: 300.",
-        ),
-        click.option(
-            "--let",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="VALUE in place of what the program's source assigns to NAME.",
-        ),
-        click.option(
-            "--v1",
-            is_flag=True,
-            default=None,
-            help="The program means TensorFlow 1 by import tensorflow.",
-        ),
-    ):
-        command = option(command)
-    return command
+class _File(StringParamType):
+    """A path or target; the shell completes file names."""
+
+    def shell_complete(
+        self, _context: click.Context, _parameter: click.Parameter, text: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(text, type="file")]
 
 
-def source_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
-    """The values that ``--let`` gives, by name.
+class _Rule(StringParamType):
+    """The name of a rule; the shell completes it, the command checks it."""
 
-    Raises:
-        UsageError: one is no pair.
+    def shell_complete(
+        self, _context: click.Context, _parameter: click.Parameter, text: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in RULES if name.startswith(text)]
+
+
+FILE = _File()
+RULE = _Rule()
+
+_MACHINE_OPTIONS = (
+    click.option(
+        "--soft/--strict",
+        "soft",
+        default=None,
+        help="Allow or refuse other devices than requested; default: the program's setting.",
+    ),
+    click.option(
+        "--machine",
+        metavar="MACHINE",
+        help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4", or TF_CONFIG.',
+    ),
+    click.option(
+        "--gpus", type=int, metavar="N", help="GPUs of the host or of each worker; default: 2."
+    ),
+)
+_PROGRAM_OPTIONS = (
+    click.option(
+        "--v1",
+        is_flag=True,
+        default=None,
+        help="Run the program with the API of TensorFlow 1.",
+    ),
+    click.option(
+        "--let",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Replace the value that the program's source assigns to NAME.",
+    ),
+    click.option(
+        "--limit",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="The longest time until the first training step of a program; default: 300.",
+    ),
+)
+
+
+def settings_options(*, machine: bool = True) -> Callable[[Command], Command]:
+    """Add the options for placing and running programs.
+
+    The command gets its options that are fields of `Settings` as one argument, ``settings``.
+
+    Args:
+        machine: whether to add --gpus, --machine and --soft/--strict too.
     """
-    let: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not all(part.isidentifier() for part in name.split(".")):
-            raise UsageError(
-                f"--let {pair}", "is not NAME=VALUE", "write it like --let NUM_GPUS={gpus}"
-            )
-        let[name] = value
-    return let
+
+    def decorate(command: Command) -> Command:
+        names = {field.name for field in fields(Settings)} | {"sets"}
+        decorated = _gather(command, "settings", names, _settings)
+        for option in reversed([*(_MACHINE_OPTIONS if machine else ()), *_PROGRAM_OPTIONS]):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
 
 
-def call_settings(
-    gpus: int | None, machine: str | None, soft: bool | None = None, **others: Any
-) -> Settings:
-    """What the options of a call say.
-
-    Raises:
-        UsageError: both a machine and a number of GPUs, or one that makes no sense.
-    """
-    if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
-        raise UsageError("--gpus and --machine", "say the same thing twice", "give one of them")
-    if gpus is not None:
-        checked_gpus(gpus)
-    if machine is not None:
-        Machine.parse(machine)
-    return Settings(gpus, machine, soft, **others)
+def options_as(kind: type[Any]) -> Callable[[Command], Command]:
+    """Pass the options that are fields of the dataclass ``kind`` as one argument, ``options``."""
+    names = {field.name for field in fields(kind)}
+    return lambda command: _gather(command, "options", names, kind)
 
 
-def format_option(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option, of the formats of a command; the first is the one by default."""
+def format_option(*formats: str) -> Callable[[Command], Command]:
+    """Add --format; the first format is the default."""
     return click.option(
         "--format",
         "output_format",
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="How the report is written.",
+        help="The format of the report.",
     )
 
 
-class _File(StringParamType):
-    def shell_complete(
-        self, _context: click.Context, _parameter: click.Parameter, text: str
-    ) -> list[CompletionItem]:
-        """What the shell knows of files."""
-        return [CompletionItem(text, type="file")]
+def with_defaults(settings: Settings) -> Settings:
+    """Complete the settings of a call by the settings of pyproject.toml.
+
+    Raises:
+        ConfigError: pyproject.toml is invalid.
+    """
+    return settings.defaulting_to(configuration.load(Path.cwd()).settings)
 
 
-class _Rule(StringParamType):
-    def shell_complete(
-        self, _context: click.Context, _parameter: click.Parameter, text: str
-    ) -> list[CompletionItem]:
-        """The names that begin with a text."""
-        return [CompletionItem(name) for name in RULES if name.startswith(text)]
+def _gather(
+    command: Command, parameter: str, names: set[str], make: Callable[..., object]
+) -> Command:
+    """Let a command get one object that ``make`` creates from the named options."""
+
+    @wraps(command)
+    def with_object(**values: Any) -> Any:
+        given = {name: values.pop(name) for name in names & values.keys()}
+        return command(**values, **{parameter: make(**given)})
+
+    return with_object
 
 
-FILE = _File()
-RULE = _Rule()
+def _settings(
+    *,
+    gpus: int | None = None,
+    machine: str | None = None,
+    let: Iterable[str] = (),
+    sets: Iterable[str] = (),
+    **others: Any,
+) -> Settings:
+    """The settings that a call names.
+
+    Raises:
+        UsageError: options contradict each other, or a value is invalid.
+        ConfigError: ``--set`` names an unknown rule or field, or a value is of the wrong type.
+    """
+    if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
+        raise UsageError("--gpus and --machine", "are mutually exclusive", "give one of them")
+    if gpus is not None:
+        checked_gpus(gpus)
+    if machine is not None:
+        Machine.parse(machine)
+    return Settings(
+        gpus=gpus,
+        machine=machine,
+        policy=_parse_policy(sets),
+        let=dict(map(_parse_override, let)),
+        **others,
+    )
+
+
+def _parse_override(pair: str) -> tuple[str, str]:
+    """The name and the value of ``--let NAME=VALUE``."""
+    name, equals, value = pair.partition("=")
+    if not equals or not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(
+            f"--let {pair}", "is not of the form NAME=VALUE", "write it like --let NUM_GPUS={gpus}"
+        )
+    return name, value
+
+
+def _parse_policy(sets: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The fields that ``--set RULE.FIELD=VALUE`` gives, by rule."""
+    policy: dict[str, dict[str, Any]] = {}
+    for rule, field, value in map(parse_setting, sets):
+        policy.setdefault(rule, {})[field] = value
+    for error in policy_errors(policy, "--set "):
+        raise error
+    return policy

@@ -1,7 +1,4 @@
-"""Standard output and error of a command: all that it prints is written, or it fails.
-
-Files that a command writes: each is replaced whole, or not at all.
-"""
+"""Output of commands: writes to standard streams and files either succeed or raise an error."""
 
 from __future__ import annotations
 
@@ -21,35 +18,32 @@ from placement_checks.util.text import printable
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Open standard output and error where they are closed, and let no output be lost silently.
+    """Open closed standard streams, and make stdout a stream that reports every lost byte.
 
-    Python's own stream would lose what is left of a text when a disk is full and
-    PYTHONUNBUFFERED is set, and reports other failures only when the process has ended.
+    Python's own stdout drops the rest of a text if a disk is full and PYTHONUNBUFFERED is set, and
+    reports other failures only when the process ends.
     """
     for descriptor in range(3):
-        _occupied(descriptor)
+        _ensure_open(descriptor)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     stdout = sys.stdout
-    if stdout is not None and not _is_stream_of(
-        1, stdout
-    ):  # somebody has replaced it, such as a test
-        yield
+    if stdout is not None and not _is_stream_of(1, stdout):
+        yield  # a caller, such as a test, has replaced stdout
         return
     sys.stdout = open_fd(os.dup(1), "standard output")
     try:
         yield
     finally:
-        with contextlib.suppress(UsageError, OSError):  # reported before, or closed by user code
+        with contextlib.suppress(UsageError, OSError):  # already reported, or closed by user code
             sys.stdout.close()
         sys.stdout = stdout
 
 
-def _occupied(descriptor: int) -> None:
-    """Open a descriptor that was closed at the start, or a file of ours would get its number.
+def _ensure_open(descriptor: int) -> None:
+    """Open a closed descriptor on /dev/null, so that no other file gets its number.
 
-    Standard output and input cannot be used then; what is printed on standard error is dropped,
-    as whoever closed it wants.
+    Using stdin or stdout then fails; text for stderr is discarded.
     """
     try:
         os.fstat(descriptor)
@@ -65,7 +59,7 @@ def _is_stream_of(descriptor: int, stream: TextIO) -> bool:
 
 
 def write_stderr(line: str) -> bool:
-    """Write a line to standard error; False where that fails."""
+    """Write a line to stderr; returns False if that fails."""
     try:
         print(printable(line), file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -75,13 +69,13 @@ def write_stderr(line: str) -> bool:
 
 
 def open_fd(descriptor: int, name: str) -> TextIO:
-    """A stream to a descriptor; ``name`` stands in the error if it cannot be written."""
+    """A text stream for a descriptor; errors call it ``name``."""
     buffer = io.BufferedWriter(_Descriptor(descriptor, name))
     return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace")
 
 
 class _Descriptor(io.FileIO):
-    """A file descriptor to write to: a failure is raised once, and what follows is dropped."""
+    """A writable descriptor that raises its first failure and discards all later data."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         super().__init__(descriptor, "w")
@@ -92,7 +86,7 @@ class _Descriptor(io.FileIO):
         if self._lost:
             return len(data)
         try:
-            while (written := super().write(data)) is None:  # it is non-blocking
+            while (written := super().write(data)) is None:  # the descriptor is non-blocking
                 select.select([], [self], [])
         except OSError as reason:
             self._lost = True
@@ -102,14 +96,15 @@ class _Descriptor(io.FileIO):
 
 @contextlib.contextmanager
 def open_output(path: str | None, option: str = "--output") -> Iterator[TextIO]:
-    """The stream of a file, or standard output; a file is replaced whole when all is written.
+    """A stream for a file or stdout; the file is replaced as a whole at the end of the block.
 
     Args:
-        path: the file; one that is not regular, such as a pipe, is written to directly.
-        option: the one that named it.
+        path: the file, or None for stdout; a file that is not regular, such as a pipe, is written
+            directly.
+        option: the command-line option that named the file.
 
     Raises:
-        UsageError: it cannot be written; this is checked first.
+        UsageError: the file cannot be written, which is checked before the block.
     """
     if path is None or _is_open(path, 1):
         yield sys.stdout
@@ -118,26 +113,26 @@ def open_output(path: str | None, option: str = "--output") -> Iterator[TextIO]:
         yield sys.stderr
         return
     name, file = f"{option} {path}", Path(os.path.realpath(path))
-    with _refused_as(name):
+    with _usage_errors(name):
         with contextlib.suppress(FileNotFoundError):
-            Path(path).stat()  # fails where the kernel does not follow another user's link
-        direct = file.exists() and not file.is_file()
-        if direct:
+            Path(path).stat()  # fails if the kernel does not follow the link of another user
+        is_special = file.exists() and not file.is_file()
+        if is_special:
             descriptor = os.open(path, os.O_WRONLY)
         else:
             check_replaceable(file)
-    if direct:
-        with open_fd(descriptor, name) as straight:
-            yield straight
+    if is_special:
+        with open_fd(descriptor, name) as stream:
+            yield stream
         return
     text = io.StringIO()
     yield text
-    with _refused_as(name):
+    with _usage_errors(name):
         replace_file(file, text.getvalue())
 
 
 def _is_open(path: str, descriptor: int) -> bool:
-    """Whether a path, such as /dev/stdout, is the file of a descriptor."""
+    """Whether a path, such as /dev/stdout, is the file behind a descriptor."""
     try:
         return os.path.samestat(Path(path).stat(), os.fstat(descriptor))
     except OSError:
@@ -145,8 +140,8 @@ def _is_open(path: str, descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def _refused_as(name: str) -> Iterator[None]:
+def _usage_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except OSError as reason:
-        raise UsageError(name, reason.strerror or "cannot be written") from None
+    except OSError as error:
+        raise UsageError(name, error.strerror or "cannot be written") from None

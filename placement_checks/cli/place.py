@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 import click
 
@@ -12,15 +12,13 @@ from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
-    call_settings,
     format_option,
-    machine_options,
-    program_options,
-    source_overrides,
+    settings_options,
+    with_defaults,
 )
 from placement_checks.cli.output import open_output
-from placement_checks.cli.tensorboard import write_for_tensorboard
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report
 from placement_checks.logs import Record, text_of
@@ -30,56 +28,78 @@ from placement_checks.report.page.write import render_page
 from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
-from placement_checks.util.text import printable
-from placement_checks.verification import configuration
+from placement_checks.util.text import plural, printable
+from placement_checks.verification.configuration import Settings
 from placement_checks.verification.targets import gather
 
 
 @click.command("place", cls=ProgramCommand)
 @click.argument("target", type=FILE)
-@machine_options
-@program_options
-@click.option("--transfers", "shows_transfers", is_flag=True, help="What a step copies instead.")
+@settings_options()
 @click.option(
-    "--rows",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Rows of the batch, for --transfers.",
+    "--transfers", "shows_transfers", is_flag=True, help="Print the copies of a step instead."
+)
+@click.option(
+    "--rows", type=click.IntRange(1), metavar="N", help="Rows of the batch, for --transfers."
 )
 @click.option(
     "--tensorboard",
     metavar="FOLDER",
     type=FILE,
-    help="Write the graph with these devices there, for TensorBoard, instead.",
+    help="Write the graph with its assigned devices for TensorBoard instead.",
 )
 @format_option("text", "json", "html")
 @click.option("--output", metavar="FILE", type=FILE, help="Write to this file.")
 def command(
     target: str,
-    gpus: int | None,
-    machine: str | None,
-    soft: bool | None,
-    v1: bool | None,
-    let: tuple[str, ...],
-    limit: float | None,
-    args: tuple[str, ...],
+    settings: Settings,
     shows_transfers: bool,
     rows: int | None,
     tensorboard: str | None,
     output_format: str,
     output: str | None,
 ) -> int:
-    """Print where the placer puts every op.
+    """Print the device that the placer assigns to each op.
 
-    One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
-    each pair of devices: how many bytes one step copies from one to the other, in how many copies;
-    and which layer sends how much, for which phase of the step, and at which line. With --format
-    html, one page with a picture of all of it. With --tensorboard, the graph is written as an
-    event file in which each op has the device that the placer gave it, so that TensorBoard can
-    colour it by device.
+    Each line is an op in the format of TensorFlow's log: `name: (Op): device`.
 
-    The exit status is 0, and 2 where the program cannot be placed as it asks, or anything failed.
+    --transfers prints a line for each pair of devices, with the bytes and the number of copies
+    that one step sends between them, and the layer, phase and source line of the copies.
+    --format html writes a page with a picture of all devices and copies. --tensorboard writes the
+    graph as an event file in which each op has its assigned device, so that TensorBoard can color
+    the graph by device.
+
+    The exit status is 0, and 2 if the program cannot be placed as requested, or if an error
+    occurred.
     """
+    _check_options(shows_transfers, rows, tensorboard, output_format)
+    settings = with_defaults(settings)
+    with open_output(output) as stream:
+        with stdout_for_report(), live():
+            evidence = gather(target, settings)
+        placement = evidence.placement
+        if placement.refusals:
+            raise _refusal(placement, target)
+        if not placement.assigned:
+            raise InputError(target, str(placement.assigned))
+        if output_format == "html":
+            stream.write(page([program_data(Report(evidence, ()))]))
+            return 0
+        if tensorboard is not None:
+            lines = _write_for_tensorboard(evidence, tensorboard)
+        elif shows_transfers:
+            render = render_json if output_format == "json" else render_text
+            lines = iter(render(placement, sent_tensors(placement, copies(placement, rows))))
+        else:
+            lines = _placement_lines(placement)
+        stream.writelines(f"{printable(line)}\n" for line in lines)
+    return 0
+
+
+def _check_options(
+    shows_transfers: bool, rows: int | None, tensorboard: str | None, output_format: str
+) -> None:
+    """Refuse options that have no effect together."""
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     if output_format == "json" and not shows_transfers:
@@ -87,48 +107,48 @@ def command(
     if output_format == "html" and shows_transfers:
         raise UsageError("--transfers", "is part of the page", "leave it out")
     if tensorboard is not None and (shows_transfers or output_format == "html"):
-        fix = "leave out the other option, or type the command twice"
-        raise UsageError("--tensorboard", "writes the graph alone", fix)
-    call = call_settings(
-        gpus, machine, soft, v1=v1, let=source_overrides(let), limit=limit, args=args
-    )
-    settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    with open_output(output) as stream:
-        with stdout_for_report(), live():
-            evidence = gather(target, settings)
-        placement = evidence.placement
-        if not placement.assigned and not placement.refusals:
-            raise InputError(target, str(placement.assigned))
-        if placement.refusals:
-            raise _refused(placement, target)
-        if output_format == "html":
-            stream.write(render_page([program_data(Report(evidence, ()))]))
-        elif tensorboard is not None:
-            _print(stream, write_for_tensorboard(evidence, tensorboard))
-        elif shows_transfers:
-            render = render_json if output_format == "json" else render_text
-            _print(stream, render(placement, sent_tensors(placement, copies(placement, rows))))
-        else:
-            _print(stream, _lines(placement))
-    return 0
+        fix = "leave out the other option, or run the command twice"
+        raise UsageError("--tensorboard", "writes only the graph", fix)
 
 
-def _print(stream: TextIO, lines: Iterable[str]) -> None:
-    stream.writelines(f"{printable(line)}\n" for line in lines)
-
-
-def _lines(placement: Placement) -> Iterator[str]:
-    """Each op that has a device, in TensorFlow's words."""
+def _placement_lines(placement: Placement) -> Iterator[str]:
     for op in placement.ops.values():
         if op.assigned is not None:
             yield text_of(Record(op.name, op.type, str(op.assigned)))
 
 
-def _refused(placement: Placement, target: str) -> InputError:
-    """The first op that the placer refuses, in the words of the rule that judges it."""
+def _refusal(placement: Placement, target: str) -> InputError:
+    """The error for the first op that the placer refuses, from the finding of the rule."""
     finding = Placeable().judge(placement).findings[0]
     reason = finding.message.splitlines()[0].replace(" cannot be placed: ", ": ", 1)
     at = f" (built at {finding.where})" if finding.where and "(built at" not in reason else ""
     return InputError(
         target, f"cannot be placed on {placement.machine}: {reason}{at}", finding.fix
     )
+
+
+def _write_for_tensorboard(evidence: Evidence, folder: str) -> Iterator[str]:
+    """Write the event file, and yield the lines to print.
+
+    Raises:
+        InputError: the target has no graph.
+        UsageError: the directory is not writable.
+    """
+    placement = evidence.placement
+    if not evidence.program:
+        raise InputError(
+            placement.program,
+            "is a placement log, which has no graph",
+            "name the program that printed it",
+        )
+    from placement_checks.graph.event_files import write_event_file
+
+    graph_def = evidence.program.graph_def
+    try:
+        file = write_event_file(Path(folder), placement.program, graph_def, placement.ops)
+    except OSError as error:
+        reason = error.strerror or "cannot be written"
+        raise UsageError(f"--tensorboard {folder}", reason, "name a writable directory") from None
+    devices = {op.assigned for op in placement.ops.values() if op.assigned}
+    yield f"{file}: {plural(len(placement.ops), 'op')} on {plural(len(devices), 'device')}"
+    yield f"tensorboard --logdir {shlex.quote(folder)}"

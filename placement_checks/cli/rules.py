@@ -11,9 +11,9 @@ from placement_checks.rules.registry import RULES
 
 @click.command("rules")
 def command() -> int:
-    """List the rules, those of other packages last.
+    """List the rules; rules of plugins come last.
 
-    The exit status is 0, and 2 where one of another package cannot be loaded.
+    The exit status is 0, and 2 if a rule of a plugin cannot be loaded.
     """
     width = 2 + max(map(len, RULES))
     status = 0

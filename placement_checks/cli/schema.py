@@ -9,12 +9,12 @@ import click
 from placement_checks.report.schemas import NAMES, schema
 
 
-@click.command("schema", short_help="Print the JSON Schema of what --format json prints.")
+@click.command("schema", short_help="Print the JSON Schema of the output of --format json.")
 @click.argument("name", type=click.Choice(NAMES))
 def command(name: str) -> int:
-    """Print the JSON Schema of what a command prints with --format json.
+    """Print the JSON Schema of the output of a command with --format json.
 
-    NAME is the command; `error` is what any of them prints where an error ends it.
+    NAME is the command; `error` is the output of any command that ends with an error.
 
     The exit status is 0.
     """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,8 +18,8 @@ from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
     format_option,
-    program_options,
-    source_overrides,
+    options_as,
+    settings_options,
 )
 from placement_checks.cli.output import open_output, write_stderr
 from placement_checks.core.devices import checked_gpus
@@ -44,25 +44,54 @@ if TYPE_CHECKING:
 _ROUNDS = 30
 
 
+@dataclass(frozen=True)
+class _Options:
+    """The options of the command that are no settings of a program.
+
+    Attributes:
+        rows: the sizes of the global batch; empty for the default size.
+        rounds: the number of steps that are timed of each program.
+        fail_over: the largest ratio without failure, or None.
+        against: the file of an earlier run, or None.
+        timeline: the file for a Chrome trace, or None.
+        output_format: ``text``, ``json`` or ``html``.
+        output: the file for the report, or None for stdout.
+    """
+
+    rows: tuple[int, ...]
+    rounds: int
+    fail_over: float | None
+    against: str | None
+    timeline: str | None
+    output_format: str
+    output: str | None
+
+
 @click.command("time", cls=ProgramCommand)
 @click.argument("target", type=FILE)
-@click.option("--gpus", type=int, metavar="N", help="GPUs that the program is built for.")
-@program_options
+@click.option(
+    "--gpus", type=int, metavar="N", help="The number of GPUs that the program is built for."
+)
+@settings_options(machine=False)
 @click.option("--reference", metavar="TARGET", type=FILE, help="The program for one GPU.")
 @click.option(
-    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n) that gives rows."
+    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n) that returns rows."
 )
 @click.option(
     "--rows",
     type=click.IntRange(1),
     multiple=True,
     metavar="N",
-    help="Rows of the global batch; may be given several times. Default: about 128.",
+    help="Rows of the global batch; may be repeated. Default: about 128.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(3), default=_ROUNDS, show_default=True, metavar="N",
-    help="Steps that are timed of each program.",
-)  # fmt: skip
+    "--rounds",
+    type=click.IntRange(3),
+    default=_ROUNDS,
+    show_default=True,
+    metavar="N",
+    help="The number of timed steps of each program.",
+)
 @click.option(
     "--fail-over",
     type=click.FloatRange(0, min_open=True),
@@ -70,65 +99,40 @@ _ROUNDS = 30
     help="Fail if the measured ratio is larger.",
 )
 @click.option(
-    "--against", metavar="FILE", type=FILE, help="A run saved with --format json, to compare with."
+    "--against", metavar="FILE", type=FILE, help="Compare with a run saved by --format json."
 )
 @click.option(
     "--timeline", metavar="FILE", type=FILE, help="Write one step as a Chrome trace (JSON)."
 )
 @format_option("text", "json", "html")
 @click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
-def command(
-    target: str,
-    gpus: int | None,
-    v1: bool | None,
-    let: tuple[str, ...],
-    limit: float | None,
-    args: tuple[str, ...],
-    reference: str | None,
-    batch: str | None,
-    rows: tuple[int, ...],
-    rounds: int,
-    fail_over: float | None,
-    against: str | None,
-    timeline: str | None,
-    output_format: str,
-    output: str | None,
-) -> int:
-    """Time training steps of towers beside those of one GPU.
+@options_as(_Options)
+def command(target: str, settings: Settings, options: _Options) -> int:
+    """Compare the step time of towers with the step time of one GPU.
 
-    Both programs take steps in turn on the same rows, on the GPUs here or on CPU devices of one
-    core each. The exit status is 1 if a measured ratio is over --fail-over, and 2 if one could not
-    be measured there, because the machine was busy, or if anything failed.
+    Both programs take steps in turn on the same rows, on the GPUs of this machine or on CPU
+    devices of one core each. The exit status is 1 if a measured ratio is over --fail-over, and 2
+    if that ratio could not be measured because the machine was busy, or if an error occurred.
     """
-    call = Settings(
-        gpus=gpus,
-        reference=reference,
-        batch=batch,
-        v1=v1,
-        let=source_overrides(let),
-        limit=limit,
-        args=args,
-    )
-    settings = _settings(target, call)
-    before = _saved(against) if against else ()
+    settings = _complete(settings, target)
+    before = _read_saved(options.against) if options.against else ()
     set_thread_pools()
     check_targets([target, settings.reference_target], settings.batch)
-    with open_output(output) as stream, _timeline(timeline) as step:
+    timeline = options.timeline
+    with (
+        open_output(options.output) as stream,
+        open_output(timeline, "--timeline") if timeline else nullcontext(StringIO()) as trace_file,
+    ):
         with stdout_for_report(), live():
             placing.prepare(placer=False)
-            timings = _timed(target, settings, rows, rounds)
-        step.write(chrome_trace(timings[-1].trace.shortest, target))
-        _write(timings, output_format, stream, partial(_compare, timings, before, against))
-    return 0 if fail_over is None else _status(timings, fail_over)
+            timings = _time(target, settings, options)
+        trace_file.write(chrome_trace(timings[-1].trace.shortest, target))
+        _write(timings, before, options, stream)
+    return 0 if options.fail_over is None else _status(timings, options.fail_over)
 
 
-def _timeline(path: str | None) -> AbstractContextManager[TextIO]:
-    """What a step is written to; nothing that anybody sees where no file is named."""
-    return nullcontext(StringIO()) if path is None else open_output(path, "--timeline")
-
-
-def _settings(target: str, call: Settings) -> Settings:
-    """The settings of the call, and where it says nothing those of the configured program."""
+def _complete(call: Settings, target: str) -> Settings:
+    """Complete the settings of the call by the settings of the same target in pyproject.toml."""
     configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target)
     settings = call.defaulting_to(next(own, Settings())).defaulting_to(configured.settings)
@@ -142,17 +146,17 @@ def _settings(target: str, call: Settings) -> Settings:
     if settings.reference is None and not is_program(target):
         raise UsageError(
             "",
-            "no program to compare the times with is named",
+            "no reference program is named",
             "name the program for one GPU: --reference train.py:build_single",
         )
     return settings
 
 
-def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) -> list[Timing]:
-    """The timings for each size of batch.
+def _time(target: str, settings: Settings, options: _Options) -> list[Timing]:
+    """Time a program and its reference with each batch size.
 
     Raises:
-        InputError: a program is at fault, or cannot be run.
+        InputError: a program fails, or cannot be run.
     """
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.core.errors import CannotRun
@@ -164,9 +168,9 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     try:
         towers = load(program, settings.gpus or 2)
         pair = ProgramPair.of(towers, load_reference(reference, towers), "auto")
-        rows_of = batch_of(settings.batch, towers.gpus)
+        batch = batch_of(settings.batch, towers.gpus)
         with step(f"timing {target}"):
-            return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]
+            return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
     except CannotRun as reason:
         raise InputError(target, f"cannot be timed: {reason}") from None
 
@@ -186,66 +190,57 @@ def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds
 
 def _write(
     timings: Sequence[Timing],
-    output_format: str,
-    stream: TextIO,
-    compare: Callable[[Console], None],
-) -> None:
-    def write(console: Console) -> None:
-        timing_report.write(timings, console)
-        compare(console)
-
-    if output_format == "json":
-        stream.write(timing_report.render_json(timings) + "\n")
-    elif output_format == "html":
-        pictures = [step_picture(timing.trace, timing.at.program) for timing in timings]
-        stream.write(page(f"{timings[0].at.program}, timed", write, pictures))
-    else:
-        write(Console(file=stream))
-
-
-def _compare(
-    timings: Sequence[Timing],
     before: Sequence[Mapping[str, Any]],
-    file: str | None,
-    console: Console,
+    options: _Options,
+    stream: TextIO,
 ) -> None:
-    if file is not None:
-        timing_report.write_comparison(timings, before, file, console)
+    def write_text(console: Console) -> None:
+        timing_report.write(timings, console)
+        if options.against is not None:
+            timing_report.write_against(timings, before, options.against, console)
+
+    if options.output_format == "json":
+        stream.write(timing_report.render(timings) + "\n")
+    elif options.output_format == "html":
+        pictures = [picture(timing.trace, timing.at.program) for timing in timings]
+        stream.write(page(f"{timings[0].at.program}, timed", write_text, pictures))
+    else:
+        write_text(Console(file=stream))
 
 
-def _saved(file: str) -> Sequence[Mapping[str, Any]]:
-    """The timings of a saved run.
+def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
+    """Read the timings of a saved run.
 
     Raises:
-        InputError: the file is not a saved run, or one of another schema.
+        InputError: the file is not a saved run, or has another schema version.
     """
     fix = "save a run with placement-checks time … --format json --output FILE"
     try:
         document = json.loads(Path(file).read_text(encoding="utf-8"))
         timings, schema = document["timings"], document["schema"]
         if schema == timing_report.SCHEMA:
-            return [timing_report.comparable_values(timing) for timing in timings]
-    except OSError as reason:
-        raise InputError(file, reason.strerror or "cannot be read", fix) from None
+            return [timing_report.checked(timing) for timing in timings]
+    except OSError as error:
+        raise InputError(file, error.strerror or "cannot be read", fix) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(file, "is not a saved run", fix) from None
     raise InputError(
         file,
-        f"is a run of schema {schema}, and this version reads {timing_report.SCHEMA}",
+        f"has schema {schema}, but this version reads schema {timing_report.SCHEMA}",
         "run it again: placement-checks time … --format json --output FILE",
     )
 
 
 def _status(timings: Sequence[Timing], most: float) -> int:
-    """The exit status where a ratio is set; a figure that was not measured is no pass."""
+    """The exit status with --fail-over; a ratio that could not be measured does not pass."""
     over = [
         (timing.rows, timing.ratio.median)
         for timing in timings
         if timing.ratio is not None and timing.ratio.median > most
     ]
     for rows, ratio in over:
-        text = f"the measured ratio {ratio:.3f} is over {most:g}"
-        write_stderr(f"placement-checks: {plural(rows, 'row')}: {text}")
+        message = f"the measured ratio {ratio:.3f} is over {most:g}"
+        write_stderr(f"placement-checks: {plural(rows, 'row')}: {message}")
     if over:
         return 1
     return FAILED if any(timing.unmeasured for timing in timings) else 0

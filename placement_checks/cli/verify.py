@@ -1,28 +1,23 @@
-"""``placement-checks verify``: the main job.
-
-What ``verify --declare`` prints in place of a report.
-"""
+"""``placement-checks verify``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
-from placement_checks.cli import FAILED, baselines, print_error
-from placement_checks.cli.baselines import Baselines
+from placement_checks.cli import FAILED, print_error
+from placement_checks.cli.baselines import Baselines, write_differences
 from placement_checks.cli.options import (
     FILE,
     RULE,
     ProgramCommand,
-    call_settings,
     format_option,
-    machine_options,
-    program_options,
-    source_overrides,
+    options_as,
+    settings_options,
 )
 from placement_checks.cli.output import open_output
 from placement_checks.core.errors import PlacementError, UsageError, as_error
@@ -39,39 +34,41 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
-from placement_checks.verification.policy import parse_setting, policy_errors, rule_named
+from placement_checks.verification.policy import rule_named
 from placement_checks.verification.running import is_watched, with_numbers
 from placement_checks.verification.targets import check_targets, gather
 
 
-def write(reports: Sequence[Report], settings: Sequence[Settings], stream: TextIO) -> int:
-    """Write the lines for pyproject.toml; the exit status is 1 where something is left to mend.
+@dataclass(frozen=True)
+class _Options:
+    """The options of the command that are no settings of a program.
 
-    Args:
-        reports: the verdicts on some programs.
-        settings: by which each was judged.
-        stream: where to.
-
-    Raises:
-        UsageError: no rule is broken.
+    Attributes:
+        graph: the program that printed a log, or None.
+        baseline: the directory of baselines, or None.
+        update: whether to write the baselines.
+        require_all: whether a rule that could not be checked fails.
+        declare: whether to print declarations instead of the report.
+        output_format: the format of the report.
+        everything: whether the text lists every finding.
+        quiet: whether the text lists only programs that fail.
+        output: the file for the report, or None for stdout.
     """
-    programs = [
-        (report, own, declarations(report, own.policy))
-        for report, own in zip(reports, settings, strict=True)
-    ]
-    declared = [each for _, _, of_program in programs for each in of_program]
-    if not declared:
-        raise UsageError(
-            "--declare", "no rule is broken, and there is nothing to declare", "leave it out"
-        )
-    stream.write(declared_text(programs))
-    return int(not all(each.fields for each in declared))
+
+    graph: str | None
+    baseline: str | None
+    update: bool
+    require_all: bool
+    declare: bool
+    output_format: str
+    everything: bool
+    quiet: bool
+    output: str | None
 
 
 @click.command("verify", cls=ProgramCommand)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
-@machine_options
-@program_options
+@settings_options()
 @click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
 @click.option(
     "--reference",
@@ -83,25 +80,29 @@ def write(reports: Sequence[Report], settings: Sequence[Settings], stream: TextI
     "--batch",
     metavar="TARGET",
     type=FILE,
-    help="The function batch(rng, n) that gives rows, or a saved case (.npz).",
+    help="The function batch(rng, n) that returns rows, or a saved case (.npz).",
 )
 @click.option(
-    "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check this rule only."
+    "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check only this rule."
 )
-@click.option("--without", multiple=True, metavar="RULE", type=RULE, help="Leave this rule out.")
+@click.option("--without", multiple=True, metavar="RULE", type=RULE, help="Skip this rule.")
 @click.option(
-    "--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="The value of a rule's field."
+    "--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="Set a field of a rule."
 )
 @click.option(
     "--baseline",
     metavar="FOLDER",
     type=FILE,
-    help="Compare with the baselines in this folder as well.",
+    help="Also compare with the baselines in this directory.",
 )
-@click.option("--update", is_flag=True, help="Write the baselines instead, where they differ.")
-@click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
 @click.option(
-    "--declare", is_flag=True, help="Print how to declare in pyproject.toml what is broken."
+    "--update", is_flag=True, help="Write the baselines instead of comparing, if they differ."
+)
+@click.option("--require-all", is_flag=True, help="Fail if a rule could not be checked.")
+@click.option(
+    "--declare",
+    is_flag=True,
+    help="Print lines for pyproject.toml that declare broken rules as intended.",
 )
 @format_option(*WRITERS)
 @click.option(
@@ -113,125 +114,63 @@ def write(reports: Sequence[Report], settings: Sequence[Settings], stream: TextI
     help="Show every finding in the text report.",
 )
 @click.option(
-    "-q", "--quiet", is_flag=True,
-    help="Show only programs that fail in the text report, and the last line.",
-)  # fmt: skip
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Show only programs that fail, and the last line, in the text report.",
+)
 @click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
-def command(
-    targets: tuple[str, ...],
-    gpus: int | None,
-    machine: str | None,
-    soft: bool | None,
-    v1: bool | None,
-    let: tuple[str, ...],
-    limit: float | None,
-    args: tuple[str, ...],
-    graph: str | None,
-    reference: str | None,
-    batch: str | None,
-    rules: tuple[str, ...],
-    without: tuple[str, ...],
-    sets: tuple[str, ...],
-    baseline: str | None,
-    update: bool,
-    require_all: bool,
-    declare: bool,
-    output_format: str,
-    everything: bool,
-    quiet: bool,
-    output: str | None,
-) -> int:
-    """Judge programs, graphs and logs by the rules.
+@options_as(_Options)
+def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
+    """Check programs, graphs and logs against the rules.
 
-    TARGET is a program, path/to/file.py or package.module, which is run with ARGS until its first
-    training step, in a process of its own; a function of either that builds the graph or trains,
-    path/to/file.py:function; a graph file (.pb, .pbtxt, .meta), a SavedModel folder or a placement
-    log; without one, the programs of [tool.placement_checks] in pyproject.toml. In ARGS {gpus}
-    stands for the number of GPUs, {gpu_list} for 0,1,….
+    TARGET is one of: a program, path/to/file.py or package.module, which runs with ARGS in its own
+    process until its first training step; a function in a program that builds the graph or trains,
+    path/to/file.py:function; a graph file (.pb, .pbtxt, .meta); a SavedModel directory; a
+    placement log. Without a TARGET, the programs of [tool.placement_checks] in pyproject.toml are
+    checked. In ARGS, {gpus} stands for the number of GPUs, and {gpu_list} for 0,1,….
 
-    A program that is run loses no files: what it deletes or overwrites is put back, and no
+    The files of a program are preserved: files that it deletes or overwrites are restored, and no
     checkpoint is saved. Event files and new files are still written.
 
-    With --baseline each program is compared with the page in FOLDER that says where everything of
-    it sits; --update writes these.
+    With --baseline, each program is compared with its baseline in FOLDER, a file that records the
+    device of every op and variable. --update writes these files.
 
-    The exit status is 0 where no rule is broken and at least one is kept, 1 where one is broken or
-    anything is elsewhere than its baseline says, and 2 where nothing could be checked, a rule
-    asked for with --rule could not, or anything failed. With --require-all it is 1 where any rule
-    could not be checked. Of several targets the worst counts. With --declare it is 0 where all
-    that is broken can be declared as meant.
+    The exit status is 0 if no rule is broken and at least one is kept, 1 if a rule is broken or a
+    placement differs from its baseline, and 2 if nothing could be checked, if a rule named by
+    --rule could not be checked, or if an error occurred. With --require-all it is 1 if any rule
+    could not be checked. For several targets, it is the highest status. With --declare it is 0 if
+    every broken rule can be declared as intended.
     """
-    if declare and output_format != "text":
+    if options.declare and options.output_format != "text":
         raise UsageError(
-            "--declare", f"prints lines of TOML, not {output_format}", "leave out --format"
+            "--declare", f"prints TOML, not {options.output_format}", "leave out --format"
         )
-    call = call_settings(
-        gpus,
-        machine,
-        soft,
-        rules=rules,
-        without=without,
-        policy=_policy(sets),
-        reference=reference,
-        batch=batch,
-        v1=v1,
-        let=source_overrides(let),
-        limit=limit,
-        args=args,
-    )
-    for name in (*rules, *without):
+    for name in (*settings.rules, *settings.without):
         rule_named(name)
-    jobs = _jobs(targets, call)
-    check_targets([graph, call.reference_target], batch)
-    results = _Results(Baselines.of(baseline, update=update))
-    with open_output(output) as stream:
+    jobs = _jobs(targets, settings)
+    check_targets([options.graph, settings.reference_target], settings.batch)
+    results = _Results(Baselines.from_options(options.baseline, update=options.update))
+    with open_output(options.output) as stream:
         with stdout_for_report(), live():
-            for target, settings in track(jobs, "program"):
-                results.judge(target, settings, graph)
-        if declare and results.reports:
-            status = write(results.reports, results.settings, stream)
+            for target, own in track(jobs, "program"):
+                results.add(target, own, options.graph)
+        if options.declare and results.reports:
+            status = _write_declarations(results, stream)
         else:
-            step = next_step(results.reports, to_hold=bool(targets and not rules))
-            outcome = Outcome(
-                results.reports,
-                results.errors,
-                requested=rules,
-                require_all=require_all,
-                extent=DetailLevel.FULL if everything else DetailLevel.BRIEF,
-                is_quiet=quiet,
-                next_step=None if results.errors else step,
-                explained=lambda rule: rule_named(rule).explanation(),
-            )
-            WRITERS[output_format](outcome, stream)
-            told = filter(outcome.fails, results.reports) if quiet else results.reports
-            baselines.write(told, stream, output_format)
-            status = results.status(rules, require_all)
+            can_hold = bool(targets and not settings.rules)
+            status = _write_report(results, settings.rules, options, stream, can_hold=can_hold)
     for error in results.errors:
-        print_error(error, details=output_format == "text")
-    return max([status, *(FAILED for _ in results.errors)])
-
-
-def _policy(sets: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The parameters that ``--set`` gives, by rule.
-
-    Raises:
-        UsageError: one has another form.
-        ConfigError: there is no such rule or field, or it does not take the value.
-    """
-    policy: dict[str, dict[str, Any]] = {}
-    for rule, parameter, value in map(parse_setting, sets):
-        policy.setdefault(rule, {})[parameter] = value
-    for wrong in policy_errors(policy, "--set "):
-        raise wrong
-    return policy
+        print_error(error, details=options.output_format == "text")
+    return max(status, FAILED) if results.errors else status
 
 
 def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
-    """What to verify, each with its settings; without targets the programs of pyproject.toml.
+    """The targets to verify with their settings; without targets, the programs of pyproject.toml.
 
     Raises:
-        UsageError: there is nothing.
-        ConfigError: pyproject.toml is wrong.
+        UsageError: there is no target.
+        ConfigError: pyproject.toml is invalid.
     """
     configured = configuration.load(Path.cwd())
     jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
@@ -241,29 +180,27 @@ def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
     if call.args and not targets:
         raise UsageError(
             f"-- {call.args[0]}",
-            "is for a program, and none is named",
-            "name it before: placement-checks verify train.py -- " + call.args[0],
+            "is an argument for a program, but no program is named",
+            f"name it first: placement-checks verify train.py -- {call.args[0]}",
         )
     if not jobs:
-        raise UsageError(
-            "", "there is nothing to verify", "name a target such as train.py:build_towers"
-        )
+        raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
     return jobs
 
 
 @dataclass
 class _Results:
-    """What verifying the targets gave; an error in one does not stop the others."""
+    """The reports and errors of all targets; an error in one target does not stop the others."""
 
     baselines: Baselines
     reports: list[Report] = field(default_factory=list)
     settings: list[Settings] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
 
-    def judge(self, target: str, settings: Settings, graph: str | None) -> None:
-        """Judge one target by the evidence that there is, also where a stage fails."""
+    def add(self, target: str, settings: Settings, graph: str | None) -> None:
+        """Verify a target; if a stage fails, the rules judge the evidence without it."""
         try:
-            evidence = gather(target, settings, graph, on_placer_error=self._not_placed)
+            evidence = gather(target, settings, graph, on_placer_error=self._without_placement)
             evidence = self._with_numbers(evidence, target, settings)
             report = verify(
                 evidence, [settings.policy], only=settings.rules, without=settings.without
@@ -271,44 +208,44 @@ class _Results:
             report = self._with_baseline(target, report, settings)
         except KeyboardInterrupt:
             raise
-        except BaseException as fault:  # user code may raise what is not an Exception
-            self._add(as_error(target, fault))
+        except BaseException as fault:  # user code may raise more than Exception
+            self._add_error(as_error(target, fault))
         else:
             self.reports.append(report)
             self.settings.append(settings)
             for error in report.errors:
-                self._add(error)
+                self._add_error(error)
 
-    def _add(self, error: PlacementError) -> None:
-        """Keep an error; one that several targets have, such as a missing TensorFlow, once."""
+    def _add_error(self, error: PlacementError) -> None:
+        """Record an error once, even if several targets have it, such as a missing TensorFlow."""
         if all(str(error) != str(other) for other in self.errors):
             self.errors.append(error)
 
     def _with_baseline(self, target: str, report: Report, settings: Settings) -> Report:
-        """The report, also where there is no baseline to compare with."""
+        """Compare with the baseline; if that fails, the report stays without a comparison."""
         try:
-            return self.baselines.checked(report, settings)
+            return self.baselines.compare(report, settings)
         except Exception as fault:
-            self._add(as_error(target, fault))
+            self._add_error(as_error(target, fault))
             return report
 
-    def _not_placed(self, fault: Exception, requested: Evidence) -> Evidence:
-        """What a program asks for, where the placer failed; an error of the input ends it."""
+    def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:
+        """The evidence after an internal failure of the placer; an input error is raised."""
         placement = requested.placement
         error = as_error(placement.program, fault)
         if error.kind != "internal":
             raise error
-        self._add(error)
+        self._add_error(error)
         return replace(requested, placement=replace(placement, assigned=Missing(str(error))))
 
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
-        """The evidence with what running it gives, if a reference is named."""
+        """Run the program and its reference, if there is a reference."""
         reference = settings.reference_target
         if reference is None and not is_watched(evidence):
             if settings.batch is not None:
                 raise UsageError(
                     f"--batch {settings.batch}",
-                    "gives rows for a comparison, and no reference is named",
+                    "is for a comparison, but no reference is named",
                     "name the program for one GPU: --reference train.py:build_single",
                 )
             return evidence
@@ -325,12 +262,53 @@ class _Results:
             error = as_error(target, fault)
             if error.kind not in ("input", "internal"):
                 raise
-            self._add(error)
+            self._add_error(error)
             failed = Missing(str(error))
             return replace(evidence, measurement=failed, trace=failed)
 
-    def status(self, named: Sequence[str], require_all: bool) -> int:
-        statuses = [
-            report.status(requested=named, require_all=require_all) for report in self.reports
-        ]
-        return max([*statuses, *(FAILED for _ in self.errors)])
+
+def _write_report(
+    results: _Results, rules: Sequence[str], options: _Options, stream: TextIO, *, can_hold: bool
+) -> int:
+    """Write the report in its format, and return the exit status."""
+    step = None if results.errors else next_step(results.reports, to_hold=can_hold)
+    outcome = Outcome(
+        results.reports,
+        results.errors,
+        requested=rules,
+        require_all=options.require_all,
+        extent=DetailLevel.FULL if options.everything else DetailLevel.BRIEF,
+        is_quiet=options.quiet,
+        next_step=step,
+        explained=lambda rule: rule_named(rule).explanation(),
+    )
+    WRITERS[options.output_format](outcome, stream)
+    reports = results.reports
+    shown = filter(outcome.fails, reports) if options.quiet else reports
+    write_differences(shown, stream, options.output_format)
+    return max(
+        (
+            report.status(requested=rules, require_all=options.require_all)
+            for report in results.reports
+        ),
+        default=0,
+    )
+
+
+def _write_declarations(results: _Results, stream: TextIO) -> int:
+    """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared.
+
+    Raises:
+        UsageError: no rule is broken.
+    """
+    programs = [
+        (report, settings, declarations(report, settings.policy))
+        for report, settings in zip(results.reports, results.settings, strict=True)
+    ]
+    declared = [each for _, _, of_program in programs for each in of_program]
+    if not declared:
+        raise UsageError(
+            "--declare", "no rule is broken, so there is nothing to declare", "leave it out"
+        )
+    stream.write(declared_text(programs))
+    return int(not all(each.fields for each in declared))

@@ -1,1 +1,1 @@
-"""For pytest: the plugin, its fixtures and assertions."""
+"""The pytest plugin, its fixtures and the assertions."""

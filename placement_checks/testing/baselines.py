@@ -1,15 +1,9 @@
-"""``placement_baseline``: the fixture, its options, and what is done at the end of a run.
-
-What tests found of their baselines: gathered in each process, written and told by one.
-
-What the fixture ``placement_baseline`` gives: a placement is equal to it, or is not.
-"""
+"""The fixture ``placement_baseline``: compares placements with files, and updates the files."""
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os.path import relpath
 from pathlib import Path
@@ -18,231 +12,34 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from placement_checks.core.errors import PlacementError
-from placement_checks.util.text import plural
+from placement_checks.util.text import join_and, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.baseline import Difference
     from placement_checks.core.evidence import Evidence
 
-
-@dataclass
-class BaselineFiles:
-    """The baselines of a run of pytest; under xdist those of one worker, then those of all.
-
-    Attributes:
-        texts: what is to be written, by file, each with the test that gave it.
-        used: the files that tests asked for.
-        wanted: the tests that have the fixture, each with its folder of baselines.
-        done: the tests that have compared something.
-        torn: the files of which tests gave different texts.
-    """
-
-    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-    wanted: dict[str, str] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
-    torn: dict[str, list[str]] = field(default_factory=dict)
-
-    def give(self, file: str, text: str, test: str) -> None:
-        """Take the text of a file from a test; another text than before is not written."""
-        before, other = self.texts.setdefault(file, (text, test))
-        if before != text:
-            self.torn.setdefault(file, [other]).append(test)
-
-    def packed(self) -> dict[str, Any]:
-        """For the way from a worker of xdist to the controller."""
-        return {
-            "texts": {file: list(given) for file, given in self.texts.items()},
-            "used": sorted(self.used),
-            "wanted": self.wanted,
-            "done": sorted(self.done),
-            "torn": self.torn,
-        }
-
-    def take(self, packed: Mapping[str, Any]) -> None:
-        """Add what a worker has `packed`."""
-        for file, (text, test) in packed["texts"].items():
-            self.give(file, text, test)
-        for file, tests in packed["torn"].items():
-            self.torn.setdefault(file, []).extend(tests)
-        self.used.update(packed["used"])
-        self.wanted.update(packed["wanted"])
-        self.done.update(packed["done"])
-
-    def write(self) -> tuple[list[str], list[PlacementError]]:
-        """Write the files; what was done, in lines, and what could not be written."""
-        from placement_checks.baseline import files
-        from placement_checks.baseline.parse import parse
-        from placement_checks.core.errors import UsageError
-
-        lines: list[str] = []
-        errors: list[PlacementError] = []
-        same = 0
-        for file, (text, _) in sorted(self.texts.items()):
-            if file in self.torn:
-                tests = " and ".join(dict.fromkeys(self.torn[file]))
-                fix = 'name one of them: placement_baseline("name")'
-                message = f"is not written, as {tests} give different ones"
-                errors.append(UsageError(relpath(file), message, fix))
-                continue
-            try:
-                if files.write(Path(file), parse(text, file)):
-                    lines.append(f"wrote {relpath(file)}")
-                else:
-                    same += 1
-            except PlacementError as error:
-                errors.append(error)
-        if same:
-            lines.append(f"{plural(same, 'baseline')} up to date")
-        return lines, errors
-
-    def unused(self) -> list[Path]:
-        """The baselines beside the tests that no test asked for; none after a part of a run."""
-        if not self.is_whole:
-            return []
-        folders = {Path(folder) for folder in self.wanted.values()}
-        return [file for file in _baselines(folders) if str(file) not in self.used]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every test that was found and has the fixture has compared something."""
-        return self.wanted.keys() <= self.done
-
-
-def _baselines(folders: Iterable[Path]) -> Iterator[Path]:
-    from placement_checks.baseline.files import SUFFIX
-    from placement_checks.baseline.parse import is_baseline
-
-    for folder in sorted(folders):
-        for file in sorted(folder.glob(f"*{SUFFIX}")):
-            if is_baseline(file.read_text(encoding="utf-8", errors="replace")):
-                yield file
-
-
-_MOST = 10  # lines of each kind
-
-
-@dataclass(eq=False)
-class PlacementBaseline:
-    """The baseline of a test; which file it is, is known when it is compared.
-
-    Attributes:
-        folder: of its file.
-        test: the test that asks for it.
-        files: which take what is found.
-        is_update: whether the file is to be written, instead of compared with.
-        all_lines: whether all that differs is told.
-        name: of the file; by default the program's.
-        exact: whether ops more or fewer count as well.
-        why: why the last comparison was false.
-    """
-
-    folder: Path
-    test: str
-    files: BaselineFiles
-    is_update: bool = False
-    all_lines: bool = False
-    name: str = ""
-    exact: bool = False
-    why: list[str] = field(default_factory=list, repr=False)
-
-    def __call__(self, name: str = "", *, exact: bool = False) -> PlacementBaseline:
-        """The baseline of a name of its own, or one that is to be kept exactly."""
-        return replace(self, name=name or self.name, exact=exact or self.exact, why=[])
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return (
-            f"PlacementBaseline({self.name or 'of the program'} in {os.path.relpath(self.folder)})"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        """Whether everything of a placement is where its baseline says.
-
-        Raises:
-            UsageError: it is compared with something else.
-            InputError: the baseline cannot be read, or is of another machine.
-        """
-        __tracebackhide__ = True
-        from placement_checks.baseline.files import file_name, read
-        from placement_checks.core.evidence import Evidence
-        from placement_checks.testing.checking import cannot_be_placed
-        from placement_checks.testing.program_names import program_name
-
-        evidence = Evidence.of(other)  # type: ignore[arg-type]
-        program = program_name(evidence)
-        if cannot_be_placed(evidence.placement):
-            pytest.skip(f"{program} has no places to compare: {evidence.placement.assigned}")
-        file = self.folder / file_name(self.name or program, str(evidence.machine))
-        self.files.used.add(str(file))
-        self.files.done.add(self.test)
-        if self.is_update:
-            self._give(file, evidence)
-            return True
-        shown = os.path.relpath(file)
-        old = read(file)
-        if old is None:
-            self.why = [
-                f"{shown} does not exist: {program} has no baseline",
-                f"write it: {self._command}",
-            ]
-            return False
-        from placement_checks.baseline.compare import compare
-        from placement_checks.verification.baseline_rules import with_rules
-
-        difference = compare(old, evidence.placement, shown, exact=self.exact)
-        if difference:
-            difference = with_rules(difference, evidence, [evidence.policy])
-            self.why = self._lines(difference)
-        return not difference
-
-    def _give(self, file: Path, evidence: Evidence) -> None:
-        from placement_checks.baseline.build import baseline_from_placement
-        from placement_checks.baseline.text import render
-
-        self.files.give(str(file), render(baseline_from_placement(evidence.placement)), self.test)
-
-    def _lines(self, difference: Difference) -> list[str]:
-        from placement_checks.report.common.baseline import render_text
-
-        text = render_text(difference, 1_000_000 if self.all_lines else _MOST)
-        return [*text.split("\n"), f"if this is meant: {self._command}"]
-
-    @property
-    def _command(self) -> str:
-        return f"pytest --placement-update {shlex.quote(self.test)}"
-
-
-def explained(op: str, left: object, right: object) -> list[str] | None:
-    """Why ``left == right`` is false, where one of them is a baseline."""
-    for side in (right, left):
-        if op == "==" and isinstance(side, PlacementBaseline) and side.why:
-            return side.why
-    return None
-
-
-FOLDER = "placements"  # beside the tests
-_OUTPUT = "placement_baselines"
+FOLDER = "placements"  # in the directory of the test file
+_OUTPUT = "placement_baselines"  # key in the output of an xdist worker
+_MAX_LINES = 10  # of each kind of change
 
 
 def add_options(group: pytest.OptionGroup) -> None:
     """Add --placement-update and --placement-prune."""
-    what = "Write the baselines of the fixture placement_baseline, where they differ"
+    update_help = "Write the baselines of the fixture placement_baseline that differ"
     group.addoption(
         "--placement-update",
         action="store_const",
         const="yes",
         default="",
         dest="placement_update",
-        help=f"{what}; refused where CI is set.",
+        help=f"{update_help}; refused if CI is set.",
     )
     group.addoption(
         "--placement-update=force",
         action="store_const",
         const="force",
         dest="placement_update",
-        help=f"{what}, also where CI is set.",
+        help=f"{update_help}, even if CI is set.",
     )
     group.addoption(
         "--placement-prune",
@@ -255,7 +52,7 @@ def check_options(config: pytest.Config) -> None:
     """Refuse to write baselines in continuous integration.
 
     Raises:
-        pytest.UsageError: they were to be written.
+        pytest.UsageError: --placement-update is given, and CI is set.
     """
     if config.getoption("placement_update") != "yes":
         return
@@ -263,13 +60,192 @@ def check_options(config: pytest.Config) -> None:
 
     if is_ci():
         raise pytest.UsageError(
-            "--placement-update writes no baselines where CI is set, as nobody would review them; "
-            "run it where you commit from, or say --placement-update=force"
+            "--placement-update writes no baselines if CI is set, because nobody would review "
+            "them; run it where you commit from, or use --placement-update=force"
         )
 
 
+@dataclass(eq=False)
+class PlacementBaseline:
+    """The baseline of a test. Its file depends on the placement that it is compared with.
+
+    Attributes:
+        folder: the directory of its file.
+        test: the node id of the test.
+        files: the record of all baselines of the run.
+        is_update: whether to write the file instead of comparing with it.
+        all_lines: whether to show every change.
+        name: the name of the file; by default the name of the program.
+        exact: whether a different number of ops is a change.
+        why: the explanation of the last comparison that was false.
+    """
+
+    folder: Path
+    test: str
+    files: BaselineFiles
+    is_update: bool = False
+    all_lines: bool = False
+    name: str = ""
+    exact: bool = False
+    why: list[str] = field(default_factory=list, repr=False)
+
+    def __call__(self, name: str = "", *, exact: bool = False) -> PlacementBaseline:
+        """The baseline with another name, or with exact numbers of ops."""
+        return replace(self, name=name or self.name, exact=exact or self.exact, why=[])
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"PlacementBaseline({self.name or 'of the program'} in {relpath(self.folder)})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether every op and variable of a placement is on the device of the baseline.
+
+        Raises:
+            UsageError: ``other`` is not a placement.
+            InputError: the baseline is invalid, or its machine differs.
+        """
+        __tracebackhide__ = True
+        from placement_checks.baseline.files import file_name, read
+        from placement_checks.core.evidence import Evidence
+        from placement_checks.testing.checking import is_placer_unavailable
+        from placement_checks.testing.program_names import program_name
+
+        evidence = Evidence.of(other)  # type: ignore[arg-type]
+        program = program_name(evidence)
+        if is_placer_unavailable(evidence.placement):
+            pytest.skip(f"{program} has no assigned devices: {evidence.placement.assigned}")
+        file = self.folder / file_name(self.name or program, str(evidence.machine))
+        self.files.used.add(str(file))
+        self.files.compared.add(self.test)
+        if self.is_update:
+            self._update(file, evidence)
+            return True
+        path = relpath(file)
+        old = read(file)
+        if old is None:
+            self.why = [
+                f"{path} does not exist: {program} has no baseline",
+                f"write it: {self._command}",
+            ]
+            return False
+        from placement_checks.baseline.compare import compare
+        from placement_checks.verification.baseline_rules import with_rules
+
+        difference = compare(old, evidence.placement, path, exact=self.exact)
+        if difference:
+            self.why = self._explain(with_rules(difference, evidence, [evidence.policy]))
+        return not difference
+
+    def _update(self, file: Path, evidence: Evidence) -> None:
+        from placement_checks.baseline.compare import written
+        from placement_checks.baseline.text import render
+
+        self.files.add(str(file), render(written(evidence.placement)), self.test)
+
+    def _explain(self, difference: Difference) -> list[str]:
+        from placement_checks.report.common.baseline import render_text
+
+        text = render_text(difference, 1_000_000 if self.all_lines else _MAX_LINES)
+        return [*text.split("\n"), f"if this is intended: {self._command}"]
+
+    @property
+    def _command(self) -> str:
+        return f"pytest --placement-update {shlex.quote(self.test)}"
+
+
+@dataclass
+class BaselineFiles:
+    """The baselines of a pytest run; an xdist worker records its own, the controller all.
+
+    Attributes:
+        texts: the new text of each file, and the test that it is from.
+        used: the files that tests compared with.
+        requested: the tests that have the fixture, and the directories of their baselines.
+        compared: the tests that compared a placement.
+        conflicts: the tests that gave a file different texts.
+    """
+
+    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    requested: dict[str, str] = field(default_factory=dict)
+    compared: set[str] = field(default_factory=set)
+    conflicts: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, file: str, text: str, test: str) -> None:
+        """Add the text of a file; a different text than before is a conflict."""
+        first_text, first_test = self.texts.setdefault(file, (text, test))
+        if first_text != text:
+            self.conflicts.setdefault(file, [first_test]).append(test)
+
+    def pack(self) -> dict[str, Any]:
+        """The record in types that xdist sends from a worker to the controller."""
+        return {
+            "texts": {file: list(entry) for file, entry in self.texts.items()},
+            "used": sorted(self.used),
+            "requested": self.requested,
+            "compared": sorted(self.compared),
+            "conflicts": self.conflicts,
+        }
+
+    def merge(self, packed: Mapping[str, Any]) -> None:
+        """Add the packed record of a worker."""
+        for file, (text, test) in packed["texts"].items():
+            self.add(file, text, test)
+        for file, tests in packed["conflicts"].items():
+            self.conflicts.setdefault(file, []).extend(tests)
+        self.used.update(packed["used"])
+        self.requested.update(packed["requested"])
+        self.compared.update(packed["compared"])
+
+    def write(self) -> tuple[list[str], list[PlacementError]]:
+        """Write the files, and return lines that report the changes, and errors."""
+        from placement_checks.baseline import files
+        from placement_checks.baseline.parse import parse
+        from placement_checks.core.errors import UsageError
+
+        lines: list[str] = []
+        errors: list[PlacementError] = []
+        unchanged = 0
+        for file, (text, _) in sorted(self.texts.items()):
+            if file in self.conflicts:
+                tests = join_and(dict.fromkeys(self.conflicts[file]))
+                fix = 'name one of them: placement_baseline("name")'
+                message = f"is not written, because {tests} have different placements"
+                errors.append(UsageError(relpath(file), message, fix))
+                continue
+            try:
+                if files.write(Path(file), parse(text, file)):
+                    lines.append(f"wrote {relpath(file)}")
+                else:
+                    unchanged += 1
+            except PlacementError as error:
+                errors.append(error)
+        if unchanged:
+            lines.append(f"{plural(unchanged, 'baseline')} up to date")
+        return lines, errors
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every collected test with the fixture compared a placement."""
+        return self.requested.keys() <= self.compared
+
+    def unused(self) -> list[Path]:
+        """The baselines in the directories of tests that no test compared with."""
+        from placement_checks.baseline.files import SUFFIX
+        from placement_checks.baseline.parse import is_baseline
+
+        return [
+            file
+            for folder in sorted(set(self.requested.values()))
+            for file in sorted(Path(folder).glob(f"*{SUFFIX}"))
+            if str(file) not in self.used
+            and is_baseline(file.read_text(encoding="utf-8", errors="replace"))
+        ]
+
+
 class Baselines:
-    """Gathers what tests find, and writes and tells it at the end, under xdist once for all."""
+    """The plugin that records comparisons, and writes baselines at the end of the run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -279,12 +255,12 @@ class Baselines:
 
     @pytest.fixture
     def placement_baseline(self, request: pytest.FixtureRequest) -> PlacementBaseline:
-        """The page that says where everything of a program sits, kept beside the test.
+        """The recorded devices of every op and variable, in a file next to the test.
 
-        ``assert place(build) == placement_baseline`` compares with ``placements/`` in the folder
-        of the test, in a file named by program and machine; ``pytest --placement-update`` writes
-        it. ``placement_baseline("name")`` is another file, and with ``exact=True`` ops more or
-        fewer count as well.
+        ``assert place(build) == placement_baseline`` compares with a file in ``placements/``, in
+        the directory of the test; the file name contains the program and the machine.
+        ``pytest --placement-update`` writes the file. ``placement_baseline("name")`` uses another
+        file; with ``exact=True``, a different number of ops is a change.
         """
         return PlacementBaseline(
             _folder(request.node),
@@ -295,50 +271,54 @@ class Baselines:
         )
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Note the tests that have the fixture, also those that are then left out."""
+        """Record the tests that have the fixture, including deselected tests."""
         if "placement_baseline" in getattr(item, "fixturenames", ()):
-            self._files.wanted[item.nodeid] = str(_folder(item))
+            self._files.requested[item.nodeid] = str(_folder(item))
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
-        """Tell what differs; the first line is how much."""
-        return explained(op, left, right)
+        """Explain why a comparison with a baseline is false."""
+        for side in (right, left):
+            if op == "==" and isinstance(side, PlacementBaseline) and side.why:
+                return side.why
+        return None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker of xdist found; one that has crashed leaves nothing."""
+        """Merge the record of an xdist worker; a crashed worker has none."""
         packed = getattr(node, "workeroutput", {}).get(_OUTPUT)
         if packed is not None:
-            self._files.take(packed)
+            self._files.merge(packed)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write, or hand what is to be written to the controller."""
+        """Write the baselines; an xdist worker sends its record to the controller instead."""
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
-            output[_OUTPUT] = self._files.packed()
+            output[_OUTPUT] = self._files.pack()
             return
         if self._update and self._files.texts:
             self._lines, errors = self._files.write()
             for error in errors:
                 self._lines += [*error.details.splitlines(), str(error)]
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._tell_unused()
+        self._prune_unused()
 
-    def _tell_unused(self) -> None:
+    def _prune_unused(self) -> None:
         prune = self._config.getoption("placement_prune")
-        if not _is_of_all(self._config) or not self._files.is_whole:
+        runs_all_tests = self._config.args_source != pytest.Config.ArgsSource.ARGS
+        if not (runs_all_tests and self._files.is_complete):
             if prune:
-                self._lines.append("nothing is removed: not all tests that have baselines ran")
+                self._lines.append("no baselines removed: not all tests with baselines ran")
             return
         unused = self._files.unused()
         for file in unused:
             if prune:
                 file.unlink()
-            self._lines.append(f"{'removed, unused' if prune else 'unused'}: {_shown(file)}")
+            self._lines.append(f"{'removed, unused' if prune else 'unused'}: {relpath(file)}")
         if unused and not prune:
-            self._lines.append("pytest --placement-prune removes what is unused")
+            self._lines.append("pytest --placement-prune removes unused baselines")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell what was written, and what is unused."""
+        """Print which baselines were written, and which are unused."""
         if self._lines:
             terminalreporter.section("placement baselines")
             for line in self._lines:
@@ -347,12 +327,3 @@ class Baselines:
 
 def _folder(item: pytest.Item) -> Path:
     return item.path.parent / FOLDER
-
-
-def _shown(file: Path) -> str:
-    return os.path.relpath(file)
-
-
-def _is_of_all(config: pytest.Config) -> bool:
-    """Whether no file, folder or test was named: then the run is of all that there are."""
-    return config.args_source != pytest.Config.ArgsSource.ARGS

@@ -1,4 +1,4 @@
-"""The fixture ``tower_benchmark``: pytest-benchmark times towers, and one GPU between them."""
+"""The fixture ``tower_benchmark``: compares the step time of towers with one GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TowerBenchmark:
         self._benchmark = benchmark
         self._gpus = gpus
         self._devices = devices
-        self._timings = Timings.of(config)
+        self._timings = Timings.from_config(config)
 
     def __call__(
         self,
@@ -40,22 +40,24 @@ class TowerBenchmark:
         rounds: int = ROUNDS,
         fail_over: float | None = None,
     ) -> Timing:
-        """Time the training steps of towers, and between them those of one GPU.
+        """Time training steps of towers and of one GPU in turn.
 
         Args:
             towers: the function that builds the towers, or a target that names it.
-            single: that of the program for one GPU.
-            batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs; None for
-                rows that are made up.
-            gpus: how many the towers are built for; default: those of the mark ``gpu``, or 2.
-            rows: of the global batch; 0 for as many as placeholders are made for, or about 128.
-            rounds: steps that are timed of each program; one with ``--benchmark-disable``.
-            fail_over: the largest ratio, time of the towers over that of one GPU.
+            single: the function or target of the program for one GPU.
+            batch: ``batch(rng, n)`` returns arrays of n rows by input name; None for generated
+                rows.
+            gpus: the number of GPUs of the towers; by default the argument of the mark ``gpu``,
+                or 2.
+            rows: the size of the global batch; 0 for the fixed size of the placeholders, or about
+                128.
+            rounds: the number of timed steps of each program; one with ``--benchmark-disable``.
+            fail_over: the largest allowed ratio of the step times, towers to one GPU.
 
         Raises:
             AssertionError: the measured ratio is over ``fail_over``.
-            Skipped: it could not be measured, because the machine was busy.
-            InputError: a program or the batch function is at fault, or cannot be timed.
+            Skipped: the ratio could not be measured because the machine was busy.
+            InputError: a program or the batch function fails, or cannot be timed.
         """
         from placement_checks.capture.programs import load, load_reference
         from placement_checks.core.errors import CannotRun
@@ -75,29 +77,29 @@ class TowerBenchmark:
                         break
                 timing = timed.timing()
         except CannotRun as reason:
-            raise InputError("tower_benchmark", f"cannot time this: {reason}") from None
+            raise InputError("tower_benchmark", f"cannot time the programs: {reason}") from None
         self._benchmark.extra_info |= summary(timing.document())
         if disabled:
             return timing
         self._timings.add(timing)
         if fail_over is not None:
-            _judge(timing, fail_over)
+            _check_ratio(timing, fail_over)
         return timing
 
 
-def _judge(timing: Timing, most: float) -> None:
+def _check_ratio(timing: Timing, most: float) -> None:
     __tracebackhide__ = True
     if timing.ratio is None:
-        pytest.skip(f"no ratio is measured: {timing.unmeasured}")
+        pytest.skip(f"the ratio could not be measured: {timing.unmeasured}")
     if timing.ratio.median > most:
         raise AssertionError(
-            f"the towers take {timing.ratio} of the time of one GPU, more than {most:g}, with "
-            f"{timing.rows} rows on {timing.at.kind}"
+            f"the step time of the towers is {timing.ratio} of the step time of one GPU, "
+            f"more than {most:g}, with {timing.rows} rows on {timing.at.kind}"
         )
 
 
 class Timings:
-    """The plugin that prints what was timed, at the end of the run."""
+    """The plugin that prints all timings at the end of the run."""
 
     name = "placement-timings"
 
@@ -108,8 +110,8 @@ class Timings:
         self._timings.append(timing)
 
     @staticmethod
-    def of(config: pytest.Config) -> Timings:
-        """The one of this run."""
+    def from_config(config: pytest.Config) -> Timings:
+        """The plugin of this run, registered on the first call."""
         plugins = config.pluginmanager
         if not plugins.hasplugin(Timings.name):
             plugins.register(Timings(), Timings.name)
@@ -119,7 +121,7 @@ class Timings:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._timings:
             return
-        terminalreporter.section("towers beside one GPU")
+        terminalreporter.section("towers compared with one GPU")
         text = StringIO()
         console = Console(file=text)
         for at in dict.fromkeys(timing.at for timing in self._timings):

@@ -1,9 +1,4 @@
-"""What the assertions share: they tell what they find once, with its line and the fix.
-
-What assertions have in common that run a program beside its reference.
-
-What programs are called in tests, of which many may have a function of the same name.
-"""
+"""Assertions: verify a placement or a run, and raise an AssertionError with lines and fixes."""
 
 from __future__ import annotations
 
@@ -14,51 +9,45 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict, by_impact
-from placement_checks.report.common.findings import Sections, group_findings
-from placement_checks.report.text.findings import (
-    allot_lines,
-    finding_lines,
-    first_lines,
-    line_counts,
-)
-from placement_checks.testing import checking, running_test
+from placement_checks.report.common.findings import Sections, grouped
+from placement_checks.report.text.findings import allot_lines, costs, finding_lines, first_lines
+from placement_checks.testing import running_test
 from placement_checks.testing.program_names import program_name
 from placement_checks.util.text import file_size, plural, printable
-from placement_checks.verification import configuration
+from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
 from placement_checks.verification.placing import requested
 from placement_checks.verification.policy import Policy
 from placement_checks.verification.running import with_numbers
 
 if TYPE_CHECKING:
-    from placement_checks.core.evidence import Evidence
     from placement_checks.core.program import Batch, Target
 
 
-_LINES = 40  # of the findings of a rule
+_LINES = 40  # at most, for the findings of one rule
 _HINT = "pytest -vv shows them"
 
 
 def assert_rules(
     evidence: Evidence | Placement, *rules: str, one_tower: Collection[str] = ()
 ) -> None:
-    """Assert that a placement keeps the named rules, or all of them that can be checked.
+    """Assert that a program keeps the named rules, or every rule that can be checked.
 
-    The program's own policy counts. A rule that is named and cannot be checked fails.
+    The policy of the program applies. A named rule that could not be checked fails.
 
     Args:
-        evidence: what `place` gives, or a placement alone.
-        rules: their names.
-        one_tower: those of them that need not be checked where the program has one tower.
+        evidence: the return value of `place`, or a placement alone.
+        rules: names of rules; all rules by default.
+        one_tower: names of rules that may stay unchecked if the program has one tower.
 
     Raises:
-        AssertionError: a rule is broken, or a named one could not be checked.
+        AssertionError: a rule is broken, or a named rule could not be checked.
         UsageError: a rule does not exist.
-        ConfigError: the program's policy is wrong.
+        ConfigError: the policy of the program is invalid.
     """
     __tracebackhide__ = True
     evidence = Evidence.of(evidence)
-    verdicts = _verdicts(verify(evidence, only=rules))
+    verdicts = _recorded_verdicts(verify(evidence, only=rules))
     if broken := messages(evidence, verdicts):
         raise AssertionError("\n\n".join(broken))
     unchecked = [
@@ -68,124 +57,7 @@ def assert_rules(
     ]
     for verdict in unchecked:
         if verdict.rule in rules or len(unchecked) == len(verdicts):
-            _not_checked(evidence, verdict)
-
-
-def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> None:
-    """Assert one rule; a field that is None is that of the program's policy, else the rule's own.
-
-    Raises:
-        AssertionError: the rule is broken, or could not be checked; the message lists every
-            finding.
-        ConfigError: a field that does not fit.
-    """
-    __tracebackhide__ = True
-    policy = {rule: without_none(fields)}
-    evidence = Evidence.of(evidence)
-    (verdict,) = _verdicts(verify(evidence, [policy], only=[rule]))
-    if verdict.state == "not-checked":
-        _not_checked(evidence, verdict)
-    if verdict.state == "broken":
-        raise AssertionError(_message(evidence, verdict))
-
-
-def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a call sets; None stands for one that it leaves open."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _verdicts(report: Report) -> Sequence[Verdict]:
-    """The verdicts, with which observers are called; a rule that raised is not a broken one.
-
-    Raises:
-        PlacementError: a rule raised; the rules that are broken are added as notes.
-    """
-    __tracebackhide__ = True
-    for verdict in report.verdicts:
-        for observer in running_test.observers:
-            observer(report.evidence, verdict)
-    if not report.errors:
-        return report.verdicts
-    error, *others = report.errors
-    for other in others:
-        error.add_note(str(other))
-    for message in messages(report.evidence, report.verdicts):
-        error.add_note(message)
-    raise error
-
-
-def _not_checked(evidence: Evidence, verdict: Verdict) -> NoReturn:
-    """Fail a test whose rule was not checked; skip it where no placer can answer here."""
-    __tracebackhide__ = True
-    message = printable(
-        f"{verdict.rule} could not be checked on {program_name(evidence)}: {verdict.reason}"
-    )
-    if cannot_be_placed(evidence.placement):
-        import pytest
-
-        pytest.skip(message)
-    raise AssertionError(message)
-
-
-def cannot_be_placed(placement: Placement) -> bool:
-    """Whether a placer was asked and none can answer here."""
-    return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
-
-
-def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """One for each broken rule; of one that follows from another no more than that."""
-    sections = Sections(verdicts)
-    return [
-        _message(
-            evidence,
-            verdict,
-            None if running_test.all_findings else sections.cause_of(verdict.rule),
-        )
-        for verdict in by_impact(verdicts)
-        if verdict.state == "broken"
-    ]
-
-
-def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:
-    placement, measurement = evidence.placement, evidence.measurement
-    machine = f" on {placement.machine}" if placement.machine else ""
-    headline = (
-        f"{verdict.rule} is broken by {program_name(evidence)}{machine}: "
-        f"{plural(len(verdict.findings), 'finding')}"
-    )
-    if cause and not running_test.all_findings:
-        return printable(f"{headline}, which follow from {cause} ({_HINT})")
-    lines = [headline, *_findings(verdict, placement)]
-    if verdict.evidence == "executed" and measurement and measurement.saved:
-        size = file_size(measurement.saved_bytes)
-        what = f"the rows and first values are saved ({size})"
-        lines.append(f"  {what}: batch='{measurement.saved}'")
-    return "\n".join(map(printable, lines))
-
-
-def _findings(verdict: Verdict, placement: Placement) -> Iterator[str]:
-    groups = group_findings(verdict.findings)
-    if running_test.all_findings:
-        told = finding_lines(groups, placement, everything=True)
-    else:
-        (shown,) = allot_lines([line_counts(groups, placement)], _LINES)
-        told = first_lines(groups, max(1, shown), _HINT, placement)
-    yield from (line.text for line in told)
-
-
-def check_run(
-    rule: str, towers: Target, single: Target, batch: Batch, gpus: int, /, **fields: Any
-) -> None:
-    """Assert one rule on what running gives; for fields see `checking.check_rule`.
-
-    Raises:
-        AssertionError: the rule is broken, or nothing could be compared; the message lists every
-            finding.
-        ConfigError: a field that does not fit.
-        InputError: a program or the batch function is at fault.
-    """
-    __tracebackhide__ = True
-    _check(towers, single, batch, gpus, {rule: checking.without_none(fields)})
+            _fail_unchecked(evidence, verdict)
 
 
 def assert_training_equal(
@@ -204,21 +76,22 @@ def assert_training_equal(
     rows: int | None = None,
     seconds: float | None = None,
 ) -> None:
-    """Assert that towers get the gradients of one GPU, and after some steps its variables.
+    """Assert that towers compute the gradients of one GPU, and its variables after some steps.
 
-    The first four arguments are those of `assert_gradients_equal`, the last eight the fields of
-    the rule `gradients-equal`; `tolerance` and `allow` hold for `weights-equal` too, and
-    `steps` is how many are taken.
+    The first four arguments are the arguments of `assert_gradients_equal`; `steps` is the number
+    of training steps. The other arguments are fields of the rule `gradients-equal`; `tolerance`
+    and `allow` apply to `weights-equal` as well.
 
     Raises:
         AssertionError: a gradient, weight, slot, statistic or counter differs, or nothing could be
             compared.
-        ConfigError: a field that does not fit.
-        InputError: a program or the batch function is at fault.
+        ConfigError: a field has an invalid value.
+        InputError: a program or the batch function fails.
     """
     __tracebackhide__ = True
-    shared = checking.without_none({"tolerance": tolerance, "allow": allow})
-    own = {
+    shared = {"tolerance": tolerance, "allow": allow}
+    gradients = {
+        **shared,
         "noise": noise,
         "scale": scale,
         "shares": shares,
@@ -227,23 +100,139 @@ def assert_training_equal(
         "seconds": seconds,
     }
     policy = {
-        "gradients-equal": shared | checking.without_none(own),
-        "weights-equal": shared | {"steps": steps},
+        "gradients-equal": _without_none(gradients),
+        "weights-equal": _without_none({**shared, "steps": steps}),
     }
-    _check(towers, single, batch, gpus, policy)
+    _assert_runs(towers, single, batch, gpus, policy)
 
 
-def _check(towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy) -> None:
-    """Run both programs, and assert the rules that the policy names."""
+def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> None:
+    """Assert one rule.
+
+    Args:
+        evidence: the return value of `place`, or a placement alone.
+        rule: the name of the rule.
+        fields: values of its fields; None stands for the value of the program's policy, or for
+            the default.
+
+    Raises:
+        AssertionError: the rule is broken, or could not be checked; the message lists the
+            findings.
+        ConfigError: a field has an invalid value.
+    """
+    __tracebackhide__ = True
+    evidence = Evidence.of(evidence)
+    report = verify(evidence, [{rule: _without_none(fields)}], only=[rule])
+    (verdict,) = _recorded_verdicts(report)
+    if verdict.state == "not-checked":
+        _fail_unchecked(evidence, verdict)
+    if verdict.state == "broken":
+        raise AssertionError(_message(evidence, verdict))
+
+
+def check_run(
+    rule: str, towers: Target, single: Target, batch: Batch, gpus: int, /, **fields: Any
+) -> None:
+    """Assert one rule on the run of a program and its reference; for ``fields`` see `check_rule`.
+
+    Raises:
+        AssertionError: the rule is broken, or nothing could be compared; the message lists the
+            findings.
+        ConfigError: a field has an invalid value.
+        InputError: a program or the batch function fails.
+    """
+    __tracebackhide__ = True
+    _assert_runs(towers, single, batch, gpus, {rule: _without_none(fields)})
+
+
+def _assert_runs(towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy) -> None:
+    """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
     evidence = with_numbers(
         requested(towers, gpus=gpus),
         single,
         batch,
-        devices=running_test.devices,
+        devices=running_test.current().devices,
         policies=[policy],
         only=list(policy),
     )
-    own = configuration.Settings(policy=evidence.policy)
-    merged = configuration.Settings(policy=policy).defaulting_to(own).policy
-    checking.assert_rules(replace(evidence, policy=merged), *policy)
+    merged = Settings(policy=policy).defaulting_to(Settings(policy=evidence.policy)).policy
+    assert_rules(replace(evidence, policy=merged), *policy)
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _recorded_verdicts(report: Report) -> Sequence[Verdict]:
+    """Record the verdicts for the summary, and return them.
+
+    Raises:
+        PlacementError: a rule raised; its notes name the broken rules.
+    """
+    __tracebackhide__ = True
+    if record := running_test.current().record:
+        for verdict in report.verdicts:
+            record(report.evidence, verdict)
+    if not report.errors:
+        return report.verdicts
+    error, *others = report.errors
+    for note in (*map(str, others), *messages(report.evidence, report.verdicts)):
+        error.add_note(note)
+    raise error
+
+
+def _fail_unchecked(evidence: Evidence, verdict: Verdict) -> NoReturn:
+    """Fail the test because a rule could not be checked; skip it if no placer is available."""
+    __tracebackhide__ = True
+    message = printable(
+        f"{verdict.rule} could not be checked on {program_name(evidence)}: {verdict.reason}"
+    )
+    if is_placer_unavailable(evidence.placement):
+        import pytest
+
+        pytest.skip(message)
+    raise AssertionError(message)
+
+
+def is_placer_unavailable(placement: Placement) -> bool:
+    """Whether a placement lacks assigned devices because no placer is available here."""
+    return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
+
+
+def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
+    """One message for each broken rule; short if its findings follow from another rule's."""
+    sections = Sections(verdicts)
+    return [
+        _message(evidence, verdict, sections.cause_of(verdict.rule))
+        for verdict in by_impact(verdicts)
+        if verdict.state == "broken"
+    ]
+
+
+def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:
+    placement, measurement = evidence.placement, evidence.measurement
+    machine = f" on {placement.machine}" if placement.machine else ""
+    headline = (
+        f"{verdict.rule} is broken by {program_name(evidence)}{machine}: "
+        f"{plural(len(verdict.findings), 'finding')}"
+    )
+    if cause and not running_test.current().all_findings:
+        return printable(f"{headline}, which follow from {cause} ({_HINT})")
+    lines = [headline, *_finding_lines(verdict, placement)]
+    if verdict.evidence == "executed" and measurement and measurement.saved:
+        size = file_size(measurement.saved_bytes)
+        lines.append(
+            f"  the rows and initial values are saved ({size}): batch='{measurement.saved}'"
+        )
+    return "\n".join(map(printable, lines))
+
+
+def _finding_lines(verdict: Verdict, placement: Placement) -> Iterator[str]:
+    groups = grouped(verdict.findings)
+    if running_test.current().all_findings:
+        lines = finding_lines(groups, placement, everything=True)
+    else:
+        (count,) = allot_lines([costs(groups, placement)], _LINES)
+        lines = first_lines(groups, max(1, count), _HINT, placement)
+    yield from (line.text for line in lines)

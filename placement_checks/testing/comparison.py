@@ -1,4 +1,4 @@
-"""Explains why two placements that a test compares with ``==`` are not equal."""
+"""Explains why two placements are not equal in an assertion."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from placement_checks.report.commands.diff import group_by_route, label_ops
 from placement_checks.util.text import join_and, plural, printable
 from placement_checks.verification.diff import compare
 
-_NAMED = 3  # ops of a group
+_NAMED = 3  # ops that the message lists of a group
 
 
 def explain(left: object, right: object, everything: bool) -> list[str] | None:
-    """Name the ops whose devices differ, for ``pytest_assertrepr_compare``.
+    """List the ops on different devices, for ``pytest_assertrepr_compare``.
 
     Args:
         left: the left side of the comparison.
         right: the right side.
-        everything: whether to name all ops, not only the first of each group.
+        everything: whether to list all ops of a group instead of the first few.
 
     Returns:
         A summary and the lines below it; None if either side is not a placement or evidence.
@@ -53,8 +53,8 @@ def _summary(difference: Difference) -> str:
         (len(difference.added), "only left"),
         (len(difference.removed), "only right"),
     )
-    told = join_and(f"{count:,} {what}" for count, what in counts if count)
-    return f"of {plural(difference.ops, 'op')} in both, {told or 'none on another device'}"
+    found = join_and(f"{count:,} {where}" for count, where in counts if count)
+    return f"of {plural(difference.ops, 'op')} in both, {found or 'none on another device'}"
 
 
 def _group(title: str, ops: Sequence[str], everything: bool) -> Iterator[str]:

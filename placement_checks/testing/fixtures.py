@@ -1,7 +1,4 @@
-"""The fixtures of the pytest plugin.
-
-The type of the fixture ``place``, for tests that have types.
-"""
+"""The fixtures of the pytest plugin."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ if TYPE_CHECKING:
 def place(request: pytest.FixtureRequest) -> Place:
     """Place a program or graph on GPUs that need not exist: ``place(build, gpus=2)``.
 
-    The call takes a builder or a function that trains, a ``tf.Graph``, what ``with watch()``
-    yields, a target such as ``train.py:build_towers``, the path of a saved graph, or a whole
-    program, ``train.py``, with its ``args``; and the keywords ``gpus`` (default 2), ``machine``
-    (a `Machine` or its written form) and ``soft``. With ``reference``, the program for one GPU,
-    and ``batch`` both are run, for the rules on numbers. It returns `Evidence` for the
-    ``assert_*`` functions.
-    What the call leaves open is taken from the marks of the test, and then from
-    ``[tool.placement_checks]``.
+    The argument is a builder, a function that trains, a ``tf.Graph``, the value that
+    ``with watch()`` yields, a target such as ``train.py:build_towers``, the path of a saved graph,
+    or a whole program, ``train.py``, with its ``args``. Keywords are ``gpus`` (default 2),
+    ``machine`` (a `Machine` or its text form) and ``soft``. With ``reference``, the program for
+    one GPU, and ``batch``, both programs run, for the rules on numbers. The call returns
+    `Evidence` for the ``assert_*`` functions.
+
+    Defaults come from the marks of the test, then from ``[tool.placement_checks]``.
     """
     from placement_checks.core.errors import UsageError
     from placement_checks.testing.checking import assert_rules
@@ -44,8 +41,8 @@ def place(request: pytest.FixtureRequest) -> Place:
     defaults: dict[str, Any] = {"gpus": settings.gpus or 2, "soft": settings.soft}
     if settings.machine:
         defaults["machine"] = settings.machine
-    if markers.gpus_wanted(item):
-        defaults |= {"gpus": markers.gpus_wanted(item), "machine": None}
+    if markers.needed_gpus(item):
+        defaults |= {"gpus": markers.needed_gpus(item), "machine": None}
     for mark in reversed(placement_marks):
         defaults |= markers.resolve_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in placement_marks for rule in mark.args))
@@ -61,7 +58,7 @@ def place(request: pytest.FixtureRequest) -> Place:
         if reference is None and batch is not None:
             raise UsageError(
                 "batch",
-                "gives rows for a comparison, and no reference is named",
+                "is for a comparison, but no reference is named",
                 "name the program for one GPU: reference=build_single",
             )
         evidence = placing.place(target, devices=devices, **options)
@@ -79,11 +76,11 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def placement_log() -> CaughtLog:
-    """The placement log that TensorFlow prints in the test itself, not in its fixtures.
+    """The placement log that TensorFlow prints in the test, without its fixtures.
 
-    ``placement_log.placement()`` gives what was printed so far as a `Placement`; everything comes
-    out where it would have gone when the test ends. For a part of a test, or in a fixture, there
-    is `placement_checks.catch_log`.
+    ``placement_log.placement()`` returns the log so far as a `Placement`. When the test ends, the
+    output is passed on to its original destination. Use `placement_checks.catch_log` for a part of
+    a test, or in a fixture.
     """
     from placement_checks.logs.live import catch_log
 
@@ -91,26 +88,26 @@ def placement_log() -> CaughtLog:
 
 
 class Timed:
-    """``tower_benchmark`` with pytest-benchmark, which knows these tests by its own fixture."""
+    """``tower_benchmark`` with pytest-benchmark, which recognizes tests by its own fixture."""
 
     @pytest.fixture
     def tower_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> TowerBenchmark:
-        """Time towers beside one GPU: ``tower_benchmark(build_towers, build_single, batch)``.
+        """Compare step times: ``tower_benchmark(build_towers, build_single, batch)``.
 
         The call takes two builders or targets, a batch function, and the keywords ``gpus``,
-        ``rows``, ``rounds`` and ``fail_over``, the largest ratio of their times. It returns a
-        `Timing`. pytest-benchmark's table and JSON have the steps of the towers, with the ratios
-        as ``extra_info``.
+        ``rows``, ``rounds`` and ``fail_over``, the largest allowed ratio of step times. It returns
+        a `Timing`. The table and JSON of pytest-benchmark contain the steps of the towers, with
+        the ratios as ``extra_info``.
         """
         from placement_checks.testing.benchmark import TowerBenchmark
 
         if hasattr(request.config, "workerinput"):
-            benchmark.skipped = True  # or it warns that nothing was timed
+            benchmark.skipped = True  # otherwise it warns that nothing was timed
             pytest.skip(
-                "tower_benchmark is off under xdist, whose workers share the cores: run it with "
+                "tower_benchmark is off under xdist because workers share the cores: run it with "
                 "-n 0"
             )
-        gpus = markers.gpus_wanted(request.node) or 2
+        gpus = markers.needed_gpus(request.node) or 2
         return TowerBenchmark(benchmark, gpus, markers.devices_of(request.config), request.config)
 
 
@@ -119,7 +116,7 @@ class Untimed:
 
     @pytest.fixture
     def tower_benchmark(self) -> None:
-        """Time towers beside one GPU (``pip install 'placement_checks[benchmark]'``)."""
+        """Compare step times (needs ``pip install 'placement_checks[benchmark]'``)."""
         pytest.fail(
             "tower_benchmark needs pytest-benchmark: pip install 'placement_checks[benchmark]'",
             pytrace=False,
@@ -127,7 +124,7 @@ class Untimed:
 
 
 class Place(Protocol):
-    """What the fixture ``place`` gives: ``def test_towers(place: Place) -> None``."""
+    """The type of the fixture ``place``: ``def test_towers(place: Place) -> None``."""
 
     def __call__(
         self,
@@ -143,4 +140,4 @@ class Place(Protocol):
         let: Mapping[str, str] = ...,
         limit: float | None = ...,
     ) -> Evidence:
-        """Place a program or graph; defaults come from the marks and the configuration."""
+        """Place a program or graph; see the fixture."""

@@ -1,4 +1,4 @@
-"""The hooks that a conftest.py or a plugin may implement."""
+"""The hooks that a conftest.py or a plugin can implement."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 
 def pytest_placement_report(report: Mapping[str, Any], config: pytest.Config) -> None:
-    """Get what all tests have judged, at the end of the run and in the process that reports it::
+    """Receive the verdicts of all tests, at the end of the run, in the process that reports it::
 
         def pytest_placement_report(report, config):
             for program in report["programs"]:
                 broken = [rule["rule"] for rule in program["rules"] if rule["state"] == "broken"]
                 send_to_dashboard(program["test"], program["program"], broken)
 
-    With xdist a conftest.py below the folder in which pytest is started is not loaded in that
-    process: put it there, or into a plugin.
+    With xdist, that process does not load a conftest.py below the directory in which pytest is
+    started: implement the hook in that directory, or in a plugin.
 
     Args:
-        report: the document that ``--placement-report=report.json`` writes.
-        config: of this run of pytest.
+        report: the content of the file that ``--placement-report=report.json`` writes.
+        config: the configuration of this pytest run.
     """

@@ -1,4 +1,4 @@
-"""What the options of a run of pytest and the marks of a test ask for."""
+"""Reads the options of a pytest run and the marks of a test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from placement_checks.core.devices import Devices
+from placement_checks.util.text import join_and
 
 _ARGUMENTS = ("gpus", "machine", "soft")
 
@@ -16,47 +17,46 @@ def validate_marks(item: pytest.Item) -> None:
     """Check the marks of a test.
 
     Raises:
-        pytest.UsageError: one is not valid.
+        pytest.UsageError: a mark is invalid.
     """
     for mark in item.iter_markers("gpu"):
         if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
             raise pytest.UsageError(f"{item.nodeid}: write @pytest.mark.gpu(2)")
-    for mark in item.iter_markers("placement"):
+    placement_marks = list(item.iter_markers("placement"))
+    if not placement_marks:
+        return
+    from placement_checks.core.errors import UsageError
+    from placement_checks.verification.policy import rule_named
+
+    for mark in placement_marks:
         if unknown := mark.kwargs.keys() - set(_ARGUMENTS):
             raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.placement has no {' and no '.join(unknown)}, "
-                f"only {', '.join(_ARGUMENTS)}"
+                f"{item.nodeid}: @pytest.mark.placement has no argument "
+                f"{join_and(sorted(unknown))}; its arguments are {join_and(_ARGUMENTS)}"
             )
-        _check_rules(item, mark.args)
+        for rule in mark.args:
+            try:
+                rule_named(str(rule))
+            except UsageError as error:
+                raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
 
 def devices_of(config: pytest.Config) -> Devices:
-    """The devices that programs are placed and run on: auto, real or simulated."""
+    """The value of --placement-devices."""
     devices: Devices = config.getoption("--placement-devices")
     return devices
 
 
-def gpus_wanted(item: pytest.Item) -> int:
-    """How many GPUs a test is about; 0 where it does not say."""
+def needed_gpus(item: pytest.Item) -> int:
+    """The number of GPUs that the marks of a test name; 0 without a mark."""
     return max((mark.args[0] for mark in item.iter_markers("gpu")), default=0)
 
 
 def resolve_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a call; a number of GPUs takes the place of an outer machine."""
+    """The keywords of a call; ``gpus`` also replaces a machine from outer defaults."""
     return {"machine": None, **keywords} if "gpus" in keywords else dict(keywords)
 
 
 def is_single_gpu(mark: pytest.Mark) -> bool:
-    """Whether a mark asks for rules on one GPU, where nothing compares towers."""
+    """Whether a mark names one GPU, so that rules that compare towers cannot be checked."""
     return mark.kwargs.get("gpus") == 1 or str(mark.kwargs.get("machine")) == "gpu*1"
-
-
-def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
-    from placement_checks.core.errors import UsageError
-    from placement_checks.verification.policy import rule_named
-
-    for rule in rules:
-        try:
-            rule_named(str(rule))
-        except UsageError as error:
-            raise pytest.UsageError(f"{item.nodeid}: {error}") from None

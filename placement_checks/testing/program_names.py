@@ -1,4 +1,4 @@
-"""What programs are called in tests, of which many may have a function of the same name."""
+"""Names of programs in messages of tests, where several tests may define equal functions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def program_name(evidence: Evidence) -> str:
-    """The name of a program; of one that a test gives as a function, with its module."""
-    from placement_checks.core.program import Program  # the plugin is loaded without it
+    """The name of a program; for a function, its module and qualified name."""
+    from placement_checks.core.program import Program  # imported late: the plugin loads fast
 
     name = evidence.placement.program
     program = evidence.program.program if evidence.program else None

@@ -1,15 +1,19 @@
-"""The pytest plugin: its hooks. Loading it imports no TensorFlow."""
+"""The hooks of the pytest plugin. The module does not import TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Generator
+from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pytest
 
 from placement_checks.core.devices import checked_gpus, local_gpus
+from placement_checks.core.errors import DEBUG, PlacementError
 from placement_checks.testing import (
     baselines,
     fixtures,
@@ -20,12 +24,14 @@ from placement_checks.testing import (
     summary,
     tensorflow_state,
 )
-from placement_checks.testing import summary as shown_frames
+from placement_checks.testing.running_test import RunningTest
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--placement-devices",
         choices=("auto", "real", "simulated"),
         default="auto",
-        help="Where programs are placed and run: on the GPUs here if there are enough, else on "
-        "phantom and simulated ones (auto); on GPUs or not at all (real); never on GPUs "
+        help="The devices on which programs are placed and run: the GPUs of this machine if there "
+        "are enough, else phantom and simulated GPUs (auto); only GPUs (real); no GPUs "
         "(simulated). Default: %(default)s.",
     )
     group.addoption(
@@ -44,20 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="Start TensorFlow with so many CPU devices that N GPUs can be simulated for eager "
-        "code and strategies (placement_checks.simulated_gpus).",
+        help="Start TensorFlow with enough CPU devices to simulate N GPUs for eager code and "
+        "strategies (placement_checks.simulated_gpus).",
     )
     baselines.add_options(group)
     report_file.add_option(group)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the hook that gets what all tests have judged."""
+    """Add the hook that receives the verdicts of all tests."""
     pluginmanager.add_hookspecs(hookspec)
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Ask for logical CPUs before a conftest can start TensorFlow."""
+    """Request logical CPUs before a conftest can start TensorFlow."""
     gpus = early_config.known_args_namespace.placement_gpus
     if not gpus:
         return
@@ -71,17 +77,21 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and what depends on other plugins."""
+    """Register the markers, and the plugins of this package."""
     config.addinivalue_line(
         "markers",
-        "gpu(n): the test is about n GPUs; `place` uses as many, and --placement-devices=real "
-        "skips it where there are fewer.",
+        "gpu(n): the test needs n GPUs; `place` uses n GPUs, and --placement-devices=real skips "
+        "the test if there are fewer.",
     )
     config.addinivalue_line(
         "markers",
-        "placement(*rules, gpus=, machine=, soft=): everything that the test places must keep "
-        "these rules; the keywords are the defaults of `place`.",
+        "placement(*rules, gpus=, machine=, soft=): every program that the test places must keep "
+        "these rules; the keywords are defaults of `place`.",
     )
+    settings = contextlib.ExitStack()
+    test = RunningTest(markers.devices_of(config), all_findings=config.get_verbosity() > 1)
+    settings.enter_context(running_test.run_as(test))
+    config.add_cleanup(settings.close)
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
     plugins.register(summary.Summary(), "placement-summary")
@@ -95,12 +105,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which devices are used."""
+    """Print the devices that programs run on."""
     return f"placement: devices {markers.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check all marks before anything runs, and prepare for timing."""
+    """Check all marks before a test runs, and set thread pools if a test measures time."""
     if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         from placement_checks.run.timing.thread_pools import set_thread_pools
 
@@ -110,43 +120,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_collectionfinish() -> list[str]:
-    """Warn if the import of a test module has changed what all tests build."""
+    """Warn if the import of a test module changed TensorFlow for all tests."""
     call = tensorflow_state.global_change()
-    return [f"placement: {call} was called on import, and holds for all tests"] if call else []
+    return [f"placement: {call} was called on import, and affects all tests"] if call else []
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that wants more GPUs than there are, if real ones are asked for."""
-    wanted = markers.gpus_wanted(item)
+    """With --placement-devices=real, skip a test that needs more GPUs than there are."""
+    wanted = markers.needed_gpus(item)
     present = len(local_gpus())
     if markers.devices_of(item.config) == "real" and present < wanted:
         pytest.skip(
-            f"wants {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "
+            f"needs {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "
             "(--placement-devices=real)"
         )
 
 
-# Last, and so inside pytest's capturing, which takes hold of the descriptors anew for the call.
+# Last, and so inside the capturing of pytest, which redirects the descriptors for each call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Record the verdicts of a test, and undo what it does to TensorFlow."""
+    """Record the verdicts of a test, and undo its changes to TensorFlow."""
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
-        item.user_properties.append(summary.recorded(evidence, verdict))
-        if report_file.is_wanted(item.config):
-            report_file.note(item, evidence, verdict)
+        item.user_properties.append(summary.to_property(evidence, verdict))
+        if report_file.is_needed(item.config):
+            report_file.add_verdict(item, evidence, verdict)
 
-    running_test.observers.append(record)
-    running_test.devices = markers.devices_of(item.config)
-    running_test.all_findings = item.config.get_verbosity() > 1
-    before = tensorflow_state.before_test()
+    before = tensorflow_state.current_state()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
+    recording = replace(running_test.current(), record=record)
     try:
-        with caught or contextlib.nullcontext():
+        with running_test.run_as(recording), caught or contextlib.nullcontext():
             return (yield)
     finally:
-        running_test.observers.remove(record)
-        for leak in tensorflow_state.restored(before):
+        for leak in tensorflow_state.restore(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
@@ -154,16 +161,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put what a test has judged into its report, and no frames of ours where it is at fault."""
+    """Attach the verdicts to the report of a test, and shorten tracebacks of its own errors."""
     if call.excinfo is not None:
-        shown_frames.hide_internal_frames(call.excinfo.value)
+        _hide_internal_frames(call.excinfo.value)
     report = yield
     report_file.attach(item, report)
     return report
-
-
-def _gpus_here(gpus: int) -> str:
-    return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"
 
 
 def pytest_assertrepr_compare(
@@ -175,3 +178,27 @@ def pytest_assertrepr_compare(
     from placement_checks.testing.comparison import explain
 
     return explain(left, right, everything=config.get_verbosity() > 1)
+
+
+def _gpus_here(gpus: int) -> str:
+    return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"
+
+
+def _hide_internal_frames(error: BaseException) -> None:
+    """End the traceback of a user's error at the call into this package.
+
+    The message of such an error names the fault. Internal errors keep all frames, and so do all
+    errors if the variable for tracebacks is set.
+    """
+    if not isinstance(error, PlacementError) or error.kind == PlacementError.kind:
+        return
+    last, entry = None, error.__traceback__
+    while entry is not None and not _is_internal(entry):
+        last, entry = entry, entry.tb_next
+    if last is not None and DEBUG not in os.environ:
+        last.tb_next = None
+
+
+def _is_internal(entry: TracebackType) -> bool:
+    name = str(entry.tb_frame.f_globals.get("__name__"))
+    return name.partition(".")[0] == _PACKAGE and name != __name__

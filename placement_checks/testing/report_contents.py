@@ -1,7 +1,7 @@
 """The contents of ``--placement-report``: the reports of `verify`, with the test of each program.
 
-Under pytest-xdist, a test's reports are sent as text from the process of the test to the one that
-writes the file.
+Under pytest-xdist, a worker sends the reports of a test as text to the controller, which writes
+the file.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from placement_checks.report.page.write import render_page
 from placement_checks.report.text import writer
 from placement_checks.testing.program_names import program_name
 
-_LEFT: Final = Missing("it is in the process of the test")
-_WORST: Final = ("broken", "not-checked", "kept")
+_NOT_SENT: Final = Missing("it is in the process of the test")
+_WORST_FIRST: Final = ("broken", "not-checked", "kept")
 
 
 class TestJudgement(NamedTuple):
-    """What a test has judged, and whether it passed.
+    """The reports of a test, and its outcome.
 
     Attributes:
         outcome: ``passed``, ``failed`` or ``skipped``.
-        reports: one for each program, without what is as large as the program.
-        pages: what a page shows of each of them, where one is written.
+        reports: a report for each program, without its ops and graph.
+        pages: the data of each program for an HTML page; empty for other formats.
     """
 
     outcome: str
@@ -45,42 +45,44 @@ class TestJudgement(NamedTuple):
 
 
 def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
-    """One for each program that a test has judged; of a rule that it judged twice the worst."""
+    """A report for each program of a test; a rule that was judged twice has its worst verdict."""
     evidence_of: dict[int, Evidence] = {}
     verdicts_of: dict[int, dict[str, Verdict]] = {}
     for evidence, verdict in judged:
         key = id(evidence.placement)
-        evidence_of[key] = evidence  # the last one knows most
+        evidence_of[key] = evidence  # the last evidence is the most complete
         verdicts = verdicts_of.setdefault(key, {})
         known = verdicts.get(verdict.rule, verdict)
-        verdicts[verdict.rule] = min(known, verdict, key=lambda each: _WORST.index(each.state))
+        verdicts[verdict.rule] = min(
+            known, verdict, key=lambda each: _WORST_FIRST.index(each.state)
+        )
     return [
         Report(evidence, list(verdicts_of[key].values())) for key, evidence in evidence_of.items()
     ]
 
 
 def pack(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) -> str:
-    """What a test has judged as text, without what cannot leave the process.
+    """Encode the reports of a test as text.
 
     Args:
-        test: its name.
-        outcome: whether it passed.
-        judged: one report for each program.
-        is_page: whether they are drawn.
+        test: the name of the test.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        judged: a report for each program.
+        is_page: whether to add the data for an HTML page.
     """
-    slim = [Report(_told(report.evidence), report.verdicts) for report in judged]
+    small = [Report(_reported_part(report.evidence), report.verdicts) for report in judged]
     pages = [_page_data(report, test) for report in judged] if is_page else []
-    return base64.b64encode(pickle.dumps(TestJudgement(outcome, slim, pages))).decode()
+    return base64.b64encode(pickle.dumps(TestJudgement(outcome, small, pages))).decode()
 
 
 def unpack(text: str) -> TestJudgement:
-    """What a test has judged."""
+    """Decode the text of `pack`."""
     found: TestJudgement = pickle.loads(base64.b64decode(text))
     return found
 
 
 def _page_data(report: Report, test: str) -> Mapping[str, Any]:
-    """What a page shows of a program, which is named with its test."""
+    """The data of a program for an HTML page, with the test in its name."""
     from placement_checks.report.page.data import program_data  # not for other formats
 
     evidence = report.evidence
@@ -89,8 +91,8 @@ def _page_data(report: Report, test: str) -> Mapping[str, Any]:
     return program_data(replace(report, evidence=named))
 
 
-def _told(evidence: Evidence) -> Evidence:
-    """The evidence, as far as reports tell it."""
+def _reported_part(evidence: Evidence) -> Evidence:
+    """The small part of the evidence that reports contain, and that can be pickled."""
     placement = replace(
         evidence.placement,
         program=program_name(evidence),
@@ -108,7 +110,7 @@ def _told(evidence: Evidence) -> Evidence:
             dtypes={},
             precisions={},
             trials=(),
-            trajectory=_LEFT,
+            trajectory=_NOT_SENT,
             unread={},
             missing={},
             races={},
@@ -117,7 +119,7 @@ def _told(evidence: Evidence) -> Evidence:
     if program:
         program = replace(
             program,
-            program=_LEFT,
+            program=_NOT_SENT,
             requested=placement,
             step=Step(),
             graph_def=None,
@@ -131,48 +133,48 @@ def _told(evidence: Evidence) -> Evidence:
 
 
 def _not_here(_gpus: int) -> BuiltProgram | Missing:
-    return _LEFT
+    return _NOT_SENT
 
 
 _EMPTY_PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><title>placement_checks</title>
-<p>No test has judged a program.</p></html>
+<p>No test verified a program.</p></html>
 """
 
 
 def document(tests: Mapping[str, TestJudgement]) -> dict[str, Any]:
-    """The document that `verify` writes as JSON; each program also has ``test``, ``outcome``.
+    """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``.
 
     Args:
-        tests: by their names; they come in that order, whichever process was done first.
+        tests: the tests by name; the document is sorted by name.
     """
-    told = [
+    named_reports = [
         ({"test": name, "outcome": test.outcome}, report)
         for name, test in sorted(tests.items())
         for report in test.reports
     ]
-    whole = json_report.document([report for _, report in told], [])
-    programs = zip(told, whole["programs"], strict=True)
+    whole = json_report.document([report for _, report in named_reports], [])
+    programs = zip(named_reports, whole["programs"], strict=True)
     return {**whole, "programs": [test | program for (test, _), program in programs]}
 
 
 def contents(tests: Mapping[str, TestJudgement], suffix: str) -> str:
-    """The text of the file, in the format that its suffix stands for."""
+    """The text of the file, in the format of its suffix."""
     if suffix == ".json":
         return f"{json_report.to_json(document(tests))}\n"
     if suffix == ".html":
         pages = [data for _, test in sorted(tests.items()) for data in test.pages]
         return render_page(pages) if pages else _EMPTY_PAGE
     reports = [
-        _named(report, name) for name, test in sorted(tests.items()) for report in test.reports
+        _with_test(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]
     text = StringIO()
     writer.write(reports, Console(file=text))
     return text.getvalue()
 
 
-def _named(report: Report, test: str) -> Report:
-    """The report of a program, which is named with its test."""
+def _with_test(report: Report, test: str) -> Report:
+    """The report with the test in the name of its program."""
     placement = report.evidence.placement
     named = replace(placement, program=f"{placement.program} in {test}")
     return replace(report, evidence=replace(report.evidence, placement=named))

@@ -1,4 +1,4 @@
-"""``--placement-report``: what all tests have judged, in one file."""
+"""``--placement-report``: writes the verdicts of all tests to a file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Verdict
     from placement_checks.testing.report_contents import TestJudgement
 
-_KEY: Final = "placement_reports"  # of the report of a test
+_KEY: Final = "placement_reports"  # attribute of a test report
 _UNFINISHED: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-_JUDGED: Final = pytest.StashKey[list[tuple["Evidence", "Verdict"]]]()
+_VERDICTS: Final = pytest.StashKey[list[tuple["Evidence", "Verdict"]]]()
 
 
 def add_option(group: pytest.OptionGroup) -> None:
-    """Add the option."""
+    """Add --placement-report."""
     group.addoption(
         "--placement-report",
         metavar="PATH",
-        help="Write what all tests have judged to this file when they are done: JSON if it ends "
-        "in .json, a page if in .html, else text.",
+        help="Write the verdicts of all tests to this file at the end of the run: JSON if its "
+        "suffix is .json, a page if it is .html, else text.",
     )
 
 
 def path_of(config: pytest.Config) -> Path | None:
-    """The file, seen from where pytest was started.
+    """The file; a relative path starts at the directory in which pytest was started.
 
     Raises:
-        pytest.UsageError: it could not be written.
+        pytest.UsageError: the file cannot be written.
     """
     given: str | None = config.getoption("--placement-report")
     if given is None:
@@ -44,46 +44,46 @@ def path_of(config: pytest.Config) -> Path | None:
         raise pytest.UsageError(f"--placement-report={given}: is not a file")
     try:
         check_replaceable(path)
-    except OSError as reason:
-        raise pytest.UsageError(f"--placement-report={given}: {reason.strerror}") from None
+    except OSError as error:
+        raise pytest.UsageError(f"--placement-report={given}: {error.strerror}") from None
     return path
 
 
-def is_wanted(config: pytest.Config) -> bool:
-    """Whether somebody wants to know more of the verdicts than how many there are."""
+def is_needed(config: pytest.Config) -> bool:
+    """Whether the run needs full reports: for the option, or for an implementation of the hook."""
     hook = config.hook.pytest_placement_report
     return bool(config.getoption("--placement-report") or hook.get_hookimpls())
 
 
-def note(item: pytest.Item, evidence: Evidence, verdict: Verdict) -> None:
-    """Keep a verdict until the test is reported."""
-    item.stash.setdefault(_JUDGED, []).append((evidence, verdict))
+def add_verdict(item: pytest.Item, evidence: Evidence, verdict: Verdict) -> None:
+    """Store a verdict until the report of the test is made."""
+    item.stash.setdefault(_VERDICTS, []).append((evidence, verdict))
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put what a test has judged into its report, which xdist sends to where it is written."""
-    judged = item.stash.get(_JUDGED, None)
-    if report.when == "call" and judged:
+    """Attach the verdicts of a test to its report, which xdist sends to the controller."""
+    verdicts = item.stash.get(_VERDICTS, None)
+    if report.when == "call" and verdicts:
         from placement_checks.testing.report_contents import pack, reports
 
         path: str = item.config.getoption("--placement-report") or ""
         vars(report)[_KEY] = pack(
             item.nodeid,
             report.outcome,
-            reports(judged),
+            reports(verdicts),
             is_page=path.lower().endswith(".html"),
         )
-        del item.stash[_JUDGED]
+        del item.stash[_VERDICTS]
 
 
 class ReportFile:
-    """Collects what the tests have judged, and hands it on at the end of the run."""
+    """The plugin that collects the verdicts of all tests, and writes them at the end."""
 
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
         self._config = config
         self._path = path
         self._tests: dict[str, TestJudgement] = {}
-        self._said = ""
+        self._status = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if text := vars(report).get(_KEY):
@@ -92,10 +92,10 @@ class ReportFile:
             self._tests[report.nodeid] = unpack(text)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if not is_wanted(self._config):
+        if not is_needed(self._config):
             return
         if exitstatus in _UNFINISHED:
-            self._said = "not written, since the run was not finished"
+            self._status = "not written, because the run was not finished"
             return
         from placement_checks.testing.report_contents import contents, document
         from placement_checks.util.files import replace_file
@@ -103,14 +103,14 @@ class ReportFile:
         if self._path is not None:
             try:
                 replace_file(self._path, contents(self._tests, self._path.suffix.lower()))
-                self._said = f"written to {self._path}"
-            except OSError as reason:
-                self._said = f"not written to {self._path}: {reason.strerror}"
+                self._status = f"written to {self._path}"
+            except OSError as error:
+                self._status = f"not written to {self._path}: {error.strerror}"
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-        told = document(self._tests)
-        self._config.hook.pytest_placement_report(report=told, config=self._config)
+        report = document(self._tests)
+        self._config.hook.pytest_placement_report(report=report, config=self._config)
 
-    @pytest.hookimpl(trylast=True)  # below the section of what was checked
+    @pytest.hookimpl(trylast=True)  # below the section of the summary
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._path is not None and self._said:
-            terminalreporter.line(f"placement report: {self._said}")
+        if self._path is not None and self._status:
+            terminalreporter.line(f"placement report: {self._status}")

@@ -1,8 +1,10 @@
-"""What the pytest plugin tells the assertions of the test that runs. Loads nothing."""
+"""Passes the settings of a run of pytest, and an observer of verdicts, to the assertions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,9 +13,34 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Verdict
 
 
-# Called with every verdict; the plugin adds one, for its summary.
-observers: list[Callable[[Evidence, Verdict], None]] = []
-# Where programs are run whose numbers are compared; the plugin sets what its option says.
-devices: Devices = "auto"
-# Whether messages name all that was found; the plugin sets it for ``-vv``.
-all_findings = False
+@dataclass(frozen=True)
+class RunningTest:
+    """The test that runs now, as assertions see it; outside of pytest the defaults hold.
+
+    Attributes:
+        devices: the devices on which programs run, as --placement-devices names them.
+        all_findings: whether messages list every finding, as with ``-vv``.
+        record: called with every verdict.
+    """
+
+    devices: Devices = "auto"
+    all_findings: bool = False
+    record: Callable[[Evidence, Verdict], None] | None = None
+
+
+_stack = [RunningTest()]  # a test may itself run pytest
+
+
+def current() -> RunningTest:
+    """The innermost test that runs now."""
+    return _stack[-1]
+
+
+@contextmanager
+def run_as(test: RunningTest) -> Iterator[None]:
+    """Make a test the running one."""
+    _stack.append(test)
+    try:
+        yield
+    finally:
+        _stack.pop()

@@ -1,19 +1,13 @@
-"""Counts the verdicts of all tests, and prints them at the end of a run of pytest.
-
-Which frames a failing test shows where what it gave is at fault, and not this package.
-"""
+"""Counts the verdicts of all tests, and prints the counts at the end of a pytest run."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from placement_checks.core.errors import DEBUG, PlacementError
 from placement_checks.testing.program_names import program_name
 
 if TYPE_CHECKING:
@@ -21,14 +15,14 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Verdict
 
 
-_PROPERTY = "placement"
+_PROPERTY = "placement"  # of a test report, which xdist sends to the controller
 
 
-def recorded(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
-    """A verdict as a property of a test, which xdist carries from its workers."""
+def to_property(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
+    """A verdict as a user property of the test report."""
     facts = {
         "program": program_name(evidence),
-        "on": _conditions(evidence, verdict),
+        "on": _machine_text(evidence, verdict),
         "rule": verdict.rule,
         "state": verdict.state,
     }
@@ -36,7 +30,7 @@ def recorded(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
 
 
 class Summary:
-    """Counts the verdicts of all tests; under xdist, those of all workers."""
+    """The plugin that counts the verdicts of all tests, under xdist of all workers."""
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
@@ -62,30 +56,8 @@ class Summary:
         terminalreporter.line(f"rules: {states}, on {', '.join(sorted(self._machines))}")
 
 
-def _conditions(evidence: Evidence, verdict: Verdict) -> str:
-    """What a verdict rests on: the machine and its placer, or the devices of a run."""
+def _machine_text(evidence: Evidence, verdict: Verdict) -> str:
+    """The machine and the placer of a verdict, or the devices of the run."""
     if verdict.evidence == "executed" and evidence.measurement:
         return f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
     return f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
-
-
-_PACKAGE = __name__.partition(".")[0]
-_AROUND_TESTS = f"{__package__}.pytest_plugin"
-
-
-def hide_internal_frames(error: BaseException) -> None:
-    """End the traceback where the test calls us: the message says what is at fault, and of what.
-
-    All of it stays with a fault of ours, and for who asks for tracebacks.
-    """
-    if isinstance(error, PlacementError) and error.kind != PlacementError.kind:
-        theirs, following = None, error.__traceback__
-        while following is not None and not _is_ours(following):
-            theirs, following = following, following.tb_next
-        if theirs is not None and DEBUG not in os.environ:
-            theirs.tb_next = None
-
-
-def _is_ours(entry: TracebackType) -> bool:
-    name = str(entry.tb_frame.f_globals.get("__name__"))
-    return name.partition(".")[0] == _PACKAGE and name != _AROUND_TESTS

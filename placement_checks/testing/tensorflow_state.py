@@ -1,8 +1,6 @@
-"""Keeps a test from changing the state of TensorFlow for others. Does not import it.
+"""Isolates tests from changes to the global state of TensorFlow, and requests logical CPUs.
 
-Asks TensorFlow for logical CPUs as soon as it is imported, and before it runs anything.
-
-A conftest that computes something while it is imported would otherwise start TensorFlow with one.
+The module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
     from placement_checks.tf.process_state import GlobalState
 
 
-def before_test() -> GlobalState | None:
-    """What tests share of TensorFlow; None as long as nothing has loaded it."""
+def current_state() -> State | None:
+    """The global state of TensorFlow; None if TensorFlow is not imported."""
     if not _can_isolate():
         return None
     from placement_checks.tf.process_state import GlobalState
@@ -31,10 +29,12 @@ def before_test() -> GlobalState | None:
     return GlobalState.current()
 
 
-def restored(before: GlobalState | None) -> Iterator[str]:
-    """Undo what a test did to TensorFlow; yields what of it breaks other tests.
+def restore(before: State | None) -> Iterator[str]:
+    """Undo the changes of a test to TensorFlow, and yield the changes that break other tests.
 
-    ``before`` is None where the test loaded it, which is then put back to how it starts.
+    Args:
+        before: the state before the test; None, if the test imported TensorFlow, restores the
+            initial state.
     """
     if _can_isolate():
         from placement_checks.tf.process_state import GlobalState
@@ -43,7 +43,7 @@ def restored(before: GlobalState | None) -> Iterator[str]:
 
 
 def global_change() -> str:
-    """The call that changed what all tests build, such as ``disable_v2_behavior()``, or ``""``."""
+    """The call that changed TensorFlow for all tests, ``disable_v2_behavior()``, or ``""``."""
     if not _can_isolate():
         return ""
     from placement_checks.tf.process_state import Behavior
@@ -57,27 +57,30 @@ def _can_isolate() -> bool:
 
 @functools.cache
 def _is_supported() -> bool:
-    """Whether this version's state can be read; if not, tests run without being isolated."""
-    from placement_checks.tf.process_state import GlobalState
+    """Whether the state of this TensorFlow version can be read; else tests are not isolated."""
+    from placement_checks.tf.global_state import State
 
     try:
         GlobalState.current()
     except PlacementError as error:
-        warnings.warn(f"what tests do to TensorFlow is not undone: {error}", stacklevel=2)
+        warnings.warn(f"changes of tests to TensorFlow are not undone: {error}", stacklevel=2)
         return False
     return True
 
 
 def request_cpus_on_import(gpus: int) -> None:
-    """Let TensorFlow have as many logical CPUs as stand in for ``gpus`` GPUs, and ``CPU:0``."""
+    """Request a logical CPU for each of ``gpus`` GPUs, and ``CPU:0``, when TensorFlow is imported.
+
+    A conftest that runs ops during its import would otherwise start TensorFlow with one CPU.
+    """
     if "tensorflow" in sys.modules:
-        _ask(gpus)
+        _request_cpus(gpus)
     else:
         sys.meta_path.insert(0, _Finder(gpus))
 
 
 class _Finder:
-    """Leaves finding TensorFlow to the real finders, and asks for CPUs when it is loaded."""
+    """Finds TensorFlow by the other finders, and requests CPUs after its import."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
@@ -95,13 +98,13 @@ class _Finder:
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            _ask(self._gpus)
+            _request_cpus(self._gpus)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _ask(gpus: int) -> None:
-    from placement_checks.tf.simulated_devices import configure_logical_cpus
+def _request_cpus(gpus: int) -> None:
+    from placement_checks.tf.simulated_devices import ask_for_cpus
 
     configure_logical_cpus(gpus + 1)

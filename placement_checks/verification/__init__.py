@@ -1,1 +1,1 @@
-"""Evidence is gathered, judged by the rules and compared."""
+"""Collects the evidence of a program, and judges it by the rules."""

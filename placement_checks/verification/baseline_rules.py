@@ -1,4 +1,4 @@
-"""Which rules are broken by what a placement has elsewhere than its baseline."""
+"""Names the rules that a difference from a baseline breaks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from placement_checks.core.results import Verdict
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import Policy
 
-# They judge where ops and variables are.
-ON_DEVICES: Final = (
+# The rules on devices of ops and variables.
+DEVICE_RULES: Final = (
     *("no-fallback", "variables-on-host", "slots-with-variables", "no-idle-device"),
     *("gradients-colocated", "averaging-on-host", "shards-balanced"),
 )
@@ -26,39 +26,34 @@ ON_DEVICES: Final = (
 def with_rules(
     difference: Difference, evidence: Evidence | Placement, policies: Sequence[Policy] = ()
 ) -> Difference:
-    """The difference, with the rules that each change breaks."""
+    """Verify the placement, and add to each change the rules that it breaks."""
     if not difference:
         return difference
-    return with_verdicts(difference, verify(evidence, policies, only=ON_DEVICES).verdicts)
+    broken = _rules_by_object(verify(evidence, policies, only=DEVICE_RULES).verdicts)
 
-
-def with_verdicts(difference: Difference, verdicts: Sequence[Verdict]) -> Difference:
-    """The difference, with those of the broken rules that find what has changed."""
-    broken = _by_object(verdicts)
-
-    def told(changes: Sequence[Change]) -> list[Change]:
-        return [replace(change, rules=_rules(change, broken)) for change in changes]
+    def with_broken(changes: Sequence[Change]) -> list[Change]:
+        return [replace(change, rules=_broken_rules(change, broken)) for change in changes]
 
     return replace(
         difference,
-        moved=told(difference.moved),
-        new_there=told(difference.new_there),
-        gone=told(difference.gone),
+        moved=with_broken(difference.moved),
+        new_there=with_broken(difference.new_there),
+        gone=with_broken(difference.gone),
     )
 
 
-def _by_object(verdicts: Sequence[Verdict]) -> Mapping[str, list[str]]:
-    """The broken rules, by the ops, variables and devices that they find."""
+def _rules_by_object(verdicts: Sequence[Verdict]) -> Mapping[str, list[str]]:
+    """The broken rules by the ops, variables and devices of their findings."""
     rules: dict[str, list[str]] = defaultdict(list)
     for verdict in verdicts:
         for finding in verdict.findings:
-            for each in {finding.object, *finding.ops, _as_place(finding.object)}:
-                rules[each].append(verdict.rule)
+            for name in {finding.object, *finding.ops, _baseline_name(finding.object)}:
+                rules[name].append(verdict.rule)
     return rules
 
 
-def _as_place(name: str) -> str:
-    """A device as baselines write it; what is none as it is."""
+def _baseline_name(name: str) -> str:
+    """The text of a device in baselines; any other name is unchanged."""
     if not name.startswith("/"):
         return name
     try:
@@ -67,11 +62,12 @@ def _as_place(name: str) -> str:
         return name
 
 
-def _rules(change: Change, broken: Mapping[str, list[str]]) -> list[str]:
+def _broken_rules(change: Change, broken: Mapping[str, list[str]]) -> list[str]:
     names = [*change.ops]
-    if change.kind == "tower":  # which may have left a GPU idle
-        names.append(change.old)
-    if change.kind == "slots":  # which is told of their variables
-        names += [each for each in broken if each.rpartition("/")[0] in change.ops]
+    if change.kind == "tower":
+        names.append(change.old)  # the tower may have left this GPU idle
+    if change.kind == "slots":
+        # The change names the variables, the findings name their slots.
+        names += [name for name in broken if name.rpartition("/")[0] in change.ops]
     found = {rule for name in names for rule in broken.get(name, ())}
-    return [rule for rule in ON_DEVICES if rule in found]
+    return [rule for rule in DEVICE_RULES if rule in found]

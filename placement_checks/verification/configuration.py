@@ -1,17 +1,17 @@
-"""``[tool.placement_checks]`` of ``pyproject.toml``::
+"""Reads ``[tool.placement_checks]`` of ``pyproject.toml``::
 
 [tool.placement_checks]
 gpus = 2                          # or machine = "worker*8: gpu*4"
-soft = true                       # default: what the program's session configuration says
+soft = true                       # default: the session configuration of the program
 without = ["no-idle-device"]
 programs = ["train.py:build_towers"]
 
 [tool.placement_checks.policy.variables-on-host]
 device = "/job:ps"
 
-[[tool.placement_checks.programs]]      # a program with settings of its own
+[[tool.placement_checks.programs]]      # a program with its own settings
 target = "train.py:build_towers"
-reference = "train.py:build_single"     # run beside it, for the rules on numbers
+reference = "train.py:build_single"     # runs too, for the rules on numbers
 batch = "train.py:batch"
 
 [[tool.placement_checks.programs]]      # a whole program, until its first training step
@@ -32,7 +32,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +52,22 @@ from placement_checks.verification.policy import (
 
 @dataclass(frozen=True)
 class Settings:
-    """How programs are placed and judged; None and empty mean "not set"."""
+    """How a program is placed and judged. None and empty values are not set.
+
+    Attributes:
+        gpus: the number of GPUs of a host or worker.
+        machine: the text form of a `Machine`.
+        soft: whether the placer may use other devices than requested.
+        rules: the rules to check.
+        without: the rules to skip.
+        policy: fields of rules, by rule.
+        reference: the target of the program for one GPU.
+        batch: the target of a batch function, or the file of a saved case.
+        args: the command-line arguments of the program.
+        v1: whether the program runs with the API of TensorFlow 1.
+        let: replaced values in the source of the program, by name.
+        limit: the longest time until the first training step, in seconds.
+    """
 
     gpus: int | None = None
     machine: Annotated[str | None, "a machine such as 'worker*8: gpu*4'"] = None
@@ -68,40 +83,34 @@ class Settings:
     limit: Annotated[float | None, "a number of seconds"] = None
 
     def defaulting_to(self, outer: Settings) -> Settings:
-        """These settings; what they leave open is taken from ``outer``."""
-        has_devices = self.gpus is not None or self.machine is not None
-        return Settings(
-            self.gpus if has_devices else outer.gpus,
-            self.machine if has_devices else outer.machine,
-            outer.soft if self.soft is None else self.soft,
-            self.rules or outer.rules,
-            self.without or outer.without,
-            {
-                rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
-                for rule in {**outer.policy, **self.policy}
-            },
-            self.reference or outer.reference,
-            self.batch or outer.batch,
-            self.args or outer.args,
-            outer.v1 if self.v1 is None else self.v1,
-            {**outer.let, **self.let},
-            outer.limit if self.limit is None else self.limit,
-        )
+        """These settings, completed by ``outer``; ``let`` and ``policy`` are merged by key."""
+        values = {
+            each.name: _first_set(getattr(self, each.name), getattr(outer, each.name))
+            for each in fields(Settings)
+        }
+        if self.gpus is not None or self.machine is not None:
+            values |= {"gpus": self.gpus, "machine": self.machine}  # either replaces both
+        values["let"] = {**outer.let, **self.let}
+        values["policy"] = {
+            rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
+            for rule in {**outer.policy, **self.policy}
+        }
+        return Settings(**values)
 
     def script_of(self, target: str) -> Target:
-        """The target, or the program that it names, with its arguments.
+        """The target; a whole program with its arguments.
 
         Raises:
-            UsageError: it is no program, and something is given that only programs take.
+            UsageError: a setting for whole programs is given, but the target is something else.
         """
         let = {name: str(value) for name, value in self.let.items()}
         return script_of(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
 
     @property
     def reference_target(self) -> Target | None:
-        """The program for one GPU that is named; a whole one may have arguments of its own.
+        """The program for one GPU.
 
-        They stand behind it: ``"train_single.py --rows=8"``.
+        A whole program may have its own arguments: ``"train_single.py --rows=8"``.
         """
         if self.reference is None:
             return None
@@ -109,6 +118,10 @@ class Settings:
         if not is_program(name):
             return self.reference
         return script_of(name, args, v1=bool(self.v1), limit=self.limit)
+
+
+def _first_set(value: Any, default: Any) -> Any:
+    return default if value in (None, "", (), {}) else value
 
 
 @dataclass(frozen=True)
@@ -123,17 +136,23 @@ class _Program(Settings):
 
 @dataclass(frozen=True)
 class Config:
-    """The settings for all targets, and the programs that must hold, each with its own."""
+    """The settings for all targets, and the configured programs with their own settings."""
 
     settings: Settings = Settings()
     programs: Sequence[tuple[str, Settings]] = ()
 
 
+_NAME = "placement_checks"
+_TABLE = f"tool.{_NAME}"
+_CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpus": checked_gpus}
+
+
 def load(folder: Path) -> Config:
-    """The configuration of the ``pyproject.toml`` in ``folder`` or the nearest above it.
+    """Read the ``pyproject.toml`` of a directory or its nearest parent directory.
 
     Raises:
-        ConfigError: the file is not valid TOML, or fields are wrong: all of them are named.
+        ConfigError: the file is not valid TOML, or fields are invalid; the message names all of
+            them.
     """
     folder = folder.resolve()
     for parent in (folder, *folder.parents):
@@ -153,35 +172,30 @@ def load(folder: Path) -> Config:
     if not isinstance(tool, dict):
         raise ConfigError(f"{file}: tool", "is not a table")
     config = _config(tool.get(_NAME, {}), file, errors)
-    errors += [*_misspelled(document, ""), *_misspelled(tool, "tool.")]
+    errors += [*_misspelled_tables(document, ""), *_misspelled_tables(tool, "tool.")]
     if len(errors) > 1:
-        fields = "; ".join(
+        faults = "; ".join(
             error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
         )
-        raise ConfigError(str(file), f"{len(errors)} fields are wrong: {fields}")
+        raise ConfigError(str(file), f"{len(errors)} fields are invalid: {faults}")
     for wrong in errors:
         raise ConfigError(f"{file}: {wrong.object}", wrong.message, wrong.fix)
     return config
 
 
-_NAME = "placement_checks"
-_TABLE = f"tool.{_NAME}"
-_CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpus": checked_gpus}
-
-
-def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]:
-    """Tables whose name is nearly ours, which nobody reads."""
+def _misspelled_tables(tables: Mapping[str, Any], parent: str) -> Iterator[ConfigError]:
+    """Errors for tables with a similar name, which would be ignored silently."""
     for name in tables:
-        spelled = name.lower().replace("-", "_")
-        if within + name != _TABLE and close_matches(spelled, [_NAME], cutoff=0.9):
-            yield ConfigError(within + name, "is not read", f"write [{_TABLE}]")
+        normalized = name.lower().replace("-", "_")
+        if parent + name != _TABLE and close_matches(normalized, [_NAME], cutoff=0.9):
+            yield ConfigError(parent + name, "is not read", f"write [{_TABLE}]")
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
     if not isinstance(table, dict):
         errors.append(ConfigError(_TABLE, "is not a table"))
         return Config()
-    shared = _fields(_Table, table, _TABLE, file, errors)
+    shared = _valid_fields(_Table, table, _TABLE, file, errors)
     programs = []
     for number, entry in enumerate(shared.pop("programs", ())):
         at = f"{_TABLE}.programs[{number}]"
@@ -189,15 +203,15 @@ def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
         if not isinstance(entry, dict) or "target" not in entry:
             errors.append(ConfigError(at, "has no target", "add target = 'file.py:function'"))
             continue
-        own = _fields(_Program, entry, at, file, errors)
+        own = _valid_fields(_Program, entry, at, file, errors)
         programs.append((own.pop("target", ""), Settings(**own)))
     return Config(Settings(**shared), programs)
 
 
-def _fields(
+def _valid_fields(
     owner: type[Settings], table: Mapping[str, Any], at: str, file: Path, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """The fields of a table that are valid; errors are added for the others."""
+    """The valid fields of a table; the others are added to ``errors``."""
     valid: dict[str, Any] = {}
     for key, value in table.items():
         with collect_errors(errors, f"{at}.{key}"):
@@ -210,20 +224,22 @@ def _fields(
                 rule_named(name)
     errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
     if "machine" in valid and "gpus" in valid:
-        errors.append(ConfigError(f"{at}.gpus", "says the same as machine", "give one of them"))
+        errors.append(
+            ConfigError(f"{at}.gpus", "and machine are mutually exclusive", "give one of them")
+        )
     for key in valid.keys() & {"reference", "batch", "target"}:
-        valid[key] = _from_file(valid[key], file)
+        valid[key] = _relative_to_here(valid[key], file)
     return valid
 
 
-def _from_file(target: str, file: Path) -> str:
-    """Paths in targets are relative to the file of the configuration; modules have no path.
+def _relative_to_here(target: str, file: Path) -> str:
+    """The target with its path relative to the working directory, not to the configuration file.
 
-    The arguments of a program that is named as a reference stay behind it.
+    A module has no path. The arguments of a whole program, as of a reference, are preserved.
     """
     program, blank, args = target.partition(" ")
     if program.endswith(".py") and blank:
-        return f"{_from_file(program, file)} {args}"
+        return f"{_relative_to_here(program, file)} {args}"
     bare, arguments = parted(target)
     path, colon, function = bare.rpartition(":")
     if not colon:
@@ -233,5 +249,5 @@ def _from_file(target: str, file: Path) -> str:
     if not path.endswith(".py") and (colon or is_module):
         return target
     here = Path.cwd()
-    shown = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
-    return f"{shown}{colon}{function}{arguments}"
+    relative = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+    return f"{relative}{colon}{function}{arguments}"

@@ -1,11 +1,7 @@
-"""Declares the present state of a program as meant: the policy with which broken rules are kept.
+"""Declares broken rules as intended: finds a policy that keeps each of them.
 
-Only what a program may do on purpose is offered. That an update is lost or a number is wrong is no
-matter of policy, even where a rule has a field for the rare case in which it is.
-
-Declarations as lines of ``pyproject.toml``.
-
-Few patterns for many names: as they stand in the ``allow`` of a policy.
+Only deviations that a program may have on purpose can be declared. A lost update or a wrong number
+cannot, even if the rule has a field for the rare exception.
 """
 
 from __future__ import annotations
@@ -32,7 +28,225 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import rules_of, verify
 from placement_checks.verification.policy import Policy
 
-_MANY = 3  # names, for which one pattern is written
+Fields = Mapping[str, Any]
+_FieldSource = Callable[[Evidence, Verdict, Rule], Iterator[Fields]]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The policy that declares a broken rule as intended.
+
+    Attributes:
+        rule: the name of the rule.
+        fields: the fields of its policy; empty if the rule cannot be declared.
+        findings: the number of findings that the policy excuses.
+        meaning: the statement about the program, or the reason for empty fields.
+    """
+
+    rule: str
+    fields: Fields
+    findings: int
+    meaning: str
+
+
+def declarations(report: Report, policy: Policy) -> list[Declaration]:
+    """Declare each broken rule of a program, in the order of the report.
+
+    Args:
+        report: the verdicts on the program.
+        policy: the policy that the program was judged by; the program's own policy comes after it.
+    """
+    return [
+        declaration(report, verdict, policy)
+        for verdict in report.verdicts
+        if verdict.state == "broken"
+    ]
+
+
+def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration:
+    """Declare one broken rule, by the first fields that leave no finding."""
+    findings = len(verdict.findings)
+    if verdict.rule not in _MEANINGS:
+        return Declaration(verdict.rule, {}, findings, _NO_POLICY)
+    (rule,) = rules_of(report.evidence, [policy], [verdict.rule])
+    judge = partial(_judge, report.evidence, policy, rule.name)
+    by_value = _VALUES.get(rule.name)
+    for fields in by_value(report.evidence, verdict, rule) if by_value else ():
+        if judge(fields).state != "broken":
+            return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
+    if fields := _allow_objects(report.evidence, verdict, rule, judge):
+        return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
+    return Declaration(rule.name, {}, findings, "no field of its policy fits")
+
+
+def value_declaration(report: Report, verdict: Verdict) -> Fields:
+    """The single value, such as a device, that keeps a broken rule; empty if there is none."""
+    if verdict.rule not in _SINGLE_VALUE:
+        return {}
+    (rule,) = rules_of(report.evidence, only=[verdict.rule])
+    for fields in _VALUES[verdict.rule](report.evidence, verdict, rule):
+        if _judge(report.evidence, {}, rule.name, fields).state == "kept":
+            return fields
+    return {}
+
+
+def _judge(evidence: Evidence, policy: Policy, rule: str, fields: Fields) -> Verdict:
+    """The verdict of a rule if its policy also had these fields."""
+    (verdict,) = verify(evidence, [{rule: fields}, policy], only=[rule]).verdicts
+    return verdict
+
+
+# Values of fields
+
+
+def _found_device(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    """The assigned device of all findings, if they have one in common."""
+    found = {finding.found for finding in verdict.findings if finding.evidence == "assigned"}
+    if len(found) == 1:
+        yield {"device": _short_device(next(iter(found)))}
+
+
+def _short_device(device: str) -> str:
+    """The short form of a device: /gpu:0 for /device:GPU:0."""
+    parsed = Device.parse(device)
+    if parsed == Device(type=parsed.type, index=parsed.index) and parsed.type in ("CPU", "GPU"):
+        return f"/{parsed.type.lower()}:{parsed.index}"
+    return device
+
+
+def _updating_tower(evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    """Each tower, as the tower of the updates that run."""
+    for tower in analyse(evidence.placement).towers:
+        yield {"tower": _short_device(tower.devices[0].short)}
+
+
+def _frozen_variables(evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
+    """The untrained variables, in addition to the variables declared as frozen."""
+    names = [finding.object for finding in verdict.findings]
+    yield {"frozen": [*getattr(rule, "frozen", ()), *_object_patterns(evidence, names)]}
+
+
+def _all_memory(_evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    yield {"fraction": 1.0}
+
+
+def _present_budgets(_evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
+    """For each budget of the rule, the bytes or copies of one step as they are now."""
+    links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
+    for figure in verdict.figures:
+        source, target = (Device.parse(figure[end]).task_device for end in ("from", "to"))
+        if source != target:
+            links[source, target].append(figure)
+    fields = {}
+    for unit in ("bytes", "copies"):
+        fields[unit] = sum(figure[unit] for figure in verdict.figures)
+        fields[f"link_{unit}"] = max(
+            (sum(figure[unit] for figure in link) for link in links.values()), default=0
+        )
+    budgets = {field: getattr(rule, field) for field in fields}
+    yield {
+        field: max(fields[field], budget)
+        for field, budget in budgets.items()
+        if budget is not None
+    }
+
+
+def _present_sharding(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    """Round-robin sharding, else the present imbalance in bytes."""
+    yield {"by": "round-robin"}
+    sizes = [figure["bytes"] for figure in verdict.figures]
+    if sum(sizes):
+        imbalance = max(sizes) * len(sizes) / sum(sizes)
+        yield {"by": "bytes", "most": math.ceil(10 * imbalance) / 10}
+
+
+_VALUES: Mapping[str, _FieldSource] = {
+    "variables-on-host": _found_device,
+    "averaging-on-host": _found_device,
+    "trainables-trained": _frozen_variables,
+    "update-ops-run": _updating_tower,
+    "transfer-budget": _present_budgets,
+    "shards-balanced": _present_sharding,
+    "session-memory": _all_memory,
+}
+_SINGLE_VALUE = ("variables-on-host", "averaging-on-host", "update-ops-run", "session-memory")
+_NO_POLICY = "not a matter of policy"
+# The rules that can be declared, with the statement that a declaration makes about the program.
+_MEANINGS: Mapping[str, str] = {
+    "no-fallback": "these ops may run on other devices than requested",
+    "variables-on-host": "variables are on this device, and other GPUs read them from it in each "
+    "step",
+    "created-in-scope": "these variables are created once, and all replicas share them",
+    "variables-shared": "each tower has its own copy of these variables, trained separately",
+    "slots-with-variables": "these slots are copied to their variables in each step",
+    "no-idle-device": "these GPUs do not compute in a step",
+    "towers-alike": "the towers differ in these ops",
+    "inputs-distinct": "all towers read these inputs, or each tower generates its own",
+    "losses-apart": "these losses contain values that other towers compute",
+    "gradients-colocated": "these backward ops are on other devices than their forward ops",
+    "averaging-on-host": "gradients are averaged on this device, and all of them are copied to it",
+    "replicas-in-sync": "the copies of these variables may differ, and the first copy is saved",
+    "aggregated-before-clipped": "each replica clips its own gradients of these variables",
+    "loss-of-all-towers": "these losses and summaries show one tower",
+    "randomness-apart": "these ops draw the same numbers in several towers",
+    "trainables-trained": "these variables keep their initial values",
+    "names-portable": "a checkpoint has these names, which a program for another number of GPUs "
+    "lacks",
+    "update-ops-run": "the step need not run the other updates of statistics",
+    "transfer-budget": "a step may copy as much as it does now",
+    "shards-balanced": "the parameter servers keep their present share of the variables",
+    "session-memory": "the session takes all memory of its GPUs, and a second program there fails",
+}
+
+
+# Objects to allow
+
+_MAX_PATTERNS = 8  # without strays
+_STRAYS = 2  # other ops that a pattern may match for each intended op
+
+
+def _allow_objects(
+    evidence: Evidence, verdict: Verdict, rule: Rule, judge: Callable[[Fields], Verdict]
+) -> Fields:
+    """Allow the objects of the findings; empty if that does not keep the rule.
+
+    An allowed object may lead to findings on other objects, such as its slots. They are allowed
+    too, until no new object appears.
+    """
+    if not hasattr(rule, "allow"):
+        return {}
+    names: dict[str, None] = {}
+    while True:
+        objects = dict.fromkeys(
+            name for finding in verdict.findings for name in (finding.object, *finding.others)
+        )
+        if objects.keys() <= names.keys():
+            return {}
+        names |= objects
+        fields = {"allow": [*rule.allow, *_object_patterns(evidence, list(names))]}
+        verdict = judge(fields)
+        if verdict.state != "broken":
+            return fields
+
+
+def _object_patterns(evidence: Evidence, names: Sequence[str]) -> Sequence[str]:
+    """Patterns for names of variables, ops or devices.
+
+    Patterns for variables match no other variable. Patterns for many ops may match other ops.
+    """
+    variables = {variable.name for variable in evidence.variables}
+    if variables.issuperset(names):
+        return patterns_for(names, variables.difference(names))
+    if not evidence.ops.keys() >= set(names):
+        return names
+    others = evidence.ops.keys() - set(names)
+    patterns = patterns_for(names, others)
+    return patterns if len(patterns) <= _MAX_PATTERNS else patterns_for(names, others, _STRAYS)
+
+
+# Patterns for names
+
+_MIN_NAMES = 3  # that one pattern stands for
 _NUMBER = re.compile(r"\d+")
 _SPECIAL = re.compile(r"([*?[])")
 
@@ -40,38 +254,38 @@ _SPECIAL = re.compile(r"([*?[])")
 def patterns_for(names: Collection[str], others: Collection[str], strays: int = 0) -> list[str]:
     """Patterns and names that match all of ``names``, and none of ``others``.
 
-    A pattern stands for a scope, for scopes that differ in their numbers, or for what is called
-    alike in all of them: ``tower_*/bn/*``, ``*/ExponentialMovingAverage``.
+    A pattern stands for a scope, for numbered scopes, or for a name in all scopes:
+    ``tower_*/bn/*``, ``*/ExponentialMovingAverage``.
 
     Args:
-        names: what is to be matched.
-        others: what is not.
-        strays: how many others for each name a pattern may match all the same.
+        names: the names to match.
+        others: the names not to match.
+        strays: the number of other names that a pattern may match for each intended name.
     """
     left = list(dict.fromkeys(names))
     rejected: set[str] = set()
     found = []
     while left:
         pattern = _literal(left[0])
-        for wider in _wider(left[0]):
+        for wider in _wider_patterns(left[0]):
             if wider in rejected:
                 continue
-            meant = _matched(wider, left)
-            most = strays * meant
-            if meant >= _MANY and _matched(wider, others, up_to=most + 1) <= most:
+            matched = _count_matches(wider, left)
+            most = strays * matched
+            if matched >= _MIN_NAMES and _count_matches(wider, others, most + 1) <= most:
                 pattern = wider
                 break
             rejected.add(wider)
-        found.append(_with_numbers(pattern, left))
-        left = [name for name in left if not _pattern(pattern).match(name)]
+        found.append(_restore_numbers(pattern, left))
+        left = [name for name in left if not _compiled(pattern).match(name)]
     return found
 
 
-def _wider(name: str) -> Iterator[str]:
+def _wider_patterns(name: str) -> Iterator[str]:
     """Patterns that match a name, the widest first.
 
-    Its scopes and the name, each with any numbers, with those behind the outermost scope, and as
-    they are; and what is called like it in all scopes.
+    For each depth of scopes: with any numbers, with any numbers below the outermost scope, and
+    unchanged. Then the last part of the name in all scopes, and the name with any numbers.
     """
     own = _literal(name).split("/")
     free = [_NUMBER.sub("*", part) for part in own]
@@ -84,317 +298,92 @@ def _wider(name: str) -> Iterator[str]:
     yield "/".join((own[0], *free[1:]))
 
 
-def _with_numbers(pattern: str, names: Collection[str]) -> str:
-    """The pattern with each number of the first name that all names have which it matches."""
+def _restore_numbers(pattern: str, names: Collection[str]) -> str:
+    """Put the numbers of the first name back into a pattern if it still matches as many names."""
     own = _literal(next(iter(names))).split("/")
     parts = pattern.split("/")
     if parts[0] == "*":
         return pattern
-    for place, part in enumerate(parts):
-        narrower = "/".join((*parts[:place], own[place], *parts[place + 1 :]))
-        if part != "*" and _matched(narrower, names) == _matched(pattern, names):
-            parts[place] = own[place]
+    for index, part in enumerate(parts):
+        narrower = "/".join((*parts[:index], own[index], *parts[index + 1 :]))
+        if part != "*" and _count_matches(narrower, names) == _count_matches(pattern, names):
+            parts[index] = own[index]
     return "/".join(parts)
 
 
-def _matched(pattern: str, names: Collection[str], up_to: int | None = None) -> int:
-    """How many names a pattern matches, of which no more than ``up_to`` are counted."""
-    return sum(1 for _ in islice(filter(_pattern(pattern).match, names), up_to))
+def _count_matches(pattern: str, names: Collection[str], limit: int | None = None) -> int:
+    """The number of names that a pattern matches, counted up to a limit."""
+    return sum(1 for _ in islice(filter(_compiled(pattern).match, names), limit))
 
 
 @lru_cache(maxsize=1024)
-def _pattern(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
 def _literal(name: str) -> str:
-    """A pattern that matches this name alone."""
+    """A pattern that matches only this name."""
     return _SPECIAL.sub(r"[\1]", name)
 
 
-Fields = Mapping[str, Any]
-
-_MOST = 8  # patterns, of which each stands for what it should and nothing else
-_STRAYS = 2  # ops for each that is meant, which a pattern may match where there would be more
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """How a broken rule is declared as meant.
-
-    Attributes:
-        rule: its name.
-        fields: what its policy would be; empty where it is no matter of policy.
-        findings: how many findings that excuses.
-        meaning: what it says of the program, or why it is not offered.
-    """
-
-    rule: str
-    fields: Fields
-    findings: int
-    meaning: str
-
-
-def declarations(report: Report, policy: Policy) -> list[Declaration]:
-    """One for each broken rule of a program, in the order of the report.
-
-    Args:
-        report: the verdicts on the program.
-        policy: that by which it was judged; the program's own comes after it.
-    """
-    return [
-        declaration(report, verdict, policy)
-        for verdict in report.verdicts
-        if verdict.state == "broken"
-    ]
-
-
-def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration:
-    """How one broken rule is declared: by the first fields that leave no finding."""
-    findings = len(verdict.findings)
-    if verdict.rule not in _MEANINGS:
-        return Declaration(verdict.rule, {}, findings, _NO_POLICY)
-    (rule,) = rules_of(report.evidence, [policy], [verdict.rule])
-    judge = partial(_judged, report.evidence, policy, rule.name)
-    by_values = _BY_VALUES.get(rule.name, _no_values)
-    for fields in by_values(report.evidence, verdict, rule):
-        if judge(fields).state != "broken":
-            return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
-    if fields := _allowed(report.evidence, verdict, rule, judge):
-        return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
-    return Declaration(rule.name, {}, findings, "no field of its policy fits")
-
-
-def value_declaration(report: Report, verdict: Verdict) -> Fields:
-    """The one value, such as a device, with which a broken rule is kept; else nothing."""
-    if verdict.rule not in _BY_ONE_VALUE:
-        return {}
-    (rule,) = rules_of(report.evidence, only=[verdict.rule])
-    ways = _BY_VALUES[verdict.rule](report.evidence, verdict, rule)
-    kept = (way for way in ways if _judged(report.evidence, {}, rule.name, way).state == "kept")
-    return next(kept, {})
-
-
-def _judged(evidence: Evidence, policy: Policy, rule: str, fields: Fields) -> Verdict:
-    """The verdict of a rule if its policy had these fields too."""
-    (verdict,) = verify(evidence, [{rule: fields}, policy], only=[rule]).verdicts
-    return verdict
-
-
-def _allowed(
-    evidence: Evidence, verdict: Verdict, rule: Rule, judge: Callable[[Fields], Verdict]
-) -> Fields:
-    """The objects of the findings, beside what is allowed already; nothing if that does not do.
-
-    What follows from an object that is allowed, such as its slots, is found then.
-    """
-    if not hasattr(rule, "allow"):
-        return {}
-    names: dict[str, None] = {}
-    while new := dict.fromkeys(_objects(verdict)).keys() - names.keys():
-        names |= {name: None for name in _objects(verdict) if name in new}
-        fields = {"allow": [*rule.allow, *_patterns(evidence, list(names))]}
-        verdict = judge(fields)
-        if verdict.state != "broken":
-            return fields
-    return {}
-
-
-def _objects(verdict: Verdict) -> Iterator[str]:
-    for finding in verdict.findings:
-        yield from (finding.object, *finding.others)
-
-
-def _patterns(evidence: Evidence, names: Sequence[str]) -> Sequence[str]:
-    """Patterns for names of variables, ops or devices.
-
-    Those for variables match no other variable, those for many ops some other ops as well.
-    """
-    variables = {variable.name for variable in evidence.variables}
-    if variables.issuperset(names):
-        return patterns_for(names, variables.difference(names))
-    if not evidence.ops.keys() >= set(names):
-        return names
-    others = evidence.ops.keys() - set(names)
-    patterns = patterns_for(names, others)
-    return patterns if len(patterns) <= _MOST else patterns_for(names, others, _STRAYS)
-
-
-_ByValues = Callable[[Evidence, Verdict, Rule], Iterator[Fields]]
-
-
-def _no_values(_evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    return iter(())
-
-
-def _one_device(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    """The one device on which all of it is."""
-    found = {finding.found for finding in verdict.findings if finding.evidence == "assigned"}
-    if len(found) == 1:
-        yield {"device": _written(next(iter(found)))}
-
-
-def _written(device: str) -> str:
-    """As programs write it: /gpu:0 for /device:GPU:0."""
-    parsed = Device.parse(device)
-    if parsed == Device(type=parsed.type, index=parsed.index) and parsed.type in ("CPU", "GPU"):
-        return f"/{parsed.type.lower()}:{parsed.index}"
-    return device
-
-
-def _one_tower(evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    """The tower whose updates run."""
-    for tower in analyse(evidence.placement).towers:
-        yield {"tower": _written(tower.devices[0].short)}
-
-
-def _frozen(evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
-    """The variables that no step trains, beside those that are declared already."""
-    names = [finding.object for finding in verdict.findings]
-    yield {"frozen": [*getattr(rule, "frozen", ()), *_patterns(evidence, names)]}
-
-
-def _all_memory(_evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    yield {"fraction": 1.0}
-
-
-def _as_it_is(_evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
-    """What is copied now, for each budget that the rule has."""
-    links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
-    for figure in verdict.figures:
-        tasks = [Device.parse(figure[end]).task_device for end in ("from", "to")]
-        if tasks[0] != tasks[1]:
-            links[tasks[0], tasks[1]].append(figure)
-    now = {
-        **{field: _sum(verdict.figures, field) for field in ("bytes", "copies")},
-        **{
-            f"link_{field}": max((_sum(link, field) for link in links.values()), default=0)
-            for field in ("bytes", "copies")
-        },
-    }
-    budgets = {field: getattr(rule, field) for field in now}
-    yield {
-        field: max(now[field], budget) for field, budget in budgets.items() if budget is not None
-    }
-
-
-def _sum(figures: Sequence[Mapping[str, Any]], field: str) -> int:
-    return sum(figure[field] for figure in figures)
-
-
-def _spread(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    """In turn; else as unevenly as it is."""
-    yield {"by": "round-robin"}
-    sizes = [figure["bytes"] for figure in verdict.figures]
-    if sum(sizes):
-        most = max(sizes) * len(sizes) / sum(sizes)
-        yield {"by": "bytes", "most": math.ceil(10 * most) / 10}
-
-
-_BY_VALUES: Mapping[str, _ByValues] = {
-    "variables-on-host": _one_device,
-    "averaging-on-host": _one_device,
-    "trainables-trained": _frozen,
-    "update-ops-run": _one_tower,
-    "transfer-budget": _as_it_is,
-    "shards-balanced": _spread,
-    "session-memory": _all_memory,
-}
-_BY_ONE_VALUE = ("variables-on-host", "averaging-on-host", "update-ops-run", "session-memory")
-_NO_POLICY = "not a matter of policy"
-# The rules that are a matter of policy, with what is said of a program that declares them.
-_MEANINGS: Mapping[str, str] = {
-    "no-fallback": "these ops may end elsewhere than they ask for",
-    "variables-on-host": "variables are meant to be there, and the other GPUs read them from "
-    "there in each step",
-    "created-in-scope": "these variables are made once, and all replicas share them",
-    "variables-shared": "towers have these variables of their own, and train them apart",
-    "slots-with-variables": "these slots travel to their variables in each step",
-    "no-idle-device": "these GPUs have nothing to do in a step",
-    "towers-alike": "the towers differ in these ops",
-    "inputs-distinct": "all towers read these inputs, or each builds its own",
-    "losses-apart": "these losses contain what other towers compute",
-    "gradients-colocated": "these backward ops sit elsewhere than their forward ops",
-    "averaging-on-host": "gradients are brought together there, and all of them travel to it",
-    "replicas-in-sync": "the copies of these variables may differ, and the first one's is saved",
-    "aggregated-before-clipped": "each replica clips its own gradients of these variables",
-    "loss-of-all-towers": "these losses and summaries show one tower",
-    "randomness-apart": "these ops draw the same numbers in more than one tower",
-    "trainables-trained": "these variables keep their initial values",
-    "names-portable": "a checkpoint has these names, which other numbers of GPUs do not find",
-    "update-ops-run": "the step need not run the other updates of statistics",
-    "transfer-budget": "a step may copy as much as it does now",
-    "shards-balanced": "the parameter servers hold what they hold now",
-    "session-memory": "the session takes all memory of its GPUs, and a second program there fails",
-}
-
+# TOML
 
 _TABLE = "tool.placement_checks"
 _WIDTH = 99
 _HEAD = (
-    "For pyproject.toml: what is broken now, declared as meant. Keep the lines that are true of "
-    "your program, each in the place of what is there for the same field, and mend the rest."
+    "For pyproject.toml: the broken rules, declared as intended. Keep the lines that are true of "
+    "your program, let each replace an existing value of the same field, and fix the rest."
 )
 
 
 def declared_text(
     programs: Sequence[tuple[Report, Settings, Sequence[Declaration]]],
 ) -> str:
-    """The lines for some programs: of one for all, of several an entry for each.
+    """The lines for pyproject.toml: tables for a single program, entries for several programs.
 
     Args:
-        programs: the verdicts on each, the settings that it was judged by, and what can be
-            declared of it.
+        programs: for each program its verdicts, settings and declarations.
     """
     lines = [*_comment(_HEAD)]
-    told = [program for program in programs if program[2]]
-    for report, settings, declared in told:
+    for report, settings, declared in programs:
+        program = report.evidence.placement.program
+        if not declared:
+            continue
         if len(programs) == 1:
-            lines += _tables(declared)
+            for each in declared:
+                if each.fields:
+                    header = f"[{_TABLE}.policy.{each.rule}]"
+                    lines += ["", *_comment(_meaning(each)), header]
+                    lines += _assignments("", each.fields)
         else:
-            lines += ["", *_entry(report, settings), *_dotted(declared)]
-        lines += _not_policy(declared, report.evidence.placement.program)
+            lines += ["", *_entry(program, settings)]
+            for each in declared:
+                if each.fields:
+                    lines += _comment(_meaning(each))
+                    lines += _assignments(f"policy.{each.rule}.", each.fields)
+        undeclared = [each for each in declared if not each.fields]
+        if undeclared:
+            lines.append("")
+        for each in undeclared:
+            findings = plural(each.findings, "finding")
+            lines += _comment(f"{each.meaning}: {each.rule}, {findings} in {program}")
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _tables(declared: Sequence[Declaration]) -> Iterator[str]:
-    """A table for each rule."""
-    for each in declared:
-        if each.fields:
-            yield ""
-            yield from _comment(_meaning(each))
-            yield f"[{_TABLE}.policy.{each.rule}]"
-            yield from _assignments("", each.fields)
-
-
-def _entry(report: Report, settings: Settings) -> Iterator[str]:
-    """The head of a program's entry."""
+def _entry(program: str, settings: Settings) -> Iterator[str]:
+    """The first lines of a program's entry: its target and settings."""
     yield f"[[{_TABLE}.programs]]"
-    own = {"target": report.evidence.placement.program}
-    fields = {"gpus": settings.gpus, "machine": settings.machine, "args": list(settings.args)}
-    yield from _assignments("", {**own, **{key: value for key, value in fields.items() if value}})
-
-
-def _dotted(declared: Sequence[Declaration]) -> Iterator[str]:
-    """The fields of a program's entry."""
-    for each in declared:
-        if each.fields:
-            yield from _comment(_meaning(each))
-            yield from _assignments(f"policy.{each.rule}.", each.fields)
+    fields = {
+        "target": program,
+        "gpus": settings.gpus,
+        "machine": settings.machine,
+        "args": list(settings.args),
+    }
+    yield from _assignments("", {key: value for key, value in fields.items() if value})
 
 
 def _meaning(each: Declaration) -> str:
     return f"{each.rule}, {plural(each.findings, 'finding')}: {each.meaning}"
-
-
-def _not_policy(declared: Sequence[Declaration], program: str) -> Iterator[str]:
-    """What is left to mend."""
-    left = [each for each in declared if not each.fields]
-    if left:
-        yield ""
-    for each in left:
-        findings = plural(each.findings, "finding")
-        yield from _comment(f"{each.meaning}: {each.rule}, {findings} in {program}")
 
 
 def _comment(text: str) -> Iterator[str]:
@@ -402,21 +391,17 @@ def _comment(text: str) -> Iterator[str]:
         yield f"# {line}"
 
 
-def _assignments(path: str, fields: Mapping[str, Any]) -> Iterator[str]:
+def _assignments(prefix: str, fields: Fields) -> Iterator[str]:
     for field, value in fields.items():
-        yield from _assignment(f"{path}{field}", value)
-
-
-def _assignment(key: str, value: Any) -> Iterator[str]:
-    line = f"{key} = {_toml(value)}"
-    if len(line) <= _WIDTH or not isinstance(value, list):
-        yield line
-        return
-    yield f"{key} = ["
-    yield from (f"  {_toml(item)}," for item in value)
-    yield "]"
+        line = f"{prefix}{field} = {_toml(value)}"
+        if len(line) <= _WIDTH or not isinstance(value, list):
+            yield line
+        else:
+            yield f"{prefix}{field} = ["
+            yield from (f"  {_toml(item)}," for item in value)
+            yield "]"
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it, which is as JSON does for texts, numbers and lists of them."""
+    """A string, number or list in TOML, which writes them as JSON does."""
     return json.dumps(value, ensure_ascii=False)

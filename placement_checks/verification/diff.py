@@ -1,4 +1,4 @@
-"""Compares two placements, op by op."""
+"""Compares two placements op by op."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from placement_checks.core.results import Difference, MovedOp, Places
 
 
 def compare(old: Placement, new: Placement) -> Difference:
-    """The ops that only one of two placements has, and those that each has elsewhere.
+    """The ops that only one of two placements has, and the ops that are on different devices.
 
     Raises:
-        InputError: one of them has no assigned devices.
+        InputError: a placement has no assigned devices.
     """
-    before, after = _placed(old), _placed(new)
+    before, after = _places(old), _places(new)
     types = {op.name: op.type for placement in (old, new) for op in placement.ops.values()}
     return Difference(
         old.program,
@@ -36,8 +36,7 @@ def compare(old: Placement, new: Placement) -> Difference:
     )
 
 
-def _placed(placement: Placement) -> Mapping[str, Places]:
-    """Where the ops of a placement are."""
+def _places(placement: Placement) -> Mapping[str, Places]:
     if not placement.assigned:
         raise InputError(placement.program, str(placement.assigned))
     if not placement.places:

@@ -1,7 +1,7 @@
-"""What to do next: the one edit or command that is worth most after a report.
+"""Chooses the last line of a report: the edit or command with the largest effect.
 
-An edit that lets the program run comes first, then one that makes its training right, then one
-that makes it faster, however many findings each of them has.
+An edit that lets the program run has priority over an edit that makes its training correct, and
+that one over an edit that makes it faster, regardless of the number of findings.
 """
 
 from __future__ import annotations
@@ -20,34 +20,38 @@ from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
 from placement_checks.verification.declare import value_declaration
 
-_SHORT = 110  # letters, of a fix that is told
-_FEW = 2  # rules that one missing thing must leave unchecked to be worth naming
+_MAX_FIX = 110  # characters of a fix that fits into the line
+_MIN_RULES = 2  # that could not be checked for one reason, to name the reason
 
 
 def next_step(reports: Sequence[Report], *, to_hold: bool = True) -> str | None:
-    """The last line of a report; None where there is nothing more to do, or errors come first.
+    """The last line of a report; None if nothing is left to do, or if errors need fixing first.
 
     Args:
         reports: the verdicts on some programs.
-        to_hold: whether the programs could be added to those of pyproject.toml.
+        to_hold: whether to suggest adding the programs to pyproject.toml.
     """
     if not reports or any(report.errors for report in reports):
         return None
     if any(report.count("broken") for report in reports):
-        return f"next: {_mend(reports)}"
-    step = _unchecked(reports) or _compare(reports) or (_hold(reports) if to_hold else None)
+        return f"next: {_edit(reports)}"
+    step = (
+        _missing_evidence(reports)
+        or _comparison(reports)
+        or (_configuration(reports) if to_hold else None)
+    )
     return step and f"next: {step}"
 
 
 @dataclass
 class _Cause:
-    """Findings that have one cause.
+    """Findings with one root cause.
 
     Attributes:
-        rules: those that are broken for it, the most decisive one first.
-        roots: the findings that follow from no other.
-        findings: all of them with their rules, those that follow included.
-        programs: which reports have them.
+        rules: the broken rules, the rule with the worst impact first.
+        roots: the findings that follow from no other finding.
+        findings: all findings with their rules, including the findings that follow.
+        programs: the indices of the reports with these findings.
     """
 
     rules: dict[str, None] = field(default_factory=dict)
@@ -56,7 +60,7 @@ class _Cause:
     programs: set[int] = field(default_factory=set)
 
     def add(self, other: _Cause) -> None:
-        """Take in the findings of another."""
+        """Merge the findings of another cause into this one."""
         first, second = (self, other) if self.impact <= other.impact else (other, self)
         self.rules = first.rules | second.rules
         self.roots = [*first.roots, *second.roots]
@@ -65,17 +69,17 @@ class _Cause:
 
     @property
     def impact(self) -> Impact:
-        """The impact of its most decisive finding."""
+        """The worst impact of a finding."""
         return worst_impact(finding for _, finding in self.findings)
 
     @property
-    def worth(self) -> tuple[int, ...]:
-        """What is gained where it is mended: the most decisive findings count before others."""
-        decisive = [
+    def priority(self) -> tuple[int, ...]:
+        """The value of fixing the cause: findings with the worst impact count first."""
+        worst = [
             (rule, each) for rule, each in self.findings if worst_impact([each]) == self.impact
         ]
-        rules = {rule for rule, _ in decisive}
-        return -self.impact, len(rules), len(decisive), len(self.rules), len(self.findings)
+        rules = {rule for rule, _ in worst}
+        return -self.impact, len(rules), len(worst), len(self.rules), len(self.findings)
 
     def __str__(self) -> str:
         rule, *others = self.rules
@@ -84,8 +88,8 @@ class _Cause:
         return f"{rule}{more} ({plural(len(self.findings), 'finding')}{several})"
 
 
-def _mend(reports: Sequence[Report]) -> str:
-    """The line with which most goes away; the rule's explanation where no line is known."""
+def _edit(reports: Sequence[Report]) -> str:
+    """The source line to edit first; without source lines, the fix."""
     by_line: dict[str, _Cause] = {}
     without_line = []
     for cause in _causes(reports):
@@ -94,35 +98,16 @@ def _mend(reports: Sequence[Report]) -> str:
         else:
             without_line.append(cause)
     if not by_line:
-        return _without_line(reports, max(without_line, key=lambda cause: cause.worth))
-    line = max(by_line, key=lambda each: by_line[each].worth)
+        return _fix(reports, max(without_line, key=lambda cause: cause.priority))
+    line = max(by_line, key=lambda each: by_line[each].priority)
     cause = by_line[line]
-    return f"edit {line}, {_breaking(cause, line)}{_or_declare(reports, cause)}"
-
-
-def _without_line(reports: Sequence[Report], cause: _Cause) -> str:
-    """The fix where it is one, and short; else where mended programs are shown."""
-    rule = next(iter(cause.rules))
-    if any(finding.known for finding in cause.roots):
-        return f"take the way out of {rule}, or declare it: --declare prints how"
-    fixes = {finding.fix for finding in cause.roots}
-    fix = next(iter(fixes))
-    if len(fixes) > 1 or not 0 < len(fix) <= _SHORT:
-        return f"see placement-checks explain {rule}, with a program that breaks it, and mended"
-    return f"{fix}, for {cause}{_or_declare(reports, cause)}"
-
-
-def _breaking(cause: _Cause, line: str) -> str:
-    """What a line breaks; if the findings are of several lines, with the others."""
-    groups = [group for group in group_findings(cause.roots) if group.where == line]
-    lines = max((group.lines for group in groups), default=1)
-    return (
-        f"which breaks {cause}" if lines == 1 else f"the first of {lines} lines that break {cause}"
-    )
+    lines = max((group.lines for group in grouped(cause.roots) if group.where == line), default=1)
+    breaks = "which breaks" if lines == 1 else f"the first of {lines} lines that break"
+    return f"edit {line}, {breaks} {cause}{_or_set(reports, cause)}"
 
 
 def _causes(reports: Sequence[Report]) -> Iterator[_Cause]:
-    """The causes in each program: the rules whose findings follow from no other's."""
+    """The findings of each program by the rule of their root cause."""
     for program, report in enumerate(reports):
         causes: dict[str, _Cause] = defaultdict(_Cause)
         for verdict in report.verdicts:
@@ -135,52 +120,68 @@ def _causes(reports: Sequence[Report]) -> Iterator[_Cause]:
 
 
 def _line(findings: Sequence[Finding]) -> str | None:
-    """The line to edit: that of the most findings among the most decisive ones."""
-    groups = group_findings(findings)
-    decisive = [
-        group for group in groups if worst_impact(group.findings) == worst_impact(findings)
+    """The source line of most findings with the worst impact."""
+    worst = [
+        group
+        for group in grouped(findings)
+        if worst_impact(group.findings) == worst_impact(findings)
     ]
-    return max(decisive, key=lambda group: len(group.findings)).where if decisive else None
+    return max(worst, key=lambda group: len(group.findings)).where if worst else None
 
 
-def _or_declare(reports: Sequence[Report], cause: _Cause) -> str:
-    """The value of one field with which the rule that is broken there would be kept."""
+def _fix(reports: Sequence[Report], cause: _Cause) -> str:
+    """The fix of a cause, if it is one short fix; else the command that explains the rule."""
+    rule = next(iter(cause.rules))
+    if any(finding.known for finding in cause.roots):
+        return f"apply the workaround of {rule}, or declare it: --declare prints how"
+    fixes = {finding.fix for finding in cause.roots}
+    fix = next(iter(fixes))
+    if len(fixes) > 1 or not 0 < len(fix) <= _MAX_FIX:
+        return f"see placement-checks explain {rule}, with a program that breaks it, and the fix"
+    return f"{fix}, for {cause}{_or_set(reports, cause)}"
+
+
+def _or_set(reports: Sequence[Report], cause: _Cause) -> str:
+    """The --set option that keeps the broken rule, if one value does."""
     if len(reports) > 1 or len(cause.rules) > 1:
         return ""
     (verdict,) = (verdict for verdict in reports[0].verdicts if verdict.rule in cause.rules)
     for name, value in value_declaration(reports[0], verdict).items():
-        return f"; or, if that is meant: --set {verdict.rule}.{name}={value}"
+        return f"; or, if that is intended: --set {verdict.rule}.{name}={value}"
     return ""
 
 
-def _unchecked(reports: Sequence[Report]) -> str | None:
-    """What leaves most rules unchecked and can be changed: its reason says how."""
-    open_rules = {
+def _missing_evidence(reports: Sequence[Report]) -> str | None:
+    """The reason that leaves most rules unchecked, if it contains a fix."""
+    unchecked = {
         (verdict.reason, verdict.rule)
         for report in reports
         for verdict in report.verdicts
         if verdict.state == "not-checked" and not verdict.one_tower
         if verdict.reason and "; " in verdict.reason
     }
-    for reason, rules in Counter(reason for reason, _ in sorted(open_rules)).most_common(1):
-        if rules >= _FEW:
+    for reason, rules in Counter(reason for reason, _ in sorted(unchecked)).most_common(1):
+        if rules >= _MIN_RULES:
             return f"{plural(rules, 'rule')} could not be checked: {reason}"
     return None
 
 
-def _compare(reports: Sequence[Report]) -> str | None:
-    """The reference that would let numbers be compared."""
+def _comparison(reports: Sequence[Report]) -> str | None:
+    """The option that adds a reference to compare numbers with."""
     for report in reports:
         evidence = report.evidence
-        compares = any(verdict.rule == GradientsEqual.name for verdict in report.verdicts)
-        without = compares and evidence.reference is NO_REFERENCE
-        if without and (reference := _reference(evidence)):
+        can_compare = any(verdict.rule == GradientsEqual.name for verdict in report.verdicts)
+        if (
+            can_compare
+            and evidence.reference is NO_REFERENCE
+            and (reference := _reference_option(evidence))
+        ):
             return f"compare numbers, with {reference}"
     return None
 
 
-def _reference(evidence: Evidence) -> str | None:
-    """The option that names a reference; a function that takes the number of GPUs is its own."""
+def _reference_option(evidence: Evidence) -> str | None:
+    """The --reference option for a builder; one with a parameter for GPUs is its own reference."""
     program = evidence.program.program if evidence.program else None
     if not isinstance(program, Program):
         return None
@@ -193,11 +194,11 @@ def _reference(evidence: Evidence) -> str | None:
     return f"the function that builds it for one GPU: --reference {file}{colon}build_single"
 
 
-def _hold(reports: Sequence[Report]) -> str | None:
-    """The line that lets `verify` without a target judge these programs from now on."""
+def _configuration(reports: Sequence[Report]) -> str | None:
+    """The line for pyproject.toml that makes `verify` check these programs by default."""
     if not all(report.count("kept") for report in reports):
         return None
     names = [report.evidence.placement.program for report in reports]
-    what = "it" if len(names) == 1 else "them"
+    pronoun = "it" if len(names) == 1 else "them"
     programs = json.dumps(names, ensure_ascii=False)
-    return f"add {what} to pyproject.toml: [tool.placement_checks] programs = {programs}"
+    return f"add {pronoun} to pyproject.toml: [tool.placement_checks] programs = {programs}"

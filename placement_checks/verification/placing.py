@@ -1,4 +1,4 @@
-"""Gathers the evidence that rules judge: what a program requests, and where its ops are placed."""
+"""Builds and places a program: its requested and assigned devices are evidence for rules."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def place(
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
 ) -> Evidence:
-    """The device that each op of a program or graph requests, and the one the placer assigns.
+    """Build a program or read a graph, and let the placer assign a device to each op.
 
-    A program that is named as a whole, ``train.py``, is run until its first training step, in a
-    process of its own. The last four arguments are for it.
+    A whole program, ``train.py``, runs in its own process until its first training step. The last
+    four arguments apply only to whole programs.
 
     Args:
-        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
-            as the command line names it (``train.py:build_towers``).
-        gpus: the number of GPUs that the builder gets, and that a host or worker has.
-        machine: the devices, or their written form such as ``"worker*8: gpu*4"``; by default the
-            smallest machine that the graph's device names need.
-        soft: whether the placer may use other devices than requested; by default what the
-            program's session configuration says, else not (TensorFlow 1's default).
-        devices: ``auto`` asks the placer of this machine's GPUs where these are the devices,
-            ``real`` asks no other, ``simulated`` never does.
-        args: the arguments of its command line; in them ``{gpus}`` stands for the number of GPUs,
-            ``{gpu_list}`` for ``0,1,…``.
-        v1: whether it means TensorFlow 1 by ``import tensorflow``.
-        let: values of names that its source holds, such as ``{"NUM_GPUS": "{gpus}"}``.
-        limit: seconds that it may take until its first training step; 300 by default.
+        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
+            on the command line (``train.py:build_towers``).
+        gpus: the argument of the builder, and the number of GPUs of a host or worker.
+        machine: the devices, or their text form such as ``"worker*8: gpu*4"``; by default the
+            smallest machine that has the requested devices.
+        soft: whether the placer may use other devices than requested; by default the session
+            configuration of the program, else False (the default of TensorFlow 1).
+        devices: ``auto`` uses the placer of the GPUs of this machine if the machine has exactly
+            these devices, ``real`` always uses it, ``simulated`` never uses it.
+        args: command-line arguments; ``{gpus}`` stands for the number of GPUs, ``{gpu_list}`` for
+            ``0,1,…``.
+        v1: whether the program runs with the API of TensorFlow 1.
+        let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
+        limit: the longest time until the first training step, in seconds; 300 by default.
 
     Raises:
-        UsageError: the target or machine is not valid, or ``gpus`` is below 1 or above 256.
+        UsageError: the target or machine is invalid, or ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
@@ -72,12 +72,12 @@ def place(
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent to the placer: a program, what it asks for, and the machine.
+    """A program to place.
 
     Attributes:
         built: the program.
-        requested: the devices that it requests, and whether it may be placed softly.
-        machine: the devices.
+        requested: its requested devices, and whether soft placement is allowed.
+        machine: the devices to place it on.
     """
 
     built: BuiltProgram
@@ -86,11 +86,11 @@ class Request:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """What is known of the program before it is placed."""
+        """The evidence without assigned devices."""
         return _evidence_of(self.built, self.requested)
 
     def placed(self, devices: Devices = "auto") -> Evidence:
-        """Where the placer puts the ops; as for `place`."""
+        """Let the placer assign devices; errors are as for `place`."""
         from placement_checks.placer.placing import place_async
 
         graph_def = self.built.graph_def
@@ -100,13 +100,9 @@ class Request:
         ):
             evidence = self.evidence  # while the placer works
             with gc_paused():
-                self._analyse()
+                with contextlib.suppress(Exception):  # reported by the rules that need towers
+                    analyse(self.requested).prepare()
                 return replace(evidence, placement=placed())
-
-    def _analyse(self) -> None:
-        """Analyse the towers; where that fails, the rules that need it tell."""
-        with contextlib.suppress(Exception):
-            analyse(self.requested).prepare()
 
 
 def request(
@@ -116,7 +112,7 @@ def request(
     machine: Machine | str | None = None,
     soft: bool | None = None,
 ) -> Request:
-    """What `place` sends to the placer; the arguments are the same."""
+    """Build a program for the placer; arguments and errors are as for `place`."""
     checked_gpus(gpus)
     _check(target)
     if isinstance(machine, str):
@@ -133,17 +129,17 @@ def request(
     built = _load(target, gpus, machine)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if placement.strategy is not None and placement.strategy.gpus == 1:
-        gpus = 1  # it is for one, as a reference is
+        gpus = 1  # a reference program
     machine = machine or built.machine or Machine.smallest(_devices(placement), gpus)
     return Request(built, placement, machine)
 
 
 def requested(target: Target, *, gpus: int = 2) -> Evidence:
-    """The device that each op of a program or graph requests; no placer is asked.
+    """Build a program or read a graph without placing it.
 
     Args:
         target: as for `place`.
-        gpus: the number of GPUs that the builder gets.
+        gpus: the argument of the builder.
 
     Raises:
         UsageError: ``gpus`` is below 1 or above 256.
@@ -172,16 +168,16 @@ def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
 
 
 def single_gpu(built: BuiltProgram) -> BuiltProgram | Missing:
-    """The program for one GPU; missing where it is that, or cannot be."""
+    """The program built for one GPU; missing if it cannot be built, or already is that program."""
     other = built.for_gpus(1)
     return Missing("it was built for one GPU") if other is built else other
 
 
 def _check(target: Target) -> None:
-    """Check a target as far as that needs no TensorFlow, and that it is there for the rest.
+    """Check a target without importing TensorFlow, and that TensorFlow is installed.
 
     Raises:
-        InputError: it names nothing that can be loaded, or TensorFlow is not installed.
+        InputError: the target cannot be loaded, or TensorFlow is not installed.
     """
     from placement_checks.targets.names import check
     from placement_checks.tf.startup import check_installed
@@ -194,11 +190,11 @@ def _check(target: Target) -> None:
 
 
 def _devices(placement: Placement) -> set[Device]:
-    """The devices that a program asks for.
+    """The requested devices of a program.
 
-    An op that only follows a variable does not ask for a GPU, nor does one that computes nothing:
-    under a device function both get the variable's job and the worker's GPU, which the parameter
-    server need not have.
+    The GPU of a no-op, or of an op that only reads or tests a variable, does not count. A device
+    function gives such ops the job of the variable and the GPU of the worker, which the parameter
+    server may lack.
     """
     return {
         replace(op.requested, type=None, index=None)
@@ -209,10 +205,10 @@ def _devices(placement: Placement) -> set[Device]:
 
 
 def prepare(*, placer: bool = True) -> None:
-    """Load TensorFlow, without its log lines; ``placer`` starts the placer process beside it.
+    """Import TensorFlow without its log lines; with ``placer``, start the placer meanwhile.
 
     Raises:
-        InputError: TensorFlow is not installed, or does not load.
+        InputError: TensorFlow is not installed, or cannot be imported.
     """
     from placement_checks.tf.startup import check_installed, import_tensorflow
 
@@ -224,19 +220,19 @@ def prepare(*, placer: bool = True) -> None:
     if is_first and _is_command():
         from placement_checks.capture.child_process.fork_server import fork_this_process
 
-        fork_this_process(_let_go)
+        fork_this_process(_clean_fork)
 
 
 def _is_command() -> bool:
-    """Whether this process is the command, which holds nothing yet of any program."""
+    """Whether this process is the command, which has not loaded any program yet."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
         return main.__spec__.name == "placement_checks.__main__"
     return Path(getattr(main, "__file__", None) or "").name == "placement-checks"
 
 
-def _let_go() -> None:
-    """Leave a fork of the command without its placer process, and its libraries not imported."""
+def _clean_fork() -> None:
+    """Detach a fork of the command from the placer process, and remove click from its modules."""
     from placement_checks.placer.worker.client import phantom
 
     phantom.stop()
@@ -246,7 +242,7 @@ def _let_go() -> None:
 
 
 def _start_placer() -> None:
-    """Let the placer process load TensorFlow meanwhile, where no GPU here could answer instead."""
+    """Start the placer process early if this machine has no GPUs, and so no placer for GPUs."""
     from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():

@@ -1,7 +1,4 @@
-"""Which rules are checked, and with which parameters.
-
-Values that users write, checked against the types of the fields they are given for.
-"""
+"""Makes rules with the parameters of policies, and checks the values that users write."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from placement_checks.rules.plugins import FailedPlugin
 from placement_checks.rules.registry import RULES
 from placement_checks.util.text import did_you_mean
 
-# What a field takes; one that needs other words is Annotated with them.
+# The values of a field by its type; a field may have another description as its annotation.
 _DESCRIPTIONS: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -33,12 +30,12 @@ _DESCRIPTIONS: Mapping[Any, str] = {
 
 
 def convert_value(owner: type[Any], name: str, value: object) -> Any:
-    """A value as that field of a dataclass holds it: a tuple for a list, and for a single name.
+    """Convert a value to the type of a dataclass field: a list or a single name to a tuple.
 
     Raises:
-        ConfigError: the field does not exist, or the value is not of its type. It names no object.
+        ConfigError: the field does not exist, or the value is of another type. It has no object.
     """
-    from msgspec import ValidationError, convert  # not before there is something to check
+    from msgspec import ValidationError, convert  # imported late: most calls convert nothing
 
     names = [field.name for field in dataclasses.fields(owner)]
     if name not in names:
@@ -46,7 +43,7 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
     kind = get_type_hints(owner, include_extras=True)[name]
     if kind == tuple[str, ...] and isinstance(value, str):
         return (value,)
-    kind = int | float if kind is float else kind  # a whole number stays one in messages
+    kind = int | float if kind is float else kind  # messages show an int as an int
     try:
         return convert(_finite(value), kind)
     except (ValueError, ValidationError):
@@ -61,7 +58,7 @@ def _listed(fields: Sequence[str]) -> str:
 
 @contextmanager
 def collect_errors(errors: list[ConfigError], at: str) -> Iterator[None]:
-    """Add an error that is raised within to ``errors``, as one of the field ``at``."""
+    """Add an error of the block to ``errors``, for the field ``at``."""
     try:
         yield
     except PlacementError as error:
@@ -79,10 +76,10 @@ def _description(kind: Any) -> str:
 
 
 def _finite(value: object) -> object:
-    """The value with numpy's floats as Python's, which alone msgspec takes.
+    """Convert numpy floats to Python floats, which msgspec requires.
 
     Raises:
-        ValueError: one is infinite, or larger than a float can be, as TOML writes whole ones.
+        ValueError: a number is infinite, or too large for a float, as an integer of TOML may be.
     """
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
@@ -100,21 +97,21 @@ def rules_for(
     only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> list[Rule]:
-    """The rules to check, each with the parameters of the first policy that has them.
+    """The rules to check, with their parameters.
 
     Args:
-        policies: ``{rule: {field: value}}``; where two name the same field, the first counts.
-        only: names of rules; empty for all.
-        without: names of rules to leave out.
+        policies: ``{rule: {field: value}}``; if several policies set a field, the first applies.
+        only: names of rules; empty for all rules.
+        without: names of rules to skip.
 
     Raises:
-        UsageError: a rule does not exist, or none is left.
+        UsageError: a rule does not exist, or no rule is left.
     """
     for name in [*only, *without]:
         rule_named(name)
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
-        raise UsageError("", "no rule is left to check", "leave out fewer of them (--without)")
+        raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
     return [
         make_rule(
             name, {k: v for policy in reversed(policies) for k, v in policy.get(name, {}).items()}
@@ -124,10 +121,10 @@ def rules_for(
 
 
 def rule_named(name: str) -> type[Rule]:
-    """The rule of that name.
+    """The class of a rule.
 
     Raises:
-        UsageError: it does not exist; the message offers the nearest.
+        UsageError: the rule does not exist; the fix suggests a similar name.
     """
     if name in RULES:
         return RULES[name]
@@ -136,19 +133,19 @@ def rule_named(name: str) -> type[Rule]:
 
 
 def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
-    """A rule with parameters; for a list of names a single one will do.
+    """A rule with parameters; a single name may replace a list of names.
 
     Raises:
-        PlacementError: a field that the rule does not have, or a value that is not valid.
+        PlacementError: the rule lacks a field, or a value is invalid.
     """
     rule = RULES[name]
     if issubclass(rule, FailedPlugin):
-        return rule()  # judging says why, which is more than that it has no such field
+        return rule()  # judging reports why the plugin failed, which explains more than its fields
     return rule(**{field: convert_value(rule, field, value) for field, value in values.items()})
 
 
 def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
-    """All errors of a policy, one a field; ``at`` is the prefix of their objects."""
+    """All errors of a policy, one for each field; ``at`` is the prefix of their objects."""
     errors: list[ConfigError] = []
     for name, values in policy.items():
         try:
@@ -166,10 +163,13 @@ def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
-    """``RULE.FIELD=VALUE``; the value is TOML, or else the text as it stands.
+    """Parse ``RULE.FIELD=VALUE``. A value that is not TOML is a string.
+
+    Returns:
+        The rule, the field and the value.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the text has another form.
     """
     path, equals, value = text.partition("=")
     rule, dot, field = path.strip().partition(".")
@@ -181,6 +181,6 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         )
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):  # not TOML, or nested too deep
+    except (ValueError, RecursionError):  # not TOML, or nested too deeply
         parsed = value.strip()
     return rule, field, parsed

@@ -1,4 +1,4 @@
-"""Adds to the evidence of a program what running it gives, beside its reference."""
+"""Runs a program and its reference, and adds the results to the evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_UNASKED_SECONDS = 120.0  # for all runs of programs that nobody has asked to compare
+_SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own reference
 
 
 def with_numbers(
@@ -44,24 +44,25 @@ def with_numbers(
     only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> Evidence:
-    """The evidence, with the reference of the program and what running the two gives.
+    """Run a program and its reference, and add the trace and the measurement to the evidence.
 
     Args:
-        evidence: of the program, as `place` gives it.
-        reference: the same for one GPU, with the same names of variables; None for the program
-            itself, where that is a whole one which is told the number of GPUs, or asks for it.
-        batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, and scalars
-            for those of rank 0; a target that names such a function; the file of a saved case; or
-            None for rows that are made up.
-        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
-        policies: parameters of the rules; where two name the same one, the first counts.
-        only: the rules to check, if not all; nothing is run if they are static.
-        without: the rules to leave out.
+        evidence: the evidence of the program, from `place`.
+        reference: the program for one GPU, with the same names of variables. None stands for the
+            program itself, if it is a whole program that reads the number of GPUs from its
+            arguments or from TensorFlow.
+        batch: a function ``batch(rng, n)`` that returns arrays of n rows by input name, and
+            scalars for inputs of rank 0; a target that names such a function; the file of a saved
+            case; or None for generated rows.
+        devices: ``auto`` uses the GPUs of this machine if there are enough, ``simulated`` none.
+        policies: parameters of rules; if several policies set a field, the first one applies.
+        only: the rules to check; all by default. Nothing runs if no rule needs a run.
+        without: the rules to skip.
 
     Raises:
         UsageError: a rule does not exist, or the program was not placed before.
-        ConfigError: a policy is wrong.
-        InputError: a program or the batch function is at fault, or TensorFlow is not installed.
+        ConfigError: a policy is invalid.
+        InputError: a program or the batch function fails, or TensorFlow is not installed.
     """
     from placement_checks.tf.startup import check_installed
 
@@ -86,36 +87,36 @@ def with_numbers(
     selected = set(only or rules) - set(without)
     if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
         return evidence
-    rows = batch_of(batch, towers.gpus if towers else 1)
+    batch_function = batch_of(batch, towers.gpus if towers else 1)
     if not towers:
         raise InputError(
             evidence.placement.program,
-            f"cannot be run beside a reference: {towers}",
+            f"cannot be compared with a reference: {towers}",
             "leave out the reference, or name the program that printed a log with --graph",
         )
-    seconds = _UNASKED_SECONDS if reference is None else math.inf
-    ends_at = time.monotonic() + seconds
+    limit = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
+    ends_at = time.monotonic() + limit
     pair = _or_missing(lambda: ProgramPair.of(towers, single, devices, ends_at=ends_at))
     if not pair:
         return replace(evidence, measurement=pair, trace=pair)
     if TowersOverlap.name in selected:
-        trace = _or_missing(lambda: _traced(pair, rows, conditions))
+        trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
         evidence = replace(evidence, trace=trace)
     if selected & {GradientsEqual.name, WeightsEqual.name}:
-        measurement = _or_missing(lambda: measure(pair, rows, conditions))
+        measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
         evidence = replace(evidence, measurement=measurement)
     return evidence
 
 
 def is_watched(evidence: Evidence) -> bool:
-    """Whether its program is a whole one, which can be its own reference."""
+    """Whether the program is a whole program, which can be its own reference."""
     return isinstance(evidence.program, BuiltProgram) and isinstance(
         evidence.program.program, Script
     )
 
 
 def _or_missing(run: Callable[[], _T]) -> _T | Missing:
-    """What a run gives; missing where a sound program cannot be run here."""
+    """The result of a run; missing if a valid program cannot be run here."""
     try:
         return run()
     except CannotRun as reason:
@@ -123,7 +124,7 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
 
 
 def _conditions(rules: Mapping[str, Rule]) -> Conditions:
-    """How programs are run, by the parameters of the rules on runs."""
+    """The conditions of the runs, from the parameters of the rules on runs."""
     from placement_checks.run.compare.settings import Conditions
 
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
@@ -139,8 +140,8 @@ def _conditions(rules: Mapping[str, Rule]) -> Conditions:
     )
 
 
-def _traced(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
-    """Some steps of the towers, traced."""
+def _trace(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
+    """Trace some steps of the towers."""
     import numpy as np
 
     from placement_checks.run.feeding.replayed import failures_of

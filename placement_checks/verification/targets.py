@@ -1,4 +1,4 @@
-"""What a target names on the command line: a program or graph to place, or a placement log."""
+"""Collects the evidence of a target: a program or graph to place, or a placement log."""
 
 from __future__ import annotations
 
@@ -25,14 +25,22 @@ def gather(
     *,
     on_placer_error: Callable[[Exception, Evidence], Evidence] | None = None,
 ) -> Evidence:
-    """The evidence of a target; a log is joined with ``graph``, the program that printed it.
+    """Collect the evidence of a target.
 
-    Where the placer fails, ``on_placer_error`` is called with the error and what the program asks
-    for; it gives the evidence instead.
+    Args:
+        target: a program, a graph or a placement log, as on the command line.
+        settings: the settings of the call and the configuration.
+        graph: the program that printed the log, or None.
+        on_placer_error: called if the placer fails, with the error and the evidence of requested
+            devices; its return value replaces the evidence.
+
+    Raises:
+        UsageError: a setting does not apply to the target.
+        InputError: the target does not exist, or cannot be built, read or placed.
     """
     check_targets([target, graph])
     if is_log(target):
-        return _of_log(target, settings, graph)
+        return _gather_log(target, settings, graph)
     if graph is not None:
         raise UsageError(
             "--graph", f"is for placement logs, and {target} is not one", "leave it out"
@@ -61,10 +69,10 @@ def is_log(target: str) -> bool:
 
 
 def check_targets(targets: Iterable[Target | None], batch: str | None = None) -> None:
-    """Check targets and a batch as far as that needs no TensorFlow.
+    """Check targets and a batch without importing TensorFlow.
 
     Raises:
-        InputError: one of them does not exist, or is of an unknown kind.
+        InputError: a target does not exist, or is of an unknown kind.
     """
     for target in targets:
         if isinstance(target, Script):
@@ -72,14 +80,20 @@ def check_targets(targets: Iterable[Target | None], batch: str | None = None) ->
         elif isinstance(target, str) and not is_log(target):
             check(target)
     if batch is not None:
-        _check_batch(batch)
+        from placement_checks.run.feeding.batches import SUFFIX, Case
+
+        if Path(batch).suffix == SUFFIX:
+            Case.load(Path(batch))
+        else:
+            check(batch)
 
 
-def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
+def _gather_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
+    """The evidence of a log, and of the program that printed it."""
     if graph is None and settings.args:
         raise UsageError(
             f"-- {settings.args[0]}",
-            f"is for a program, and {log_file} is a placement log",
+            f"is for a program, but {log_file} is a placement log",
             "name the program that printed it: --graph train.py",
         )
     program = None if graph is None else settings.script_of(graph)
@@ -92,40 +106,31 @@ def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
         log = read_logs([log_file])
     if program is None:
         return Evidence(log.placement(machine))
-    asked = placing.requested(program, gpus=_gpus(settings))
-    return replace(asked, placement=log.placement(machine, asked.placement))
+    requested = placing.requested(program, gpus=_gpus(settings))
+    return replace(requested, placement=log.placement(machine, requested.placement))
 
 
 def _gpus(settings: Settings) -> int:
     return settings.gpus or 2
 
 
-def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
-    """The request, where nobody has said how many GPUs the tasks of a cluster have.
-
-    Most programs of a cluster give each task one GPU. One that is told the number of GPUs has been
-    told the default, and should use as many.
-    """
-    program = request.built.program
-    is_told = (
-        program.uses_gpus
-        if isinstance(program, Script)
-        else (isinstance(program, Program) and program.takes_num_gpus)
-    )
-    if is_told:
-        return request
-    devices = (op.requested for op in request.requested.ops.values())
-    return replace(request, machine=request.machine.with_one_gpu_each(devices))
-
-
 def _machine(settings: Settings) -> Machine | None:
     return Machine.parse(settings.machine, _gpus(settings)) if settings.machine else None
 
 
-def _check_batch(batch: str) -> None:
-    from placement_checks.run.feeding.batches import SUFFIX, Case
+def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
+    """The request with one GPU for each task, if the program has a fixed number of GPUs.
 
-    if Path(batch).suffix == SUFFIX:
-        Case.load(Path(batch))
-    else:
-        check(batch)
+    Most programs for clusters use one GPU in each task. A program that gets the number of GPUs as
+    an argument was built for the default number, and should use all of them.
+    """
+    program = request.built.program
+    is_parametrized = (
+        program.uses_gpus
+        if isinstance(program, Script)
+        else (isinstance(program, Program) and program.takes_num_gpus)
+    )
+    if is_parametrized:
+        return request
+    devices = (op.requested for op in request.requested.ops.values())
+    return replace(request, machine=request.machine.with_one_gpu_each(devices))

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     kept: Collection[str] = ()
 
 
-# Their batches are small: what is computed takes the time.
+# Their batches are small: the computation takes the time.
 PROGRAMS = [
     Row("mnist_towers.py --v1 -- --num_gpus={gpus} --batch_size=16", kept=NUMBERS),
     # Its summaries are the last tower's. Its moving averages are in no order with its update.
@@ -86,7 +86,7 @@ def programs(fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def judged(run: Run, typed: str) -> dict[str, str]:
-    """The state of each rule; with which variables it was judged is said."""
+    """The state of each rule; the report names the judged variables."""
     ours, _, theirs = typed.partition(" -- ")
     ran = run("verify", *ours.split(), "--format", "json", "--", *theirs.split())
     assert ran.out, ran.err

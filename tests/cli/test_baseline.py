@@ -154,7 +154,7 @@ copies of one step:
 """
 
 
-def test_two_baselines_are_refused_with_the_command_that_compares_them(run: Run) -> None:
+def test_two_baselines_are_compared(run: Run) -> None:
     Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
     Path("new.txt").write_text(PAGE.format(tensorflow="2.21.0", place="/gpu:0"))
 
@@ -187,7 +187,7 @@ def test_a_baseline_is_not_drawn(run: Run) -> None:
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
         "placement-checks: old.txt is a baseline, which lists no ops that --format html could "
-        "draw; compare two programs or logs, or omit --format html\n"
+        "draw; compare two programs or logs, or leave out --format\n"
     )
 
 
@@ -209,13 +209,13 @@ def test_marks_of_a_merge_are_an_error(run: Run) -> None:
         (
             ("--update",),
             "",
-            "--update writes baselines, and no folder is named; add --baseline FOLDER",
+            "--update writes baselines, but no directory is named; add --baseline FOLDER",
         ),
         (
             ("--update", "--baseline", "placements"),
             "true",
-            "--update writes no baselines where CI is set, as nobody would review them; run it "
-            "where you commit from, or set CI= before it",
+            "--update writes no baselines if CI is set, because nobody would review them; "
+            "run it where you commit from, or set CI= before the command",
         ),
     ],
 )

@@ -28,7 +28,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(run: Run, monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
-    """What bash is told may stand at the end of a line: the kind and the text of each."""
+    """The completions that bash gets for the end of a line: the kind and the text of each."""
     words = line.split(" ")
     with monkeypatch.context() as patch:
         patch.setenv("_PLACEMENT_CHECKS_COMPLETE", "bash_complete")
@@ -78,7 +78,7 @@ def test_the_script_asks_the_command(run: Run, shell: str) -> None:
     assert f"_PLACEMENT_CHECKS_COMPLETE={shell}_complete" in ran.out
 
 
-# What stands before and after the script. Zsh has no line to add to: it prints what it would add.
+# Code before and after the script. Zsh has no line to add to: it prints what it would add.
 AROUND = {
     "bash": (
         "",

@@ -1,4 +1,4 @@
-"""``verify --declare``: what it prints, put into a pyproject.toml, makes the rules kept."""
+"""``verify --declare``: the printed lines, in a pyproject.toml, keep the rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target(program: str) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_is_declared_is_kept(run: Run, program: str) -> None:
+def test_declared_rules_are_kept(run: Run, program: str) -> None:
     declared = run("verify", target(program), "--declare")
     Path("pyproject.toml").write_text(declared.out)
 
@@ -67,10 +67,10 @@ def test_it_may_be_written_to_a_file(run: Run) -> None:
 
 
 BAD = {
-    "--rule placeable": "--declare: no rule is broken, and there is nothing to declare; "
+    "--rule placeable": "--declare: no rule is broken, so there is nothing to declare; "
     "leave it out",
-    "--format json": "--declare prints lines of TOML, not json; leave out --format",
-    "--format html": "--declare prints lines of TOML, not html; leave out --format",
+    "--format json": "--declare prints TOML, not json; leave out --format",
+    "--format html": "--declare prints TOML, not html; leave out --format",
 }
 
 

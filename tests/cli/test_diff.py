@@ -62,7 +62,7 @@ def test_two_logs_take_no_arguments(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "new.log", "--", "--num_gpus=2")
 
     assert ran.status == 2
-    assert "-- --num_gpus=2 is for a program, and old.log is a placement log" in ran.err
+    assert "-- --num_gpus=2 is for a program, but old.log is a placement log" in ran.err
 
 
 def test_differences_in_json(run: Run, logs: None) -> None:

@@ -13,7 +13,7 @@ from support.forked import run_forked
 
 from placement_checks.cli import cli
 
-# Pages with commands whose output can be compared: times are another each time.
+# Pages with commands of stable output, without times.
 WALKED = [
     page
     for page in PAGES

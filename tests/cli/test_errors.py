@@ -117,7 +117,7 @@ OPTIONS = {
     "--gpus 0": f"0 GPUs: {HOST}",
     "--gpus 10000": f"10000 GPUs: {HOST}",
     "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
-    "--gpus 2 --machine gpu*2": "--gpus and --machine say the same thing twice; give one of them",
+    "--gpus 2 --machine gpu*2": "--gpus and --machine are mutually exclusive; give one of them",
     "--machine dgx1": f"machine 'dgx1': 'dgx1' is not a preset, 'dgx-1' is; {MACHINE}",
     "--machine gpuu*4": "machine 'gpuu*4': 'gpuu' is not a type of device; did you mean 'gpu*4'? "
     "A job of that name is written 'gpuu*4: cpu*1'",
@@ -131,8 +131,8 @@ OPTIONS = {
     "field; did you mean 'device'?",
     "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
     f"is not part of a device name; {DEVICES}",
-    "--nope": "No such option '--nope'%%; see placement-checks verify --help; what is meant for "
-    "the program stands behind --: -- --nope",
+    "--nope": "No such option '--nope'%%; see placement-checks verify --help; arguments of "
+    "the program follow --: -- --nope",
     "--gpu 2": "No such option '--gpu'%%; see placement-checks verify --help",
     "--output nowhere/report": "--output nowhere/report: No such file or directory",
 }
@@ -153,7 +153,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def matches(line: str, pattern: str) -> bool:
-    """Whether they are equal; ``%%`` in the pattern stands for anything."""
+    """Whether they are equal; ``%%`` in the pattern matches any text."""
     begin, anything, end = pattern.partition("%%")
     return line.startswith(begin) and line.endswith(end) if anything else line == pattern
 
@@ -225,12 +225,11 @@ def test_without_a_target_or_configured_programs_there_is_nothing_to_do(run: Run
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: there is nothing to verify; "
-        "name a target such as train.py:build_towers\n"
+        "placement-checks: no target is given; name a target such as train.py:build_towers\n"
     )
 
 
-def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
+def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     Path("pyproject.toml").write_text(
         "[tool.placement_checks]\ngpu = 2\nsoft = 'yes'\nprograms = [{gpus = 0}]\n"
         "policy.variables-on-host.device = '/gqu:0'\n"
@@ -257,7 +256,7 @@ def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
 @pytest.mark.parametrize(
     "command", ["", "verify", "time", "place", "log", "diff", "rules", "explain"]
 )
-def test_every_help_tells_the_exit_status(run: Run, command: str) -> None:
+def test_every_help_explains_the_exit_status(run: Run, command: str) -> None:
     ran = run(*command.split(), "--help")
 
     assert (ran.status, ran.err) == (0, "")

@@ -1,4 +1,4 @@
-"""Whatever fails, in whichever stage: no run ends well, and what is known is reported."""
+"""A failure in any stage fails the run, and the remaining evidence is reported."""
 
 from __future__ import annotations
 
@@ -83,16 +83,16 @@ STAGES = {
     "placement_checks.targets.importing._load_file": None,
     "placement_checks.capture.programs.build": None,
     "placement_checks.placer.placing.place_async": "placeable",
-    "placement_checks.verification.running._traced": "towers-overlap",
+    "placement_checks.verification.running._trace": "towers-overlap",
     "placement_checks.run.compare.measure.measure": "weights-equal",
     "placement_checks.run.compare.pair.runnable": "gradients-equal",
 }
 WRITERS = {
     "text": "placement_checks.report.text.writer.write",
     "json": "placement_checks.report.common.json.render",
-    "html": "placement_checks.report.page.write.render_page",
-    "markdown": "placement_checks.report.formats.markdown.ranked",
-    "github": "placement_checks.report.formats.github.ranked",
+    "html": "placement_checks.report.page.write.page",
+    "markdown": "placement_checks.report.formats.markdown.rank_root_causes",
+    "github": "placement_checks.report.formats.github.rank_root_causes",
     "sarif": "placement_checks.report.formats.sarif.versions",
     "junit": "placement_checks.report.formats.junit.Repository",
 }
@@ -117,7 +117,7 @@ def said(fault: Exception) -> str:
 
 
 def told(ran: Ran) -> list[str]:
-    """The lines on stderr without those of TensorFlow's C++, such as that there is no GPU."""
+    """The lines on stderr without lines of TensorFlow's C++, such as the lack of a GPU."""
     return [line for line in ran.err.splitlines() if not re.search(r"\.cc:\d+\] ", line)]
 
 
@@ -138,7 +138,7 @@ def test_without_a_fault_the_program_is_sound(run: Run) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_that_fails_is_told_and_the_rest_is_reported(
+def test_a_failed_stage_is_reported_with_the_rest(
     run: Run, monkeypatch: pytest.MonkeyPatch, stage: str, fault: Exception
 ) -> None:
     monkeypatch.setattr(stage, failing(fault))
@@ -194,7 +194,7 @@ def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
     }
 
 
-def test_a_fault_that_ends_several_rules_is_told_once(
+def test_a_fault_in_several_rules_is_reported_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     monkeypatch.setattr(TowerAnalysis, "__init__", failing(fault))
@@ -208,7 +208,7 @@ def test_a_fault_that_ends_several_rules_is_told_once(
     assert "losses-apart, " in line
 
 
-def test_a_broken_rule_is_shown_beside_one_that_failed(
+def test_a_broken_rule_is_shown_with_one_that_failed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
@@ -353,7 +353,7 @@ def test_timing_code_that_exits(run: Run) -> None:
     assert "called sys.exit(0); look at train.py:" in ran.err
 
 
-def test_user_code_may_raise_what_is_no_exception(run: Run) -> None:
+def test_user_code_may_raise_a_base_exception(run: Run) -> None:
     ran = run("verify", "train.py:odd", "outputlog")
 
     assert ran.status == 2
@@ -361,7 +361,7 @@ def test_user_code_may_raise_what_is_no_exception(run: Run) -> None:
     assert f"placement-checks: train.py:odd: Odd: no Exception; {FIX}\n" in ran.err
 
 
-def test_an_exception_that_cannot_even_be_told(run: Run) -> None:
+def test_an_exception_without_a_message(run: Run) -> None:
     ran = run("verify", "train.py:mute", "outputlog")
 
     assert ran.status == 2
@@ -376,7 +376,7 @@ def test_a_program_that_replaces_the_way_out(run: Run, monkeypatch: pytest.Monke
     assert run("verify", "train.py:replaces_exit", *device).status == 1
 
 
-def test_a_placer_that_died_leaves_what_is_asked_for(
+def test_a_dead_placer_leaves_the_requested_devices(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = PlacerError("the placer", "died", "look at its log")

@@ -44,7 +44,7 @@ LOST = (
 )
 
 
-def test_it_is_listed_beside_one_that_cannot_be_loaded(folder: Path) -> None:
+def test_it_is_listed_with_a_rule_that_cannot_be_loaded(folder: Path) -> None:
     listed = run(folder, "rules")
 
     assert listed.returncode == 2

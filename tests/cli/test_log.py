@@ -24,7 +24,7 @@ def session(fixtures: Path) -> Path:
     return fixtures / "logs" / "1.15.5" / "session.log"
 
 
-def test_text_tells_the_placements_by_device(run: Run, session: Path) -> None:
+def test_text_lists_the_placements_by_device(run: Run, session: Path) -> None:
     ran = run("log", session)
 
     assert (ran.status, ran.err) == (0, "")
@@ -129,11 +129,11 @@ def test_records_that_are_required_and_there(run: Run, session: Path) -> None:
 def test_the_help_says_what_the_status_means(run: Run) -> None:
     said = " ".join(run("log", "--help").out.split())
 
-    assert "The exit status is 0 also for a log without records" in said
+    assert "The exit status is 0 even if the log has no records" in said
     assert "--require-records" in said
 
 
-def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path) -> None:
+def test_unread_parts_are_reported_with_the_rest(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "cut.log.gz"
     text = "".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(100_000))
     log.write_bytes(gzip.compress(text.encode())[:-500])
@@ -237,7 +237,7 @@ def test_a_bar_shows_how_far_it_is_on_a_terminal(session: Path, tmp_path: Path) 
     log.write_bytes(session.read_bytes().rstrip())  # the last line has no newline
     program = (
         "import sys, placement_checks.cli.log as log\n"
-        f"log._WORTH_A_BAR, sys.argv = 0, ['placement-checks', 'log', {str(log)!r}]\n"
+        f"log._MIN_BYTES, sys.argv = 0, ['placement-checks', 'log', {str(log)!r}]\n"
         "from placement_checks.cli import main; main()"
     )
     terminal, end = pty.openpty()

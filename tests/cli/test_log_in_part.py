@@ -88,7 +88,7 @@ def test_what_was_read_breaks_rules_all_the_same(run: Run, log: Path) -> None:
 
 
 def test_what_was_not_read_may_be_what_a_rule_misses(run: Run, log: Path) -> None:
-    """The records of the GPU that seems idle may be among those that are lost."""
+    """Records of the GPU that seems idle may be lost."""
     file = cut(log, SOUND)
 
     ran = run("verify", file, "--gpus", "2", "--format", "json")
@@ -147,7 +147,7 @@ def test_a_log_that_ends_without_a_newline(run: Run, log: Path, text: str) -> No
     assert run("verify", log).status == 0
 
 
-def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run: Run, log: Path) -> None:
+def test_incomplete_logs_are_never_reported_as_equal(run: Run, log: Path) -> None:
     log.write_text(SOUND)
     (torn := log.with_name("torn.log")).write_text(SOUND + TORN)
 
@@ -160,7 +160,7 @@ def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run: Run, log:
     )
 
 
-def test_differences_are_told_of_them(run: Run, log: Path) -> None:
+def test_differences_of_incomplete_logs_are_reported(run: Run, log: Path) -> None:
     log.write_text(SOUND)
     file = cut(log, SOUND.replace(COMPUTING, COMPUTING.replace("GPU:0", "GPU:1")))
 

@@ -1,4 +1,4 @@
-"""``verify --reference --batch``: both programs run, and what the report says of it."""
+"""``verify --reference --batch``: both programs run, and the report compares them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_digits_train_alike_on_one_gpu_and_on_several(
 
 
 @pytest.mark.usefixtures("sources")
-def test_one_ratio_of_all_variables_is_told_once_and_the_case_is_kept(run: Run) -> None:
+def test_a_ratio_of_all_variables_is_reported_once_and_the_case_is_saved(run: Run) -> None:
     target = "fixtures/defects/sum_for_mean.py:build_towers"
     named = options("defects/sum_for_mean", "build_single", "batch")
 
@@ -114,7 +114,7 @@ def test_without_a_reference_the_numbers_are_not_checked(run: Run) -> None:
     assert "no reference is given (--reference TARGET --batch TARGET)" in ran.out
     assert alone.status == 2
     assert alone.err == (
-        "placement-checks: --batch fixtures/mnist.py:batch gives rows for a comparison, and no "
+        "placement-checks: --batch fixtures/mnist.py:batch is for a comparison, but no "
         "reference is named; name the program for one GPU: --reference train.py:build_single\n"
     )
 
@@ -140,7 +140,7 @@ def test_a_bad_reference_loses_nothing_of_the_rest(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("sources")
-def test_a_reference_with_towers_of_its_own_is_an_error_beside_the_report(run: Run) -> None:
+def test_a_reference_with_towers_is_an_error_and_the_report_is_written(run: Run) -> None:
     ran = run(
         "verify", "fixtures/defects/sum_for_mean.py:build_towers", "--format", "json",
         "--reference", "fixtures/autoencoder.py:build_towers", "--rule", "names-portable",
@@ -156,7 +156,7 @@ def test_a_reference_with_towers_of_its_own_is_an_error_beside_the_report(run: R
 
 
 @pytest.mark.usefixtures("sources")
-def test_the_naive_port_is_told_by_its_names(run: Run) -> None:
+def test_the_naive_port_is_recognized_by_its_names(run: Run) -> None:
     ran = run(
         "verify", "fixtures/defects/autoencoder_naive.py:build_towers",
         *options("autoencoder", "build_single"), "--format", "json",

@@ -49,7 +49,7 @@ def test_a_name_that_is_not_there(text: str, fix: str) -> None:
     with pytest.raises(UsageError) as raised:
         object_named(program(), text)
 
-    assert str(raised.value) == f"{text!r} is no op or device of train.py:build; {fix}"
+    assert str(raised.value) == f"{text!r} is not an op or device of train.py:build; {fix}"
 
 
 def test_a_device_that_nobody_has_or_asks_for() -> None:
@@ -57,6 +57,6 @@ def test_a_device_that_nobody_has_or_asks_for() -> None:
         object_named(program(), "/gpu:7")
 
     assert str(raised.value) == (
-        "'/gpu:7' is no device of train.py:build; "
+        "'/gpu:7' is not a device of train.py:build; "
         "it has /device:CPU:0, /device:GPU:0 and /device:GPU:1"
     )

@@ -71,7 +71,7 @@ def test_standard_output_that_is_closed_or_not_buffered(command: str) -> None:
     assert unbuffered.stderr == "placement-checks: standard output: No space left on device\n"
 
 
-def test_a_program_that_closes_what_is_not_its_own() -> None:
+def test_a_program_that_closes_foreign_descriptors() -> None:
     Path("train.py").write_text("import os\n\ndef build():\n    os.closerange(3, 1024)\n")
 
     ran = shell("% verify train.py:build")
@@ -135,7 +135,7 @@ def test_standard_error_that_cannot_be_written(to: str) -> None:
     assert sound.stdout == shell("% log session.log").stdout
 
 
-def test_what_a_log_lacks_is_told_or_the_status_says_so() -> None:
+def test_an_incomplete_log_is_reported_or_fails() -> None:
     cut = gzip.compress(Path("session.log").read_bytes())
     Path("cut.gz").write_bytes(cut[: len(cut) * 2 // 3])
 
@@ -152,7 +152,7 @@ def test_an_error_of_which_not_even_the_json_can_be_written() -> None:
     assert ran.stderr.count("\n") == 1
 
 
-def test_output_goes_to_what_is_no_file() -> None:
+def test_output_goes_to_special_files() -> None:
     Path("rows").write_text("before\n")
     to_itself = shell("% verify session.log --output /dev/stdout >> rows")
     to_error = shell("% verify session.log --output /dev/stderr")
@@ -241,7 +241,7 @@ def test_a_disk_that_is_full_leaves_the_old_file() -> None:
         (".", "Is a directory"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
+def test_an_unwritable_file_is_reported_before_anything_runs(
     run: Run, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
 ) -> None:
     Path("kept").touch()

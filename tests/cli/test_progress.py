@@ -10,7 +10,7 @@ from placement_checks.util import progress
 MNIST = "fixtures/mnist.py"
 
 
-def test_long_work_is_told_on_standard_error_and_the_report_stays_json(
+def test_progress_goes_to_stderr_and_the_report_stays_json(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_INTERVAL", 0.01)

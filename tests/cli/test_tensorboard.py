@@ -47,15 +47,15 @@ def test_it_says_what_was_written_and_how_to_look(run: Run) -> None:
 @pytest.mark.parametrize(
     ("target", "folder", "error"),
     [
-        ("train.py:build", "train.py", "--tensorboard train.py: File exists; name a folder that "
-         "can be written"),
+        ("train.py:build", "train.py", "--tensorboard train.py: File exists; name a writable "
+         "directory"),
         ("train.py:build", "/proc/logs", "--tensorboard /proc/logs: No such file or directory; "
-         "name a folder that can be written"),
+         "name a writable directory"),
         ("outputlog", "logs", "outputlog is a placement log, which has no graph; name the "
          "program that printed it"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_written_is_said(run: Run, target: str, folder: str, error: str) -> None:
+def test_write_errors_are_reported(run: Run, target: str, folder: str, error: str) -> None:
     ran = run("place", target, "--tensorboard", folder)
 
     assert (ran.status, ran.out) == (2, "")
@@ -69,6 +69,6 @@ def test_it_writes_nothing_else(run: Run, other: str) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --tensorboard writes the graph alone; leave out the other option, or "
-        "type the command twice\n"
+        "placement-checks: --tensorboard writes only the graph; leave out the other option, "
+        "or run the command twice\n"
     )

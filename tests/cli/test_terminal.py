@@ -55,7 +55,7 @@ def piped(**environment: str) -> str:
     return ran.stdout
 
 
-def test_a_pipe_gets_no_colours_unless_they_are_asked_for() -> None:
+def test_a_pipe_gets_no_colors_by_default() -> None:
     assert "\x1b" not in piped()
     assert COLOUR.search(piped(FORCE_COLOR="1"))
 

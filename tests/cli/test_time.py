@@ -1,4 +1,4 @@
-"""``time``: what is reported and when it fails; the last test runs it as a user does."""
+"""``time``: its report and its failures; the last test runs it as a user does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIR = ("--reference", f"{DROPPED}:build_single", "--batch", f"{DROPPED}:batch")
 
 @pytest.fixture(autouse=True)
 def project(fixtures: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder with the fixtures, and a process in which sessions have run before."""
+    """A directory with the fixtures, in a process that has run sessions."""
     (tmp_path / "fixtures").symlink_to(fixtures)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(POOL, "1")
@@ -104,13 +104,13 @@ def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> No
     assert {event["ph"] for event in events} == {"M", "X"}
 
 
-def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
+def test_timing_needs_a_reference(run: Run) -> None:
     ran = run(*FIT)
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: no program to compare the times with is named; name the program for "
-        "one GPU: --reference train.py:build_single\n"
+        "placement-checks: no reference program is named; name the program for one GPU: "
+        "--reference train.py:build_single\n"
     )
 
 
@@ -126,7 +126,7 @@ def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
         ("[" * 100_000, " is not a saved run"),
     ],
 )
-def test_what_is_not_a_saved_run_is_told_before_anything_is_timed(
+def test_an_invalid_saved_run_is_reported_before_timing(
     run: Run, project: Path, text: str | None, reason: str
 ) -> None:
     if text is not None:
@@ -148,12 +148,12 @@ def test_a_run_saved_with_another_schema_is_to_be_run_again(run: Run, project: P
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: base.json is a run of schema 1, and this version reads 2; run it "
+        "placement-checks: base.json has schema 1, but this version reads schema 2; run it "
         "again: placement-checks time … --format json --output FILE\n"
     )
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(run: Run) -> None:
+def test_an_unwritable_file_is_reported_before_timing(run: Run) -> None:
     for option in ("--output", "--timeline"):
         ran = run(*FIT, *PAIR, option, "missing/file")
 
@@ -210,7 +210,7 @@ def test_a_ratio_that_was_not_measured_neither_passes_nor_fails(
     status: int,
     said: str | None,
 ) -> None:
-    monkeypatch.setattr(command, "_timed", lambda *_: timings)
+    monkeypatch.setattr(command, "_time", lambda *_: timings)
 
     ran = run(*FIT, *PAIR, "--fail-over", most)
 
@@ -222,7 +222,7 @@ def test_a_saved_run_is_compared_with(
     run: Run, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     base = saved(project / "base.json", timing(towers=loop(0.4)))
-    monkeypatch.setattr(command, "_timed", lambda *_: [timing()])
+    monkeypatch.setattr(command, "_time", lambda *_: [timing()])
 
     ran = run(*FIT, *PAIR, "--against", base.name)
 

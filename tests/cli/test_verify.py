@@ -1,4 +1,4 @@
-"""The command on real programs: what it prints, and its status."""
+"""The command on real programs: output and status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a path is told at once, before TensorFlow is loaded or a placer started."""
+"""An invalid path is reported before TensorFlow is loaded or a placer is started."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CALLS = {
     "verify nosuch.module:build": "nosuch.module:build: there is no module 'nosuch.module'; run "
     "it from the project's root, or give the path: path/to/file.py:function",
     "verify nosuch.py -- --num_gpus=2": FILE,
-    "verify -- --num_gpus=2": "-- --num_gpus=2 is for a program, and none is named; name it "
-    "before: placement-checks verify train.py -- --num_gpus=2",
-    "verify a.log -- --num_gpus=2": "-- --num_gpus=2 is for a program, and a.log is a placement "
+    "verify -- --num_gpus=2": "-- --num_gpus=2 is an argument for a program, but no program is "
+    "named; name it first: placement-checks verify train.py -- --num_gpus=2",
+    "verify a.log -- --num_gpus=2": "-- --num_gpus=2 is for a program, but a.log is a placement "
     "log; name the program that printed it: --graph train.py",
-    "verify train.py --let 3=4": "--let 3=4 is not NAME=VALUE; write it like "
-    "--let NUM_GPUS={gpus}",
+    "verify train.py --let 3=4": "--let 3=4 is not of the form NAME=VALUE; write it "
+    "like --let NUM_GPUS={gpus}",
     "verify train.py(depth=50)": "train.py(depth=50) names no function, and only a function "
     "takes arguments in brackets; write train.py:build(depth=50), with its name",
     "verify train.py:build(50)": f"train.py:build(50): {NAMELESS}",
@@ -50,7 +50,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_tensorflow_is_not_loaded_to_say_what_is_not_there(call: str, tmp_path: Path) -> None:
+def test_missing_files_are_reported_without_loading_tensorflow(call: str, tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").write_text(NO_TENSORFLOW)
     (tmp_path / "train.py").write_text("def build():\n    pass\n")

@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Without plugins of this suite whose import takes half of the time that it starts in."""
+    """Without the plugins of this suite, which take half of the start time."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:syrupy")
     return pytester

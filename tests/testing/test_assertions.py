@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+import pydoc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,6 +27,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Refusal
 from placement_checks.testing import checking, running_test
+from placement_checks.testing.running_test import RunningTest
 
 ALL = [
     assert_placeable,
@@ -122,7 +125,7 @@ def test_a_device_that_is_none_is_refused(sound: Placement) -> None:
         assert_variables_on_host(sound, "host")
 
 
-def test_rules_are_all_told_of_at_once(unsound: Placement) -> None:
+def test_all_broken_rules_are_in_one_message(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_rules(unsound)
     headlines = [text.splitlines()[0] for text in str(caught.value).split("\n\n")]
@@ -141,7 +144,7 @@ def test_rules_that_are_not_named_are_not_asserted(unsound: Placement) -> None:
     assert str(caught.value).count("is broken by") == 2
 
 
-def test_rules_heed_the_policy_of_the_program() -> None:
+def test_rules_apply_the_policy_of_the_program() -> None:
     on_gpu = [
         op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
         op("tower", "MatMul", "/gpu:0", "GPU:0", "w"),
@@ -217,20 +220,21 @@ def test_fails_where_the_placer_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("case", ["sound", "unsound"])
-def test_observers_are_told_of_every_verdict(
+def test_every_verdict_is_recorded(
     assertion: Callable[..., Any],
     rules: Sequence[str],
     case: str,
-    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    told = []
+    recorded = []
     asserted = request.getfixturevalue(case)
-    with monkeypatch.context() as patch:
-        patch.setattr(running_test, "observers", [lambda *call: told.append(call)])
-        with nullcontext() if case == "sound" else pytest.raises(AssertionError):
-            assertion(asserted)
-    assert [(evidence, verdict.rule) for evidence, verdict in told] == [
+    test = RunningTest(record=lambda *call: recorded.append(call))
+    with (
+        running_test.run_as(test),
+        nullcontext() if case == "sound" else pytest.raises(AssertionError),
+    ):
+        assertion(asserted)
+    assert [(evidence, verdict.rule) for evidence, verdict in recorded] == [
         (Evidence(asserted), rule) for rule in rules
     ]
 
@@ -282,7 +286,7 @@ def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(
         assert_placeable(placement(op("w", "VarHandleOp"), assigned=Missing("there is no placer")))
 
 
-def test_what_is_broken_is_told_beside_a_rule_that_failed(
+def test_broken_rules_are_notes_of_the_error_of_another_rule(
     monkeypatch: pytest.MonkeyPatch, unsound: Placement
 ) -> None:
     failing(monkeypatch, "placeable", RuntimeError("a fault"))
@@ -333,14 +337,43 @@ def test_a_rule_that_follows_from_another_says_no_more_than_that(doubled: Placem
     )
 
 
-def test_many_findings_are_told_in_brief_and_all_of_them_on_demand(
-    doubled: Placement, monkeypatch: pytest.MonkeyPatch
+def test_many_findings_are_shortened_unless_verbose(
+    doubled: Placement,
 ) -> None:
     with pytest.raises(AssertionError) as brief:
         assert_variables_shared(doubled)
-    monkeypatch.setattr(running_test, "all_findings", True)
-    with pytest.raises(AssertionError) as everything:
+    with (
+        running_test.run_as(RunningTest(all_findings=True)),
+        pytest.raises(AssertionError) as everything,
+    ):
         assert_variables_shared(doubled)
 
     assert str(brief.value).count("\n") <= 45
     assert all(f"tower_1/{name}" in str(everything.value) for name in "stuvwxyz")
+
+
+def test_an_assertion_reads_like_a_function_of_its_module() -> None:
+    assert pickle.loads(pickle.dumps(assert_no_fallback)) is assert_no_fallback
+    assert assert_no_fallback.__module__ == "placement_checks.testing.assertions"
+    text = pydoc.plain(pydoc.render_doc(assert_no_fallback))
+    assert "assert_no_fallback(evidence: 'Evidence | Placement', allow: " in text
+    assert "Assert `no-fallback`." in text
+    assert "no-fallback.allow = ()" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "keywords", "message"),
+    [
+        ([], {}, r"assert_no_fallback\(\) missing a required argument: 'evidence'"),
+        (
+            [None],
+            {"alow": "w"},
+            r"assert_no_fallback\(\) got an unexpected keyword argument 'alow'",
+        ),
+    ],
+)
+def test_an_assertion_refuses_other_arguments(
+    values: Sequence[Any], keywords: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        assert_no_fallback(*values, **keywords)

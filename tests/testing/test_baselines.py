@@ -50,7 +50,7 @@ def xdist(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 
 class Project:
-    """A project whose tests have baselines, and what pytest says of it."""
+    """A project with baselines, and the output of pytest."""
 
     def __init__(self, pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
         self._pytester = pytester
@@ -80,7 +80,7 @@ def project(
 
 @pytest.fixture
 def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project of which one way of running is enough."""
+    """A project for tests that need only one way of running pytest."""
     monkeypatch.delenv("CI", raising=False)
     return Project(pytester, ("-p", "no:xdist"))
 
@@ -120,7 +120,7 @@ def test_from_missing_to_written_to_moved(project: Project) -> None:
             "E*assert 1 moved, 0 new, 0 gone; 27 ops as in placements/towers.build.gpu-2.txt",
             "E*moved:",
             "E*  forward of tower 1, layer v: /gpu:1 -> /gpu:0  (1 op: MatMul tower_1/v/MatMul)",
-            "E*if this is meant: pytest --placement-update test_it.py::test_towers",
+            "E*if this is intended: pytest --placement-update test_it.py::test_towers",
         ]
     )
 
@@ -128,7 +128,9 @@ def test_from_missing_to_written_to_moved(project: Project) -> None:
     again.stdout.fnmatch_lines(["2 baselines up to date"])
 
 
-def test_unused_ones_are_told_and_removed_after_a_whole_run(project: Project) -> None:
+def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
+    project: Project,
+) -> None:
     wrote = project.run("--placement-update", test_it=TESTS)
     wrote.assert_outcomes(passed=2)
     wrote.stdout.fnmatch_lines([f"wrote placements/{name}" for name in FILES])
@@ -137,12 +139,12 @@ def test_unused_ones_are_told_and_removed_after_a_whole_run(project: Project) ->
     (project.folder / "notes.txt").write_text("not a baseline\n")
 
     part = project.run("--placement-prune", "-k", "towers")
-    part.stdout.fnmatch_lines(["nothing is removed: not all tests that have baselines ran"])
+    part.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
     named = project.run("--placement-prune", "test_it.py")
-    named.stdout.fnmatch_lines(["nothing is removed: not all tests that have baselines ran"])
+    named.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
     told = project.run()
     told.stdout.fnmatch_lines(
-        ["unused: placements/stale.gpu-2.txt", "pytest --placement-prune removes what is unused"]
+        ["unused: placements/stale.gpu-2.txt", "pytest --placement-prune removes unused baselines"]
     )
     assert stale.exists()
 
@@ -159,7 +161,7 @@ def test_nothing_is_written_in_ci_unless_forced(
     refused = project.run("--placement-update", test_it=TESTS)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines(
-        ["ERROR: --placement-update writes no baselines where CI is set, as nobody would review *"]
+        ["ERROR: --placement-update writes no baselines if CI is set, because nobody *"]
     )
     assert project.files() == []
 
@@ -176,9 +178,9 @@ def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> N
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
     ran.stdout.re_match_lines(
         [
-            r"placements/towers\.build\.gpu-2\.txt is not written, as test_it\.py::test_\w+ and "
-            r"test_it\.py::test_\w+ give different ones; name one of them: "
-            r'placement_baseline\("name"\)'
+            r"placements/towers\.build\.gpu-2\.txt is not written, because "
+            r"test_it\.py::test_\w+ and test_it\.py::test_\w+ have different placements; "
+            r'name one of them: placement_baseline\("name"\)'
         ]
     )
     assert project.files() == []
@@ -242,6 +244,6 @@ def test_what_was_not_placed_fails_and_where_nothing_can_place_is_skipped(alone:
     ran.stdout.fnmatch_lines(
         [
             "*'towers' is not a placement; give what place(build_towers) returns*",
-            "SKIPPED*towers.py:build has no places to compare: no CUDA build here",
+            "SKIPPED*towers.py:build has no assigned devices: no CUDA build here",
         ]
     )

@@ -30,8 +30,8 @@ def test_towers(tower_benchmark):
 def project(
     pytester: pytest.Pytester, fixtures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
-    """A process in which sessions have run before, and which takes itself for a quiet machine."""
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # by which these tests may run
+    """A process that has run sessions, and that takes the machine for idle."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # set if this suite runs under xdist
     monkeypatch.setenv(POOL, "1")
     monkeypatch.setattr(benchmark, "_ONE_CORE", math.inf)
     monkeypatch.setattr(benchmark, "MOST_TRACED", 3)
@@ -53,7 +53,7 @@ def test_the_towers_are_timed_and_the_ratios_kept(project: pytest.Pytester) -> N
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
-            "*= towers beside one GPU =*",
+            "*= towers compared with one GPU =*",
             "build_towers, 2 towers, beside build_single",
             "*64 rows",
             "measured *(* to *)",
@@ -77,8 +77,8 @@ def test_a_ratio_over_the_limit_fails(project: pytest.Pytester) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E * the towers take * of the time of one GPU, more than 0.001, with 64 rows on CPU "
-            "devices of one core each"
+            "E * the step time of the towers is * of the step time of one GPU, more than 0.001, "
+            "with 64 rows on CPU devices of one core each"
         ]
     )
 
@@ -92,7 +92,7 @@ def test_a_busy_machine_skips_a_test_with_a_limit_and_keeps_the_simulated_ratio(
     result = project.runpytest("--benchmark-json=run.json", "-p", "no:xdist", "-rs")
 
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED * no ratio is measured: the baseline is *"])
+    result.stdout.fnmatch_lines(["SKIPPED * the ratio could not be measured: the baseline is *"])
     (kept,) = json.loads((project.path / "run.json").read_text())["benchmarks"]
     assert kept["extra_info"]["simulated_ratio"] > 0
     assert kept["extra_info"]["not_measured"].startswith("the baseline is")
@@ -105,7 +105,7 @@ def test_disabled_it_runs_once_and_judges_nothing(project: pytest.Pytester) -> N
     result = project.runpytest("--benchmark-disable", "-p", "no:xdist")
 
     result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*towers beside one GPU*")
+    result.stdout.no_fnmatch_line("*towers compared with one GPU*")
 
 
 def test_without_pytest_benchmark_it_says_what_to_install(project: pytest.Pytester) -> None:
@@ -127,7 +127,7 @@ def test_under_xdist_it_says_that_it_is_off(project: pytest.Pytester) -> None:
     result.assert_outcomes(skipped=1, warnings=0)
     result.stdout.fnmatch_lines(
         [
-            "SKIPPED * tower_benchmark is off under xdist, whose workers share the cores: run it "
+            "SKIPPED * tower_benchmark is off under xdist because workers share the cores: run it "
             "with -n 0"
         ]
     )

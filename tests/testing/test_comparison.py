@@ -57,7 +57,7 @@ def test_which_ops_are_where_on_either_side(left: object, right: object) -> None
     ]
 
 
-def test_variables_come_first_and_all_is_said_at_vv() -> None:
+def test_variables_come_first_and_vv_lists_all_ops() -> None:
     many = [f"v{number}" for number in range(9)]
     here, there = (
         placement(
@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_says_why() -> None:
     ("left", "right", "op"),
     [(OLD, "text", "=="), (1, 2, "=="), (OLD, NEW, "!="), (OLD, NEW, "is")],
 )
-def test_nothing_is_said_of_other_comparisons(left: object, right: object, op: str) -> None:
+def test_other_comparisons_are_not_explained(left: object, right: object, op: str) -> None:
     assert explained(left, right, op) is None
 
 

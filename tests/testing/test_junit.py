@@ -24,7 +24,7 @@ def test_log(device, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=" ".join)
-def test_a_property_tells_the_program_the_machine_and_the_state_of_a_rule(
+def test_a_property_has_the_program_the_machine_and_the_state_of_a_rule(
     pytester: pytest.Pytester, workers: list[str]
 ) -> None:
     pytester.makepyfile(TESTS)

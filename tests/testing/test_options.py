@@ -32,7 +32,7 @@ def test_a_test_about_gpus_is_skipped_only_where_real_ones_are_wanted(
     if devices == "real" and gpus < 2:
         result.assert_outcomes(skipped=1)
         found = {0: "no GPUs here", 1: "1 GPU here"}[gpus]
-        result.stdout.fnmatch_lines([f"*wants 2 GPUs, {found} (--placement-devices=real)"])
+        result.stdout.fnmatch_lines([f"*needs 2 GPUs, {found} (--placement-devices=real)"])
     else:
         result.assert_outcomes(passed=1)
 
@@ -61,7 +61,8 @@ def test_help_lists_the_option_and_markers_its_markers(pytester: pytest.Pytester
         ("gpu(0)", "*::test_it: write @pytest.mark.gpu(2)"),
         (
             "placement(gpu=2)",
-            "*::test_it: @pytest.mark.placement has no gpu, only gpus, machine, soft",
+            "*::test_it: @pytest.mark.placement has no argument gpu; its "
+            "arguments are gpus, machine and soft",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def test_shared(place):
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
-    """Import all that these runs do: what they import anew is forgotten after each."""
+    """Import the modules of these runs, because pytester forgets modules that a run imports."""
     assert_placeable(place(lambda: tf.constant(1.0)))
 
 
@@ -92,7 +92,7 @@ def test_a_sound_program_passes(project: pytest.Pytester) -> None:
 
 
 def defects(file: str) -> list[str]:
-    """What is said of the defective program in a file of that name, in any order."""
+    """The lines about the defective program in a file, in any order."""
     lines = DEFECTIVE.strip().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if "get_variable(" in text)
     program = f"{file.removesuffix('.py')}:build_towers"
@@ -118,8 +118,8 @@ def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.P
     )
 
 
-@pytest.mark.one_version  # what is placed on either is told alike
-def test_what_a_worker_of_xdist_places_is_told_by_the_process_that_started_it(
+@pytest.mark.one_version  # both versions report placements alike
+def test_verdicts_of_xdist_workers_are_in_the_summary(
     project: pytest.Pytester,
 ) -> None:
     """That of several workers comes together in tests which place nothing."""
@@ -146,9 +146,14 @@ def test_what_a_worker_of_xdist_places_is_told_by_the_process_that_started_it(
 @pytest.mark.parametrize(("option", "everything"), [("-v", False), ("-vv", True)])
 def test_how_much_messages_tell(project: pytest.Pytester, option: str, everything: bool) -> None:
     project.makepyfile(
+        "import pytest\n"
         "from placement_checks.testing import running_test\n"
-        "def test_messages():\n"
-        f"    assert running_test.all_findings is {everything}\n"
+        "@pytest.fixture\n"
+        "def in_fixture():\n"
+        "    return running_test.current().all_findings\n"
+        "def test_messages(in_fixture):\n"
+        "    in_test = running_test.current().all_findings\n"
+        f"    assert (in_fixture, in_test) == ({everything}, {everything})\n"
     )
 
     project.runpytest_inprocess(option).assert_outcomes(passed=1)
@@ -234,7 +239,7 @@ def test_configured(place):
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
-def test_what_is_compared_between_towers_need_not_be_where_a_mark_asks_for_one(
+def test_a_mark_for_one_gpu_leaves_tower_rules_unchecked(
     project: pytest.Pytester,
 ) -> None:
     write(
@@ -279,7 +284,7 @@ def test_of_two(place):
     )
 
 
-def test_what_is_no_program_or_machine(project: pytest.Pytester) -> None:
+def test_invalid_programs_and_machines(project: pytest.Pytester) -> None:
     write(
         project,
         SOUND,

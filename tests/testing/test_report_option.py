@@ -147,7 +147,9 @@ def test_an_interrupted_run_leaves_the_old_file(
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert old.read_text() == "old"
-    result.stdout.fnmatch_lines(["placement report: not written, since the run was not finished"])
+    result.stdout.fnmatch_lines(
+        ["placement report: not written, because the run was not finished"]
+    )
 
 
 def test_what_cannot_be_written_in_the_end_fails_the_run(suite: pytest.Pytester) -> None:
@@ -167,7 +169,7 @@ def test_what_cannot_be_written_in_the_end_fails_the_run(suite: pytest.Pytester)
     ("name", "text"),
     [
         ("out.json", '"programs": []'),
-        ("out.html", "No test has judged a program."),
+        ("out.html", "No test verified a program."),
         ("out", "0 programs, rules: 0 kept, 0 broken, 0 not checked."),
     ],
 )

@@ -33,7 +33,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def twice(num_gpus: int = 2, **options: Any) -> dict[str, object]:
-    """Towers whose gradients are twice what they should be."""
+    """Towers with doubled gradients."""
     return pairs.towers(num_gpus, loss=lambda x, y: 2 * pairs.squared_error(x, y), **options)
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
     assert "does not say which op is one step" in str(states["towers-overlap"].reason)
 
 
-def test_towers_that_take_turns_are_told(fixtures: Path) -> None:
+def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
     turns, single, batch = (
         f"{fixtures}/defects/towers_in_turn.py:{part}"
         for part in ("build_towers", "build_single", "batch")
@@ -81,7 +81,7 @@ def test_towers_that_take_turns_are_told(fixtures: Path) -> None:
     assert told in " ".join(" ".join(finding).split())
 
 
-def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
+def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
     with pytest.raises(AssertionError) as error:
         assert_gradients_equal(hidden, adam, pairs.batch)
 
@@ -94,14 +94,14 @@ def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
     ) in told
     assert "likewise 1 more: b " in told
     assert "fix: divide the sum by the number of towers" in told
-    said = re.fullmatch(r"  the rows and first values are saved \(\d+ kB\): batch='(.+)'", kept)
+    said = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
     assert said
     assert Path(said[1]).name.startswith("hidden-")
     with pytest.raises(AssertionError, match=r"is 2 times the\s+reference's"):
         assert_gradients_equal(hidden, adam, said[1])
 
 
-def test_what_is_declared_is_right() -> None:
+def test_declared_differences_pass() -> None:
     assert_gradients_equal(hidden, adam, pairs.batch, scale=2)
     assert_training_equal(hidden, adam, pairs.batch, scale=2)
     assert_gradients_equal(hidden, adam, pairs.batch, allow=["w"], scale=2)

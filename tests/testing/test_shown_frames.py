@@ -22,20 +22,20 @@ def log():
 def test_one_that_a_fixture_reads(log):
     pass
 
-def test_a_fault_of_ours(monkeypatch):
+def test_an_internal_error(monkeypatch):
     def read(*_):
         raise PlacerError("the placer", "died")
 
     monkeypatch.setattr(reading, "Source", read)
     read_logs(["nope.log"])
 """
-OURS = "*placement_checks*logs*reading.py:*"
+INTERNAL = "*placement_checks*logs*reading.py:*"
 
 
 def test_frames_end_where_the_test_calls_us(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_log=TEST)
 
-    result = pytester.runpytest_inprocess("-k", "not ours")
+    result = pytester.runpytest_inprocess("-k", "not internal")
 
     result.assert_outcomes(failed=1, errors=1)
     error = "E       placement_checks.core.errors.InputError: nope.log: there is no such file"
@@ -45,11 +45,11 @@ def test_frames_end_where_the_test_calls_us(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [">       assert_variables_on_host(*", error, "", "test_log.py:*: InputError"]
     )
-    result.stdout.no_fnmatch_line(OURS)
+    result.stdout.no_fnmatch_line(INTERNAL)
 
 
-@pytest.mark.parametrize(("test", "debug"), [("ours", ""), ("not_there", "1")])
-def test_all_are_shown_of_a_fault_of_ours_and_to_who_asks(
+@pytest.mark.parametrize(("test", "debug"), [("internal", ""), ("not_there", "1")])
+def test_all_frames_are_shown_of_an_internal_error_or_on_request(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, test: str, debug: str
 ) -> None:
     if debug:
@@ -59,4 +59,4 @@ def test_all_are_shown_of_a_fault_of_ours_and_to_who_asks(
     result = pytester.runpytest_inprocess("-k", test)
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([OURS])
+    result.stdout.fnmatch_lines([INTERNAL])

@@ -81,7 +81,7 @@ def test_a_builder_changes_nothing(place):
 """
 
 
-def test_what_a_module_turns_off_on_import_is_said(pytester: pytest.Pytester) -> None:
+def test_a_change_on_import_of_a_module_is_reported(pytester: pytest.Pytester) -> None:
     """It holds for the process from then on, and so for the tests of other modules."""
     test = """
         import tensorflow as tf
@@ -98,7 +98,7 @@ def test_what_a_module_turns_off_on_import_is_said(pytester: pytest.Pytester) ->
 
     result.assert_outcomes(passed=2, warnings=0)
     result.stdout.fnmatch_lines(
-        ["placement: disable_v2_behavior() was called on import, and holds for all tests"]
+        ["placement: disable_v2_behavior() was called on import, and affects all tests"]
     )
 
 
@@ -129,7 +129,7 @@ def test_a_version_that_cannot_be_asked_is_a_warning_and_breaks_no_test(
 
     gone = r"not undone: tensorflow: version .* has no tensorflow\.[\w.]+\.global_seed"
     with pytest.warns(UserWarning, match=gone):
-        assert tensorflow_state.before_test() is None
+        assert tensorflow_state.current_state() is None
     with warnings.catch_warnings(action="error"):
         assert tensorflow_state.global_change() == ""
-        assert list(tensorflow_state.restored(None)) == []
+        assert list(tensorflow_state.restore(None)) == []

@@ -1,4 +1,4 @@
-"""Which findings follow from those of another rule."""
+"""Findings that follow from findings of another rule."""
 
 from __future__ import annotations
 

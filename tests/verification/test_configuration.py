@@ -21,7 +21,7 @@ FIELDS = "gpus, machine, soft, rules, without, policy, reference, batch, args, v
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes the folder of a project whose pyproject.toml has the given text, and enters it."""
+    """Makes a project directory with the given text as pyproject.toml, and enters it."""
     monkeypatch.chdir(tmp_path)
 
     def write(text: str, *, bare: bool = False) -> Path:
@@ -328,7 +328,7 @@ def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> Non
     )
     error = error_of(folder)
     assert error.object == str(folder / "pyproject.toml")
-    assert error.message.startswith("6 fields are wrong: ")
+    assert error.message.startswith("6 fields are invalid: ")
     for field in (
         "gpu",
         "rules",
@@ -344,14 +344,14 @@ def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> Non
 def test_each_of_several_fields_has_its_fix(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = '2'\nsoft = 1"))
     assert error.message == (
-        f"2 fields are wrong: {AT}.gpus: '2' does not fit (give a whole number); "
+        f"2 fields are invalid: {AT}.gpus: '2' does not fit (give a whole number); "
         f"{AT}.soft: 1 does not fit (give true or false)"
     )
 
 
 def test_gpus_and_machine_say_the_same(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
-    assert error.message == "says the same as machine"
+    assert error.message == "and machine are mutually exclusive"
     assert error.fix == "give one of them"
 
 

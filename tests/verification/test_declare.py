@@ -35,7 +35,7 @@ def fields_of(graph: Placement, policy: Policies | None = None) -> Policies:
 
 
 def on_gpu(*names: str, gpu: int = 0) -> Placement:
-    """A program of which these variables sit on a GPU."""
+    """A program with these variables on a GPU."""
     places = [variable(name, at=f"GPU:{gpu}") for name in names]
     return program(*places, variables=("a", "b", "c"))
 
@@ -50,7 +50,7 @@ def test_names_where_others_are_on_the_host() -> None:
     assert fields_of(on_gpu("a")) == {"variables-on-host": {"allow": ["a"]}}
 
 
-def test_what_is_allowed_already_stays_allowed() -> None:
+def test_allowed_objects_stay_allowed() -> None:
     policy = {"variables-on-host": {"allow": ["a"]}}
 
     assert fields_of(on_gpu("a", "b"), policy) == {"variables-on-host": {"allow": ["a", "b"]}}
@@ -109,7 +109,7 @@ def test_variables_that_no_step_trains(frozen: Sequence[str]) -> None:
     assert declared == {"trainables-trained": {"frozen": [*frozen, "head"]}}
 
 
-def test_memory_beside_other_programs_fits_no_field() -> None:
+def test_memory_for_other_programs_fits_no_field() -> None:
     policy = {"session-memory": {"others": [{"allow_growth": False}]}}
     graph = program(step={"session": {"gpu_options": {"allow_growth": True}}})
 
@@ -118,7 +118,7 @@ def test_memory_beside_other_programs_fits_no_field() -> None:
     assert (declared.fields, declared.meaning) == ({}, "no field of its policy fits")
 
 
-def test_a_budget_is_what_is_copied_now() -> None:
+def test_a_budget_is_the_present_number_of_copies() -> None:
     graph = program(outputs={f"tower_{i}/w/read": (8, 4) for i in (0, 1)})
     policy = {"transfer-budget": {"bytes": 1, "copies": 100}}
 
@@ -139,7 +139,7 @@ def test_all_that_a_known_behaviour_is_about(monkeypatch: pytest.MonkeyPatch) ->
     found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
     told = Verdict("replicas-in-sync", "broken", "requested", None, [found])
     declared = Verdict("replicas-in-sync", "kept", "requested")
-    monkeypatch.setattr(declare, "_judged", lambda *given: declared if given[-1] else told)
+    monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else told)
 
     (declaration,) = declarations(Report(Evidence.of(graph), [told]), {})
 
@@ -175,7 +175,7 @@ def test_each_rule_is_a_policy_or_it_is_not() -> None:
     }
 
 
-def test_what_follows_from_what_is_allowed_is_allowed_too(
+def test_consequences_of_allowed_objects_are_allowed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slots of variables are found when those are excused."""
@@ -184,7 +184,7 @@ def test_what_follows_from_what_is_allowed_is_allowed_too(
         found = ["w/slot"] if "w/slot" not in fields["allow"] else []
         return verdict_on("names-portable", *found)
 
-    monkeypatch.setattr(declare, "_judged", judged)
+    monkeypatch.setattr(declare, "_judge", judged)
     report = Report(Evidence(program()), [verdict_on("names-portable", "w")])
 
     (declared,) = declarations(report, {})

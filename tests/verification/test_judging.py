@@ -67,7 +67,7 @@ def test_what_was_not_placed_is_refused(program: Any) -> None:
     )
 
 
-def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
+def test_errors_are_reported_once_with_the_rules_that_raised_them() -> None:
     first, second, other = (as_error("p", RuntimeError(text)) for text in ("a\nb", "a", "c"))
     verdicts = [
         Verdict(rule, NOT_CHECKED, None, error=error)
@@ -161,7 +161,7 @@ def test_what_was_read_in_part_keeps_no_rule(rule: str, before: str) -> None:
     assert unproved.note == verdict.note
 
 
-def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu: Evidence) -> None:
+def test_an_incomplete_placement_breaks_rules_by_its_ops(on_gpu: Evidence) -> None:
     rule = "variables-on-host"
     policy = {rule: {"device": "/cpu:0"}}
     part = replace(on_gpu.placement, complete=Missing("it was cut"))

@@ -119,7 +119,7 @@ def test_what_follows_from_a_cause_counts_with_it() -> None:
     )
 
 
-def test_causes_on_one_line_are_mended_together() -> None:
+def test_causes_on_one_line_are_fixed_together() -> None:
     rules = ("no-fallback", "variables-on-host", "slots-with-variables")
     verdicts = [broken(rule, finding("w", "a.py:4")) for rule in rules]
     many = broken("one-update", *(finding(str(i), "a.py:6") for i in range(9)))
@@ -177,7 +177,7 @@ def test_no_line_is_known() -> None:
 
     assert next_step([report(idle, memory)]) == (
         "next: see placement-checks explain session-memory, with a program that breaks it, and "
-        "mended"
+        "the fix"
     )
 
 
@@ -193,7 +193,7 @@ def test_what_a_library_does_has_a_way_out_or_is_declared() -> None:
     known = replace(finding("bn/moving_mean"), fix="long", known="Keras 3")
 
     assert next_step([report(broken("replicas-in-sync", known))]) == (
-        "next: take the way out of replicas-in-sync, or declare it: --declare prints how"
+        "next: apply the workaround of replicas-in-sync, or declare it: --declare prints how"
     )
 
 
@@ -203,7 +203,7 @@ TAKES_ALL = {"gpu_options": {"allow_growth": False}}
 def test_memory_that_is_taken_may_be_meant() -> None:
     assert next_step([judged(program(step={"session": TAKES_ALL}), "session-memory")]) == (
         "next: set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to "
-        "at most 0.95, for session-memory (1 finding); or, if that is meant: "
+        "a share, for session-memory (1 finding); or, if that is intended: "
         "--set session-memory.fraction=1.0"
     )
 
@@ -233,7 +233,7 @@ def test_a_policy_that_fits() -> None:
     lines = {"w": "a.py:3", "step": "a.py:3"}
 
     assert next_step([judged(program(*places, lines=lines), "variables-on-host")]) == (
-        "next: edit a.py:3, which breaks variables-on-host (2 findings); or, if that is meant: "
+        "next: edit a.py:3, which breaks variables-on-host (2 findings); or, if that is intended: "
         "--set variables-on-host.device=/gpu:0"
     )
 
@@ -251,7 +251,7 @@ def test_averaging_on_a_gpu_may_be_meant() -> None:
     graph = program(joins, lines={"sum/w": "a.py:3"})
 
     assert next_step([judged(graph, "averaging-on-host")]) == (
-        "next: edit a.py:3, which breaks averaging-on-host (1 finding); or, if that is meant: "
+        "next: edit a.py:3, which breaks averaging-on-host (1 finding); or, if that is intended: "
         "--set averaging-on-host.device=/gpu:1"
     )
 
@@ -317,7 +317,7 @@ def test_rules_on_numbers_were_not_asked_for() -> None:
     assert next_step([sound], to_hold=False) is None
 
 
-def test_what_is_missing_to_many_rules_comes_first() -> None:
+def test_evidence_that_many_rules_lack_comes_first() -> None:
     def build(num_gpus: int) -> None: ...
 
     few = [unchecked(rule, NO_STEP) for rule in ("one-update", "update-ops-run")]
@@ -346,7 +346,7 @@ def test_what_need_not_be_checked(verdicts: Sequence[Verdict]) -> None:
     assert next_step([report(*verdicts, kept("placeable"))], to_hold=False) is None
 
 
-def test_what_is_sound_is_held_by_the_configuration() -> None:
+def test_correct_programs_are_added_to_the_configuration() -> None:
     sound = report(kept("placeable"))
 
     assert next_step([sound]) == (

@@ -38,7 +38,7 @@ def test_a_pattern_stands_for_many_names(
     assert found[: len(patterns)] == patterns
 
 
-def test_some_others_may_be_matched_if_that_is_said() -> None:
+def test_other_names_may_be_matched_up_to_a_limit() -> None:
     others = [f"tower_1/const_{i}" for i in range(8)]
 
     assert patterns_for(TOWERS[4:], others) == ["tower_1/fc*/*"]

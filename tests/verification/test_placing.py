@@ -81,7 +81,7 @@ def test_it_is_built_for_one_gpu_while_the_placer_works(
     assert built == [["towers 2"], ["towers 1", "towers 2"]]
 
 
-def test_what_is_analysed_while_the_placer_works_is_not_analysed_again(towers: Build) -> None:
+def test_towers_are_analyzed_once_while_the_placer_works(towers: Build) -> None:
     evidence = place(towers)
 
     assert evidence.program

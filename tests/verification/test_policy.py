@@ -61,7 +61,7 @@ def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
 def test_rules_for_refuses_to_check_nothing() -> None:
     with pytest.raises(UsageError) as caught:
         rules_for([], only=["placeable"], without=["placeable"])
-    assert str(caught.value) == "no rule is left to check; leave out fewer of them (--without)"
+    assert str(caught.value) == "no rule is left to check; skip fewer rules (--without)"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_policy_errors_name_the_wrong_fields(
 
 
 @pytest.mark.parametrize("device", ["/host:0", ["/cpu:0", "/host:0"]])
-def test_policy_errors_find_what_is_no_device(device: str | Sequence[str]) -> None:
+def test_policy_errors_find_invalid_devices(device: str | Sequence[str]) -> None:
     (error,) = policy_errors({"variables-on-host": {"device": device}})
     assert error.object == "variables-on-host.device"
     assert "'host:0' is not part of a device name" in error.message

@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[2]
         ),
     ],
 )
-def test_it_is_said_why_tensorflow_does_not_load(tmp_path: Path, module: str, said: str) -> None:
+def test_the_reason_why_tensorflow_cannot_be_imported(
+    tmp_path: Path, module: str, said: str
+) -> None:
     (tmp_path / "tensorflow.py").write_text(module)
     (tmp_path / "train.py").write_text("def build(): pass\n")
 

@@ -95,7 +95,7 @@ def test_a_graph_that_is_there_cannot_be_run() -> None:
 def test_a_placement_without_a_program_is_not_run_in_silence() -> None:
     log = Evidence(requested(pairs.towers).placement)
 
-    with pytest.raises(InputError, match="cannot be run beside a reference") as refused:
+    with pytest.raises(InputError, match="cannot be compared with a reference") as refused:
         with_numbers(log, pairs.single, pairs.batch)
 
     assert "--graph" in refused.value.fix

@@ -1,0 +1,208 @@
+"""An assertion for each rule, as type checkers read them. Written by python -m tools.generate."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import Placement
+from placement_checks.core.program import Batch, Target
+
+def assert_placeable(
+    evidence: Evidence | Placement,
+) -> None:
+    """The placer can place every op where the program asks for it."""
+
+def assert_no_fallback(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """No op that asks for a GPU ends on a CPU, or on another GPU because its own does not
+    exist.
+    """
+
+def assert_variables_on_host(
+    evidence: Evidence | Placement,
+    device: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
+    local: str | Sequence[str] | None = None,
+) -> None:
+    """Every variable sits on the device named, /cpu:0 by default."""
+
+def assert_created_in_scope(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """What a strategy with several replicas trains is made under its scope, as are the slots."""
+
+def assert_variables_shared(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+    layout: Literal["", "central", "mirrored"] | None = None,
+) -> None:
+    """All towers read the same variables."""
+
+def assert_slots_with_variables(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Optimiser slots and moving averages sit with their variable."""
+
+def assert_no_idle_device(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Every GPU of the machine computes."""
+
+def assert_towers_alike(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """The towers are the same computation, devices apart."""
+
+def assert_inputs_distinct(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """No two towers read the same slice; input ops are on the CPU and built once."""
+
+def assert_losses_apart(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """No tower's loss depends on another tower."""
+
+def assert_gradients_colocated(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Each backward op sits with its forward op."""
+
+def assert_averaging_on_host(
+    evidence: Evidence | Placement,
+    device: str | Sequence[str] | None = None,
+) -> None:
+    """The gradients of the towers are brought together on the device named."""
+
+def assert_every_tower_counts(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Each variable's update depends on every tower's loss."""
+
+def assert_replicas_in_sync(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """All copies of a variable that a strategy keeps take the same update."""
+
+def assert_aggregated_before_clipped(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """The gradients of all replicas are added up before they are clipped."""
+
+def assert_one_update(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """One update per variable and step; the step counter increases by one."""
+
+def assert_loss_of_all_towers(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """The loss a program reports reads every tower, and summaries are not written once per
+    tower.
+    """
+
+def assert_randomness_apart(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """No two towers draw the same random numbers."""
+
+def assert_trainables_trained(
+    evidence: Evidence | Placement,
+    frozen: str | Sequence[str] | None = None,
+) -> None:
+    """The step updates every trainable variable that a loss reads."""
+
+def assert_names_portable(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Variables are named so that a checkpoint moves between one GPU and many."""
+
+def assert_update_ops_run(
+    evidence: Evidence | Placement,
+    tower: str | None = None,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """The statistics updates are part of the step, of every tower or of one."""
+
+def assert_transfer_budget(
+    evidence: Evidence | Placement,
+    bytes: int | None = None,
+    copies: int | None = None,
+    link_bytes: int | None = None,
+    link_copies: int | None = None,
+    constant_bytes: int | None = None,
+    rows: int | None = None,
+) -> None:
+    """Bytes and copies between devices per step stay under the budget."""
+
+def assert_shards_balanced(
+    evidence: Evidence | Placement,
+    by: Literal["", "round-robin", "bytes"] | None = None,
+    most: float | None = None,
+    job: str | None = None,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Variables are spread over the parameter servers as declared."""
+
+def assert_session_memory(
+    evidence: Evidence | Placement,
+    fraction: float | None = None,
+    others: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """The session does not take all of every GPU's memory."""
+
+def assert_gradients_equal(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    tolerance: float | None = None,
+    noise: float | None = None,
+    scale: float | None = None,
+    shares: Sequence[int] | None = None,
+    statistics: Literal["batch", "tower"] | None = None,
+    allow: str | Sequence[str] | None = None,
+    rows: int | None = None,
+    seconds: float | None = None,
+) -> None:
+    """The gradient that each variable receives is that of the program for one GPU."""
+
+def assert_weights_equal(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    noise: float | None = None,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """After some training steps all variables have the values that the reference gives them."""
+
+def assert_towers_overlap(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    least: float | None = None,
+) -> None:
+    """No tower waits for another: all of them compute at once."""
