@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -71,7 +71,7 @@ class Baselines:
                 "verify them with two directories",
             )
         if self.update:
-            is_new = files.write(file, written(placement))
+            is_new = files.write(file, baseline_from_placement(placement))
             write_stderr(f"placement-checks: {'wrote' if is_new else 'up to date:'} {file}")
             return report
         old = files.read(file)
@@ -102,37 +102,26 @@ def write_differences(reports: Iterable[Report], stream: TextIO, output_format: 
             write_stderr(f"placement-checks: {program}: {headline(report.baseline)}")
 
 
-def diff_with_baseline(
-    targets: tuple[str, str],
-    pages: Sequence[Baseline | None],
-    settings: Settings,
-    output_format: str,
+def compare_target(
+    baseline: Baseline, file: str, target: str, settings: Settings, output_format: str
 ) -> tuple[str, bool]:
-    """Compare two targets, one or both of them baselines.
+    """Compare a target with a baseline.
 
     Args:
-        targets: the old target and the new one.
-        pages: the baseline that each target is, or None.
-        settings: for placing the other target.
+        baseline: the baseline.
+        file: the file of the baseline.
+        target: the target.
+        settings: the settings of the target.
         output_format: ``text`` or ``json``.
 
     Returns:
-        The output of `diff`, and whether the targets differ.
+        The output of `diff`, and whether the target differs from the baseline.
 
     Raises:
-        InputError: a target cannot be placed, or the machines differ.
+        InputError: the target cannot be placed, or has another machine.
     """
-    old, new = targets
-    old_page, new_page = pages
-    if old_page is not None and new_page is None:
-        evidence = gather(new, settings)
-        difference = compare(old_page, evidence.placement, old)
-        difference = with_rules(difference, evidence, [settings.policy])
-    else:
-        before, after = (
-            written(gather(target, settings).placement) if page is None else page
-            for target, page in zip(targets, pages, strict=True)
-        )
-        difference = compare_pages(before, after, old, new)
+    evidence = gather(target, settings)
+    difference = compare(baseline, evidence.placement, file)
+    difference = with_rules(difference, evidence, [settings.policy])
     render = render_json if output_format == "json" else render_text
     return render(difference), bool(difference)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import click
 
 from placement_checks.baseline import files
 from placement_checks.cli import FAILED
-from placement_checks.cli.baselines import diff_with_baseline
+from placement_checks.cli.baselines import compare_target
 from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
@@ -33,9 +34,10 @@ from placement_checks.verification.targets import check_targets, gather, is_log
 @settings_options()
 @format_option("text", "json", "html")
 def command(old: str, new: str, settings: Settings, output_format: str) -> int:
-    """Compare two placements: of programs, graphs, logs or baselines.
+    """Compare two placements: of programs, graphs or logs.
 
-    Ops are matched by name. If either target is a baseline, names need not match.
+    Ops are compared by their names. If OLD is a baseline, NEW is compared with it, and names may
+    have changed.
     --format html writes a page with a picture of NEW that highlights the moved ops.
 
     The exit status is 0 if every op is on the same device in both, 1 if placements differ, and 2
@@ -44,20 +46,22 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
     """
     settings = with_defaults(settings)
     targets = (old, new)
-    pages = [files.read_target(target) for target in targets]
-    check_targets(target for target, page in zip(targets, pages, strict=True) if page is None)
-    if any(pages):
+    baseline = files.read_target(old)
+    if files.read_target(new) is not None:
+        raise _baseline_as_new(old, new, is_second=baseline is not None)
+    if baseline is not None:
         if output_format == "html":
             raise UsageError(
                 old,
                 "is a baseline, which lists no ops that --format html could draw",
-                "compare two programs or logs, or leave out --format",
+                "compare two programs or logs, or omit --format html",
             )
         check_targets([new])
         with stdout_for_report(), live():
-            text, differs = diff_with_baseline(targets, pages, settings, output_format)
+            text, differs = compare_target(baseline, old, new, settings, output_format)
         click.echo(text)
         return int(differs)
+    check_targets(targets)
     has_program = not all(map(is_log, targets))
     with stdout_for_report(), live():
         placements = [
@@ -75,3 +79,17 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
     if difference:
         return 1
     return FAILED if difference.unread else 0
+
+
+def _baseline_as_new(old: str, new: str, *, is_second: bool) -> UsageError:
+    if is_second:
+        return UsageError(
+            f"{old} and {new}",
+            "are both baselines, and diff compares a baseline only with a program",
+            f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
+        )
+    return UsageError(
+        new,
+        "is a baseline, which must be the first of the two targets",
+        f"run {shlex.join(['placement-checks', 'diff', new, old])}",
+    )

@@ -86,8 +86,8 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
         ) from None
     verdicts = verify(evidence, [settings.policy]).verdicts
     if isinstance(found, Device):
-        return list(explain.explained_device(placement, found, verdicts))
-    return list(explain.explained_op(placement, found.name, verdicts))
+        return list(explain.explain_device(placement, found, verdicts))
+    return list(explain.explain_op(placement, found.name, verdicts))
 
 
 def object_named(placement: Placement, text: str) -> Op | Device:

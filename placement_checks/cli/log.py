@@ -13,7 +13,8 @@ from placement_checks.cli import FAILED
 from placement_checks.cli.options import FILE, format_option
 from placement_checks.cli.output import write_stderr
 from placement_checks.logs import Log, Source, read_logs
-from placement_checks.report.commands.log import problems, render_json, render_lines, render_text
+from placement_checks.report.commands.log import problems as find_problems
+from placement_checks.report.commands.log import render_json, render_lines, render_text
 from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import printable
 
@@ -43,13 +44,13 @@ def command(files: tuple[str, ...], output_format: str, require_records: bool) -
     }
     with gc_paused():
         with _progress_bar(files) as watch:
-            log = read_logs(files, processes=processors(), watch=watch)
+            log = read_logs(files, watch=watch)
         if require_records:
             log.require_records()
         sys.stdout.write(render[output_format](log))
     problems = list(log.troubles)
     if output_format == "lines":
-        problems += torn_and_reason(log)
+        problems += find_problems(log)
     printed = [write_stderr(f"placement-checks: {problem}") for problem in problems]
     return 0 if all(printed) else FAILED
 
@@ -65,7 +66,6 @@ def _progress_bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] |
     from rich.markup import escape
     from rich.progress import Progress
 
-    # auto_refresh would start a thread, which must not exist when log readers are forked.
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         tasks = {
             file: progress.add_task(escape(printable(file)), total=_BAR_STEPS) for file in files

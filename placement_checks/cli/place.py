@@ -83,7 +83,7 @@ def command(
         if not placement.assigned:
             raise InputError(target, str(placement.assigned))
         if output_format == "html":
-            stream.write(page([program_data(Report(evidence, ()))]))
+            stream.write(render_page([program_data(Report(evidence, ()))]))
             return 0
         if tensorboard is not None:
             lines = _write_for_tensorboard(evidence, tensorboard)

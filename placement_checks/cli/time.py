@@ -197,12 +197,12 @@ def _write(
     def write_text(console: Console) -> None:
         timing_report.write(timings, console)
         if options.against is not None:
-            timing_report.write_against(timings, before, options.against, console)
+            timing_report.write_comparison(timings, before, options.against, console)
 
     if options.output_format == "json":
-        stream.write(timing_report.render(timings) + "\n")
+        stream.write(timing_report.render_json(timings) + "\n")
     elif options.output_format == "html":
-        pictures = [picture(timing.trace, timing.at.program) for timing in timings]
+        pictures = [step_picture(timing.trace, timing.at.program) for timing in timings]
         stream.write(page(f"{timings[0].at.program}, timed", write_text, pictures))
     else:
         write_text(Console(file=stream))
@@ -219,7 +219,7 @@ def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
         document = json.loads(Path(file).read_text(encoding="utf-8"))
         timings, schema = document["timings"], document["schema"]
         if schema == timing_report.SCHEMA:
-            return [timing_report.checked(timing) for timing in timings]
+            return [timing_report.comparable_values(timing) for timing in timings]
     except OSError as error:
         raise InputError(file, error.strerror or "cannot be read", fix) from None
     except (ValueError, KeyError, TypeError, RecursionError):

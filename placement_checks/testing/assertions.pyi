@@ -10,7 +10,7 @@ from placement_checks.core.program import Batch, Target
 def assert_placeable(
     evidence: Evidence | Placement,
 ) -> None:
-    """The placer can place every op where the program asks for it."""
+    """The placer can place every op on the device that the program requests."""
 
 def assert_no_fallback(
     evidence: Evidence | Placement,
@@ -26,13 +26,13 @@ def assert_variables_on_host(
     allow: str | Sequence[str] | None = None,
     local: str | Sequence[str] | None = None,
 ) -> None:
-    """Every variable sits on the device named, /cpu:0 by default."""
+    """Every variable sits on the declared device, /cpu:0 by default."""
 
 def assert_created_in_scope(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """What a strategy with several replicas trains is made under its scope, as are the slots."""
+    """Trained variables and optimizer slots are created in the scope of their strategy."""
 
 def assert_variables_shared(
     evidence: Evidence | Placement,
@@ -45,7 +45,7 @@ def assert_slots_with_variables(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """Optimiser slots and moving averages sit with their variable."""
+    """Optimizer slots and moving averages sit with their variable."""
 
 def assert_no_idle_device(
     evidence: Evidence | Placement,
@@ -75,13 +75,13 @@ def assert_gradients_colocated(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """Each backward op sits with its forward op."""
+    """Each backward op sits on the device of its forward op."""
 
 def assert_averaging_on_host(
     evidence: Evidence | Placement,
     device: str | Sequence[str] | None = None,
 ) -> None:
-    """The gradients of the towers are brought together on the device named."""
+    """The gradients of the towers are combined on the declared device, /cpu:0 by default."""
 
 def assert_every_tower_counts(
     evidence: Evidence | Placement,
@@ -165,7 +165,7 @@ def assert_session_memory(
     fraction: float | None = None,
     others: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """The session does not take all of every GPU's memory."""
+    """The session does not take all memory of every GPU."""
 
 def assert_gradients_equal(
     towers: Target,
@@ -182,7 +182,7 @@ def assert_gradients_equal(
     rows: int | None = None,
     seconds: float | None = None,
 ) -> None:
-    """The gradient that each variable receives is that of the program for one GPU."""
+    """Each variable receives the same gradient as in the program for one GPU."""
 
 def assert_weights_equal(
     towers: Target,
@@ -195,7 +195,7 @@ def assert_weights_equal(
     noise: float | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """After some training steps all variables have the values that the reference gives them."""
+    """After some training steps all variables have the same values as in the reference."""
 
 def assert_towers_overlap(
     towers: Target,

@@ -138,10 +138,10 @@ class PlacementBaseline:
         return not difference
 
     def _update(self, file: Path, evidence: Evidence) -> None:
-        from placement_checks.baseline.compare import written
+        from placement_checks.baseline.build import baseline_from_placement
         from placement_checks.baseline.text import render
 
-        self.files.add(str(file), render(written(evidence.placement)), self.test)
+        self.files.add(str(file), render(baseline_from_placement(evidence.placement)), self.test)
 
     def _explain(self, difference: Difference) -> list[str]:
         from placement_checks.report.common.baseline import render_text

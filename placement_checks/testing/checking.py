@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict, by_impact
-from placement_checks.report.common.findings import Sections, grouped
-from placement_checks.report.text.findings import allot_lines, costs, finding_lines, first_lines
+from placement_checks.report.common.findings import Sections, group_findings
+from placement_checks.report.text.findings import (
+    allot_lines,
+    finding_lines,
+    first_lines,
+    line_counts,
+)
 from placement_checks.testing import running_test
 from placement_checks.testing.program_names import program_name
 from placement_checks.util.text import file_size, plural, printable
@@ -229,10 +234,10 @@ def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> 
 
 
 def _finding_lines(verdict: Verdict, placement: Placement) -> Iterator[str]:
-    groups = grouped(verdict.findings)
+    groups = group_findings(verdict.findings)
     if running_test.current().all_findings:
         lines = finding_lines(groups, placement, everything=True)
     else:
-        (count,) = allot_lines([costs(groups, placement)], _LINES)
+        (count,) = allot_lines([line_counts(groups, placement)], _LINES)
         lines = first_lines(groups, max(1, count), _HINT, placement)
     yield from (line.text for line in lines)

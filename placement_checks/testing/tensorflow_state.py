@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placement_checks.tf.process_state import GlobalState
 
 
-def current_state() -> State | None:
+def current_state() -> GlobalState | None:
     """The global state of TensorFlow; None if TensorFlow is not imported."""
     if not _can_isolate():
         return None
@@ -29,7 +29,7 @@ def current_state() -> State | None:
     return GlobalState.current()
 
 
-def restore(before: State | None) -> Iterator[str]:
+def restore(before: GlobalState | None) -> Iterator[str]:
     """Undo the changes of a test to TensorFlow, and yield the changes that break other tests.
 
     Args:
@@ -58,7 +58,7 @@ def _can_isolate() -> bool:
 @functools.cache
 def _is_supported() -> bool:
     """Whether the state of this TensorFlow version can be read; else tests are not isolated."""
-    from placement_checks.tf.global_state import State
+    from placement_checks.tf.process_state import GlobalState
 
     try:
         GlobalState.current()
@@ -105,6 +105,6 @@ class _Finder:
 
 
 def _request_cpus(gpus: int) -> None:
-    from placement_checks.tf.simulated_devices import ask_for_cpus
+    from placement_checks.tf.simulated_devices import configure_logical_cpus
 
     configure_logical_cpus(gpus + 1)

@@ -101,7 +101,9 @@ def _edit(reports: Sequence[Report]) -> str:
         return _fix(reports, max(without_line, key=lambda cause: cause.priority))
     line = max(by_line, key=lambda each: by_line[each].priority)
     cause = by_line[line]
-    lines = max((group.lines for group in grouped(cause.roots) if group.where == line), default=1)
+    lines = max(
+        (group.lines for group in group_findings(cause.roots) if group.where == line), default=1
+    )
     breaks = "which breaks" if lines == 1 else f"the first of {lines} lines that break"
     return f"edit {line}, {breaks} {cause}{_or_set(reports, cause)}"
 
@@ -123,7 +125,7 @@ def _line(findings: Sequence[Finding]) -> str | None:
     """The source line of most findings with the worst impact."""
     worst = [
         group
-        for group in grouped(findings)
+        for group in group_findings(findings)
         if worst_impact(group.findings) == worst_impact(findings)
     ]
     return max(worst, key=lambda group: len(group.findings)).where if worst else None
