@@ -157,14 +157,14 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.core.errors import CannotRun
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.feeding.batches import batch_of
+    from placement_checks.run.feeding.batches import load_batch_function
 
     program = settings.script_of(target)
     reference = settings.reference_target or program
     try:
         towers = load(program, settings.gpus or 2)
         pair = ProgramPair.of(towers, load_reference(reference, towers), "auto")
-        rows_of = batch_of(settings.batch, towers.gpus)
+        rows_of = load_batch_function(settings.batch, towers.gpus)
         with step(f"timing {target}"):
             return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]
     except CannotRun as reason:

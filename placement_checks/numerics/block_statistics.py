@@ -23,7 +23,7 @@ BLOCK = (
 )  # elements: some blocks fit a core's cache, and are too short to wake BLAS's threads
 
 
-def blocks(*arrays: Values) -> Iterator[list[Array]]:
+def iterate_blocks(*arrays: Values) -> Iterator[list[Array]]:
     """Arrays of one size in float64, the same stretch of each at a time."""
     flat = [array.reshape(-1) for array in arrays]
     for begin in range(0, flat[0].size, BLOCK):
@@ -32,7 +32,7 @@ def blocks(*arrays: Values) -> Iterator[list[Array]]:
 
 def largest_difference(values: Values, others: Values) -> float:
     """The largest absolute difference; NaN where there is one."""
-    apart = [np.max(np.abs(other - value)) for value, other in blocks(values, others)]
+    apart = [np.max(np.abs(other - value)) for value, other in iterate_blocks(values, others)]
     return float(np.max(apart, initial=0.0))
 
 
@@ -49,28 +49,30 @@ def least_squares_ratio(
         among: True for the elements that count; all by default.
     """
     size, is_finite = 0.0, True
-    for value, other in _among(expected, found, among):
+    for value, other in _selected_blocks(expected, found, among):
         size = max(size, float(np.max(np.abs(value), initial=0.0)))
         is_finite = is_finite and bool(np.all(np.isfinite(other)))
     if not size or not is_finite:
         return None
     both = square = 0.0
-    for value, other in _among(expected, found, among):
+    for value, other in _selected_blocks(expected, found, among):
         scaled = value / size
         both += float(np.sum(scaled * (other / size)))
         square += float(np.sum(scaled * scaled))
     return both / square
 
 
-def _among(expected: Values, found: Values, among: Values | None) -> Iterator[list[Array]]:
+def _selected_blocks(
+    expected: Values, found: Values, among: Values | None
+) -> Iterator[list[Array]]:
     if among is None:
-        yield from blocks(expected, found)
+        yield from iterate_blocks(expected, found)
     else:
-        for value, other, counts in blocks(expected, found, among):
+        for value, other, counts in iterate_blocks(expected, found, among):
             yield [value[counts != 0], other[counts != 0]]
 
 
-def peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
+def find_peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
     """Where some kinds of sizes, given block by block, are largest; NaN counts as the largest.
 
     One element a block, of as many blocks as ``most``, for each kind: the largest of all is there.
@@ -86,10 +88,10 @@ def peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
 
 # An element whose gradient is not this many times its noise may take a step either way, under an
 # optimiser that divides the gradient by its size.
-_CERTAIN = 100
+_MIN_SIGNAL = 100
 
 
-def noise_of(
+def measure_noise(
     values: Mapping[str, Values], others: Iterable[Mapping[str, Values]]
 ) -> dict[str, float]:
     """The largest difference of each array in other orders of the rows, taken as they come."""
@@ -115,7 +117,9 @@ def uncertain_elements(
     for of_step, noise_of_step in zip(gradients, noise, strict=True):
         for name, gradient in of_step.items():
             if noise_of_step[name] > 0:
-                uncertain[name] |= np.abs(gradient) <= np.float64(_CERTAIN * noise_of_step[name])
+                uncertain[name] |= np.abs(gradient) <= np.float64(
+                    _MIN_SIGNAL * noise_of_step[name]
+                )
     return uncertain
 
 

@@ -18,7 +18,7 @@ from placement_checks.numerics.block_statistics import least_squares_ratio
 
 # Where a difference of this size would not show, nothing is said: towers of 64 and 63 rows that
 # are averaged without weights are wrong by 0.2 to 0.7 %.
-COARSEST = 0.01
+REQUIRED_RESOLUTION = 0.01
 
 # Two rows have one other order, and what it changes may by chance be next to nothing: sums over
 # 131,072 pixels of two pictures came out by up to 95 eps apart, and their order showed 4 to 114.
@@ -27,7 +27,7 @@ _TIMES_ON_TWO_ROWS = 16.0
 State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
-def tolerance_on(rows: int, tolerance: float) -> float:
+def scale_tolerance(rows: int, tolerance: float) -> float:
     """The largest error that means nothing, in eps, on so many rows."""
     return tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0)
 
@@ -58,7 +58,7 @@ class Difference(NamedTuple):
         }
 
 
-def difference(
+def compare_arrays(
     variable: str,
     expected: Array,
     found: Array,
@@ -88,12 +88,12 @@ def difference(
     size = largest(expected)
     unit = eps * size
     error = largest(found - expected)
-    noisy = bool(eps) and (times_noise * noise >= COARSEST * size or size <= zero / 8)
+    noisy = bool(eps) and (times_noise * noise >= REQUIRED_RESOLUTION * size or size <= zero / 8)
     limit = max(tolerance * unit, times_noise * noise, allowed, zero if noisy else 0.0)
     state: State
     if error > limit or not np.isfinite(error):
         state = "differs"
-    elif size and tolerance * eps > COARSEST:
+    elif size and tolerance * eps > REQUIRED_RESOLUTION:
         state = "too-coarse"
     elif noisy and max(size, error):
         state = "noise"
@@ -116,7 +116,7 @@ def _in_units(error: float, unit: float) -> float:
     return np.inf if error else 0.0
 
 
-def gradients(
+def compare_gradients(
     trial: Trial,
     precisions: Mapping[str, str],
     *,
@@ -137,13 +137,13 @@ def gradients(
     """
     largest_gradient = max(map(largest, trial.expected.values()), default=0.0)
     compared = [
-        difference(
+        compare_arrays(
             name,
             expected,
             trial.found[name],
             dtype=precisions[name],
             noise=trial.noise[name],
-            tolerance=tolerance_on(trial.rows, tolerance),
+            tolerance=scale_tolerance(trial.rows, tolerance),
             times_noise=times_noise,
             zero=tolerance * EPS.get(precisions[name], 0.0) * largest_gradient,
         )
@@ -152,7 +152,7 @@ def gradients(
     return [one._replace(ratio=trial.ratios.get(one.variable, one.ratio)) for one in compared]
 
 
-def divided(trial: Trial, factor: float) -> Trial:
+def divide_gradients(trial: Trial, factor: float) -> Trial:
     """The same batch with the gradients of the program divided by a number."""
     return replace(
         trial,
@@ -161,7 +161,7 @@ def divided(trial: Trial, factor: float) -> Trial:
     )
 
 
-def differing(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
+def differing_variables(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
     """The variables whose gradients differ on one batch."""
-    compared = gradients(trial, precisions)
+    compared = compare_gradients(trial, precisions)
     return {gradient.variable for gradient in compared if gradient.state == "differs"}

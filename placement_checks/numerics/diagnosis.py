@@ -6,11 +6,14 @@ each tower; the weights, by least squares, say what became of each row: counted 
 much as the rows of a larger tower.
 
 What it means that all gradients are those of the reference, times one number.
+
+What it means that the rows of a batch count otherwise than they should.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,21 +26,187 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
-from placement_checks.numerics.row_weights import (
-    CLOSE,
-    Diagnosis,
-    Mistake,
-    blocks_of,
-    diagnose_rows,
-    four_digits,
-    ranges,
-)
+from placement_checks.util.text import join_and
+
+CLOSE = 0.01  # of weights and ratios, which are fitted
+
+
+# What was done wrong, by which its line is found in the program.
+Mistake = Literal[
+    "",
+    "sum",
+    "divided",
+    "scaled",
+    "changed",
+    "changed in towers",
+    "slices",
+    "statistics",
+    "moved",
+    "paired",
+    "penalty",
+    "weights",
+    "counts",
+    "frozen",
+    "tail",
+]
+
+
+class Diagnosis(NamedTuple):
+    """The likely mistake.
+
+    Attributes:
+        what: a clause that says it.
+        fix: what to change, or how to declare that it is meant.
+        shown: what shows it, one line each.
+        ratio: the number that all gradients are multiplied by, if that is the mistake.
+        mistake: which of those that are known.
+        consequence: what it means for the training; ``""`` where that is plain.
+        towers: those that it is in, where it is not in all.
+    """
+
+    what: str
+    fix: str
+    shown: tuple[str, ...] = ()
+    ratio: float | None = None
+    mistake: Mistake = ""
+    consequence: str = ""
+    towers: tuple[int, ...] = ()
+
+
+def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
+    """What it means that rows count so many times what they should."""
+    shown = tuple(describe_runs(times))
+    if trial.split:
+        return _diagnose_towers(times, trial.split, shown)
+    blocks = list(equal_runs(times))
+    begin, end, last = blocks[-1]
+    if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
+        rows = "row counts" if end - begin == 1 else f"{end - begin} rows count"
+        return Diagnosis(
+            f"of a batch of {trial.rows} rows, which {towers} towers do not divide, the last "
+            f"{rows} for nothing",
+            "give what is left over to a tower, and weight the towers by their rows; or, if all "
+            f"batches have a number of rows that {towers} divides: "
+            f"--set gradients-equal.rows={trial.rows // towers * towers}",
+            shown,
+            mistake="tail",
+            consequence="of every such batch some rows train nothing",
+        )
+    sizes = list(_tower_sizes(blocks, trial.rows, towers))
+    if len(sizes) == towers and len(set(sizes)) > 1:
+        return Diagnosis(
+            f"towers of {join_and(sizes)} rows are averaged as if they were equal",
+            "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
+            "tower_grads, weights=rows)",
+            shown,
+            mistake="weights",
+            consequence="a row counts more in a small tower than in a large one",
+        )
+    split = [part.rows for part in trial.per_tower]
+    if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
+        return _diagnose_towers(times, split, shown)
+    return Diagnosis(
+        "rows do not count alike",
+        "see that every row is in one tower, and that towers are weighted by their rows",
+        shown,
+        mistake="weights",
+        consequence="some examples train the model more than others",
+    )
+
+
+def _tower_sizes(
+    blocks: Sequence[tuple[int, int, float]], rows: int, towers: int
+) -> Iterator[int]:
+    """The rows of each tower, if every tower counts as one of so many; none if that is not so.
+
+    The mean over a tower's n_i rows counts each of them rows / (towers * n_i) times.
+    """
+    for begin, end, value in blocks:
+        size = rows / (towers * value) if value > CLOSE else 0.0
+        if not size or abs(size - round(size)) > CLOSE * size or (end - begin) % round(size):
+            return
+        yield from [round(size)] * ((end - begin) // round(size))
+
+
+def _diagnose_towers(
+    times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]
+) -> Diagnosis:
+    per_tower = [times[list(rows)] for rows in split]
+    lost = [number for number, rows in enumerate(per_tower) if np.all(np.abs(rows) < CLOSE)]
+    counted = [number for number in range(len(per_tower)) if number not in lost]
+    whole = len(times) / len(per_tower[counted[0]]) if len(counted) == 1 else 0.0
+    if lost and whole and np.allclose(per_tower[counted[0]], whole, rtol=CLOSE):
+        last = ", the last," if counted[0] == len(per_tower) - 1 else ""
+        others = "the other's" if len(per_tower) == 2 else "those of the others"
+        return Diagnosis(
+            f"only the rows of tower {counted[0]}{last} count: {others} are lost, or computed on "
+            "the same rows",
+            "take the mean over the gradients of all towers, each computed on its own rows",
+            shown,
+            mistake="weights",
+            consequence="what the other GPUs compute changes nothing: only one of "
+            f"{len(per_tower)} parts of a batch trains the model",
+        )
+    if lost:
+        towers = f"{'tower' if len(lost) == 1 else 'towers'} {join_and(lost)}"
+        return Diagnosis(
+            f"nothing of it comes from {towers}, as if it were frozen there",
+            "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",
+            shown,
+            mistake="frozen",
+            consequence=f"the rows of {towers} train the rest of the model, and not this",
+            towers=tuple(lost),
+        )
+    shares = _shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
+    meant = (
+        "; if the towers are meant for parts of different size: "
+        f"--set 'gradients-equal.shares={shares}'"
+    )
+    return Diagnosis(
+        "the towers do not count alike",
+        f"weight each tower by its rows{meant if shares else ''}",
+        shown,
+        mistake="weights",
+        consequence="the rows of some towers count more than those of others",
+    )
+
+
+def _shares(weights: Sequence[float]) -> list[int]:
+    """Small whole numbers in the ratio of the weights; empty if there are none."""
+    if min(weights) <= 0:
+        return []
+    for times in range(1, 13):
+        shares = [times * weight / min(weights) for weight in weights]
+        if all(abs(share - round(share)) < CLOSE / 10 * times for share in shares):
+            return [round(share) for share in shares]
+    return []
+
+
+def equal_runs(times: Array) -> Iterator[tuple[int, int, float]]:
+    """Rows that follow each other and count alike: the first, the one after the last, how much."""
+    begin = 0
+    for end in range(1, len(times) + 1):
+        if end == len(times) or abs(times[end] - times[begin]) > CLOSE:
+            yield begin, end, float(np.mean(times[begin:end]))
+            begin = end
+
+
+def describe_runs(times: Array) -> Iterator[str]:
+    """How often rows count, a text for each run of rows that count alike."""
+    for begin, end, value in equal_runs(times):
+        rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
+        yield f"{rows} {format_factor(value)} times"
+
+
+def format_factor(value: float) -> str:
+    """Four digits, which rounding of the sixth does not change; what is nearly zero is zero."""
+    return f"{0.0 if abs(value) < 1e-4 else float(f'{value:.6g}'):.4g}"
 
 
 def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
     """What it means that all gradients are the reference's times one number."""
     towers = measured.towers
-    declared = f"--set gradients-equal.scale={_declarable(ratio * measured.scale)}"
+    declared = f"--set gradients-equal.scale={_scale_to_declare(ratio * measured.scale)}"
     if abs(ratio) < 1e-6:
         return Diagnosis(
             "it is zero",
@@ -47,11 +216,11 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
     mistake: Mistake
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
         mistake = "sum"
-        what, fix = _added_up(measured)
+        what, fix = _diagnose_sum(measured)
         fix = f"{fix}; if a sum is meant, with a rate that is divided by it: {declared}"
     elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
         mistake = "divided"
-        what, fix = _divided(measured)
+        what, fix = _diagnose_division(measured)
         fix = f"{fix}; if it is meant: {declared}"
     else:
         what = "all of it is multiplied by one number"
@@ -70,7 +239,7 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
     )
 
 
-def _added_up(measured: Measurement) -> tuple[str, str]:
+def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
     """What it means that the sum over towers is applied, and what to do."""
     towers, strategy = measured.towers, measured.strategy
     if not strategy:
@@ -93,7 +262,7 @@ def _added_up(measured: Measurement) -> tuple[str, str]:
     )
 
 
-def _divided(measured: Measurement) -> tuple[str, str]:
+def _diagnose_division(measured: Measurement) -> tuple[str, str]:
     """What it means that gradients are divided by the number of towers, and what to do."""
     if not measured.strategy:
         return (
@@ -110,14 +279,14 @@ def _divided(measured: Measurement) -> tuple[str, str]:
 
 def is_simple(ratio: float) -> bool:
     """Whether it is a whole number, a half, a third and so on, or nothing."""
-    return _is_whole(ratio) or abs(ratio) < 1e-6 or _is_whole(1 / ratio)
+    return _is_integer(ratio) or abs(ratio) < 1e-6 or _is_integer(1 / ratio)
 
 
-def _is_whole(number: float) -> bool:
+def _is_integer(number: float) -> bool:
     return bool(abs(number) > 1.5 and np.isclose(number, round(number), rtol=1e-4))
 
 
-def _declarable(ratio: float) -> str:
+def _scale_to_declare(ratio: float) -> str:
     """A ratio to declare: the whole number or part that is meant but for rounding, or 9 digits."""
     for meant in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
         if meant and np.isclose(ratio, meant, rtol=1e-5):
@@ -128,7 +297,7 @@ def _declarable(ratio: float) -> str:
 _WORST_CONDITION = 1e5  # of a fit whose weights still mean something in float32
 
 
-def diagnoses(
+def diagnose(
     measured: Measurement, trial: Trial, variables: Sequence[str]
 ) -> dict[str, Diagnosis]:
     """The cause for each variable whose gradient differs; those of one mistake share it.
@@ -163,7 +332,7 @@ def diagnoses(
     return found
 
 
-_CHANGED_DIFFERENTLY = Diagnosis(
+_CLIPPED_DIFFERENTLY = Diagnosis(
     "it is clipped, or else changed, in another way than the reference's, so that rows or towers "
     "count by another factor",
     "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
@@ -172,7 +341,7 @@ _CHANGED_DIFFERENTLY = Diagnosis(
     consequence="the step points elsewhere than on one GPU",
 )
 # What "changed" is where sparse gradients are clipped; numbers alone cannot tell the two apart.
-NORM_OF_SLICES = _CHANGED_DIFFERENTLY._replace(
+NORM_OF_SLICES = _CLIPPED_DIFFERENTLY._replace(
     what="it is clipped by a norm of sparse gradients, before rows of one index are added up, and "
     "how many of these there are depends on the towers",
     fix="make them dense before the norm, in both programs: tf.convert_to_tensor(gradient)",
@@ -243,7 +412,7 @@ class _GradientFit:
         if not is_simple(ratio) and any(
             name in self._measured.changed for name in self._variables
         ):
-            return _CHANGED_DIFFERENTLY
+            return _CLIPPED_DIFFERENTLY
         return diagnose_ratio(ratio, self._measured)
 
     def weighted_towers(self) -> Diagnosis | None:
@@ -261,7 +430,7 @@ class _GradientFit:
         # What is clipped last is that of one tower alone, or it has no weights that mean anything.
         is_one_tower = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
         if not is_one_tower and any(name in self._measured.changed for name in self._variables):
-            return _CHANGED_DIFFERENTLY
+            return _CLIPPED_DIFFERENTLY
         return diagnose_rows(
             self._row_factors(samples, weights / due), self._trial, self._measured.towers
         )
@@ -278,7 +447,7 @@ class _GradientFit:
             return None
         due = self._expected_weights(samples, np.full(len(samples), 1 / self._trial.rows))
         times = self._row_factors(samples, weights / due)
-        if len(list(blocks_of(times))) > self._measured.towers + 1:
+        if len(list(equal_runs(times))) > self._measured.towers + 1:
             return None
         return diagnose_rows(times, self._trial, self._measured.towers)
 
@@ -322,7 +491,9 @@ class _GradientFit:
         is_changed = any(name in self._measured.changed for name in self._variables)
         if not is_mean or is_by_rows or is_changed:
             return None
-        return _OWN_COUNTS._replace(shown=tuple(ranges(self._row_factors(samples, weights / due))))
+        return _OWN_COUNTS._replace(
+            shown=tuple(describe_runs(self._row_factors(samples, weights / due)))
+        )
 
     def _statistics_per_tower(self) -> Diagnosis:
         """Right on every tower's own rows: the program computes more than a sum over rows."""
@@ -413,7 +584,7 @@ class _GradientFit:
                 f"gradient is: the penalty counts more than once, in each of the {towers} {parts} "
                 "perhaps",
                 once,
-                (f"found - expected = {four_digits(times)} x the variable",),
+                (f"found - expected = {format_factor(times)} x the variable",),
                 mistake="penalty",
                 consequence="the more GPUs, the harder the weights are pulled to zero",
             )
@@ -421,7 +592,7 @@ class _GradientFit:
             "what it lacks is a multiple of the variable itself, as a weight penalty's gradient "
             "is: the penalty counts less than once, or not at all",
             "add the penalty to the loss of every tower whose gradients are averaged",
-            (f"expected - found = {four_digits(-times)} x the variable",),
+            (f"expected - found = {format_factor(-times)} x the variable",),
             mistake="penalty",
             consequence="the weights are held back less than on one GPU",
         )

@@ -15,9 +15,9 @@ from placement_checks.core.measurement import Array, Elements, Trial, VariableSt
 from placement_checks.numerics.block_statistics import (
     Indices,
     Values,
-    blocks,
+    find_peaks,
+    iterate_blocks,
     least_squares_ratio,
-    peaks,
 )
 
 _PEAKS = 32  # elements of each kind that decide
@@ -84,13 +84,13 @@ def _gradient_elements(
     for names in by_shape.values():
         each = max(1, _PEAKS // len(names))
         deciding = [
-            peaks(_gradient_sizes(expected[name], found[name], ratios[name]), each)
+            find_peaks(_gradient_sizes(expected[name], found[name], ratios[name]), each)
             for name in names
         ]
         is_zero = np.logical_and.reduce(
             [(expected[name] == 0) & (found[name] == 0) for name in names]
         )
-        chosen = _filled_up(np.concatenate(deciding), is_zero.reshape(-1), most)
+        chosen = _add_random(np.concatenate(deciding), is_zero.reshape(-1), most)
         elements |= dict.fromkeys(names, chosen)
     return elements
 
@@ -98,11 +98,11 @@ def _gradient_elements(
 def _gradient_sizes(
     expected: Values, found: Values, ratio: float | None
 ) -> Iterator[Sequence[Array]]:
-    for value, other in blocks(expected, found):
+    for value, other in iterate_blocks(expected, found):
         yield np.abs(value), np.abs(other - value), np.abs(other - (ratio or 0.0) * value)
 
 
-def _filled_up(deciding: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
+def _add_random(deciding: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
     """Elements, with others at random: zeros only where nothing else is left."""
     rng = np.random.default_rng(0)
     others = np.flatnonzero(~is_zero)
@@ -112,14 +112,14 @@ def _filled_up(deciding: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> 
     return np.union1d(found, rng.choice(is_zero.size, number, replace=False))
 
 
-def step_elements(size: int) -> Elements:
+def sample_elements(size: int) -> Elements:
     """By which elements of so many a change in one step is told, at random; None for all."""
     if size <= _OF_STEP:
         return None
     return np.random.default_rng(0).choice(size, _OF_STEP, replace=False)
 
 
-def variable_step(
+def build_variable_step(
     start: Values,
     expected: Values,
     found: Values,
@@ -142,9 +142,9 @@ def variable_step(
     certain = None
     if uncertain is not None and uncertain.shape == start.shape:
         certain = ~uncertain
-    elements = step_elements(start.size)
+    elements = sample_elements(start.size)
     if elements is not None:
-        deciding = peaks(_step_sizes(start, expected, found, certain), _PEAKS)
+        deciding = find_peaks(_step_sizes(start, expected, found, certain), _PEAKS)
         elements = np.union1d(elements, deciding)
     return VariableStep(
         start=select_elements(start, elements),
@@ -161,7 +161,7 @@ def _step_sizes(
     start: Values, expected: Values, found: Values, certain: Values | None
 ) -> Iterator[Sequence[Array]]:
     arrays = (start, expected, found) if certain is None else (start, expected, found, certain)
-    for before, value, other, *counts in blocks(*arrays):
+    for before, value, other, *counts in iterate_blocks(*arrays):
         kinds = [np.abs(value), np.abs(other - value), np.abs(value - before)]
         # What is compared are certain elements; how far it is off at last is told of all.
         yield [*kinds, *(counts[0] * kind for kind in kinds[:2])] if counts else kinds

@@ -16,19 +16,19 @@ from placement_checks.core.measurement import (
     largest,
 )
 from placement_checks.numerics.comparing import (
-    COARSEST,
+    REQUIRED_RESOLUTION,
     Difference,
-    difference,
-    differing,
-    gradients,
-    tolerance_on,
+    compare_arrays,
+    compare_gradients,
+    differing_variables,
+    scale_tolerance,
 )
 
 # Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
 # rounding then decides the direction of an element whose gradient is next to zero, and a factor on
 # all gradients leaves the weights as they are.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
-_TELLING = 1e-4  # of a weight's size; rounding is far below, also that of many steps
+_MIN_CHANGE = 1e-4  # of a weight's size; rounding is far below, also that of many steps
 _DRIFT = 0.02  # of what a variable moves, under an optimiser that is not proportional
 
 
@@ -78,10 +78,10 @@ def compare_variables(
     """
     equal, divergences = [], []
     if measured.trials:
-        tolerance = tolerance_on(measured.trials[0].rows, tolerance)
-    noisy, racing = _noisy(measured), variables_with_races(measured, trajectory)
+        tolerance = scale_tolerance(measured.trials[0].rows, tolerance)
+    noisy, racing = _noisy_variables(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
-        trained = trained_variable_of(name, trajectory.trained)
+        trained = find_trained_variable(name, trajectory.trained)
         if trained in noisy or name in racing:
             continue
         for number, variables in enumerate(trajectory.steps):
@@ -112,14 +112,14 @@ def _difference_after(
     if dtype in EPS:
         # Gradients may be coarser than the variables that they move.
         coarsest = max((EPS.get(kind, 0.0) for kind in measured.precisions.values()), default=0.0)
-        if tolerance * coarsest > COARSEST:
+        if tolerance * coarsest > REQUIRED_RESOLUTION:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
         part = tolerance * coarsest if is_proportional(measured.optimizers) else _DRIFT
         allowed = part * largest(expected - step.start)
         if step.certain is not None and not is_proportional(measured.optimizers):
             expected, found = expected[step.certain], found[step.certain]
     differences = [
-        difference(
+        compare_arrays(
             name,
             expected * factor,
             found,
@@ -134,12 +134,12 @@ def _difference_after(
     return min(differences, key=lambda candidate: (candidate.state == "differs", candidate.error))
 
 
-def _noisy(measured: Measurement) -> set[str]:
+def _noisy_variables(measured: Measurement) -> set[str]:
     """The variables whose gradient is zero in truth, or too noisy to compare."""
     return {
         gradient.variable
         for trial in measured.trials
-        for gradient in gradients(trial, measured.precisions)
+        for gradient in compare_gradients(trial, measured.precisions)
         if gradient.state == "noise"
     }
 
@@ -149,7 +149,9 @@ def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[
 
     The slots of a variable are updated with it, and by the same gradient.
     """
-    trained = {name: trained_variable_of(name, trajectory.trained) for name in trajectory.steps[0]}
+    trained = {
+        name: find_trained_variable(name, trajectory.trained) for name in trajectory.steps[0]
+    }
     return {
         name: measured.races[each]
         for name in trained
@@ -164,8 +166,10 @@ def variables_with_stale_copies(measured: Measurement) -> set[str]:
     """
     if not measured.trajectory or measured.trajectory.after is None:
         return set()
-    before = differing(measured.trials[0], measured.precisions) | _noisy(measured)
-    return differing(measured.trajectory.after, measured.precisions) - before
+    before = differing_variables(measured.trials[0], measured.precisions) | _noisy_variables(
+        measured
+    )
+    return differing_variables(measured.trajectory.after, measured.precisions) - before
 
 
 def compensated_factor(measured: Measurement) -> float:
@@ -178,7 +182,7 @@ def compensated_factor(measured: Measurement) -> float:
         return 1.0
     ratios = [
         gradient.ratio
-        for gradient in gradients(measured.trials[0], measured.precisions)
+        for gradient in compare_gradients(measured.trials[0], measured.precisions)
         if gradient.state != "noise" and gradient.ratio is not None
     ]
     if not ratios or not np.allclose(ratios, ratios[0], rtol=1e-4):
@@ -199,7 +203,7 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
     for name in trajectory.trained & trajectory.steps[-1].keys():
         last = trajectory.steps[-1][name]
         apart = largest(last.expected - last.start) * abs(factor - 1)
-        if apart > _TELLING * largest(last.expected):
+        if apart > _MIN_CHANGE * largest(last.expected):
             return True
     return False
 
@@ -219,11 +223,11 @@ def undetectable_changes(
     told = {
         gradient.variable
         for trial in measured.trials
-        for gradient in gradients(trial, measured.precisions)
+        for gradient in compare_gradients(trial, measured.precisions)
         if gradient.state == "equal"
     }
     slots = (same.variable for same in equal if same.variable not in trajectory.trained)
-    told |= {trained_variable_of(name, trajectory.trained) or "" for name in slots}
+    told |= {find_trained_variable(name, trajectory.trained) or "" for name in slots}
     parts = {}
     for same in equal:
         if same.variable in trajectory.trained - told:
@@ -235,7 +239,7 @@ def undetectable_changes(
     return parts
 
 
-def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
+def find_trained_variable(name: str, trained: Collection[str]) -> str | None:
     """The trained variable that this is, or is a slot of: slots are named under their variable."""
     while name:
         if name in trained:
@@ -246,7 +250,7 @@ def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
 
 def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Divergence:
     step, last = (trajectory.steps[at][first.variable] for at in (number, -1))
-    moved = _multiple(*step.moved)
+    moved = _ratio(*step.moved)
     if step.start.size == 1 and number and moved:
         moved = None  # any change of one number is a multiple of another
     size = largest(last.expected - last.start)
@@ -254,7 +258,7 @@ def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Diver
     return Divergence(first, number + 1, moved, error / size if size else np.inf)
 
 
-def _multiple(expected: Array, found: Array) -> float | None:
+def _ratio(expected: Array, found: Array) -> float | None:
     """The number by which one array is multiplied to get the other; None if there is none."""
     square = float(np.vdot(expected, expected))
     if not square:

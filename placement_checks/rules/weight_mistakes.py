@@ -92,7 +92,7 @@ def cause_of(
 ) -> Cause:
     """What is likely wrong."""
     from placement_checks.numerics.training_divergence import (
-        trained_variable_of,
+        find_trained_variable,
         variables_with_stale_copies,
     )
 
@@ -101,7 +101,7 @@ def cause_of(
     name = divergence.difference.variable
     if _is_count(measured, name):
         return _of_count(trajectory, name, divergence.step)
-    trained = trained_variable_of(name, trajectory.trained)
+    trained = find_trained_variable(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
         return COPIES._replace(place=copies_of(placement, trained or name))
     strategy = placement.strategy
@@ -117,12 +117,12 @@ def _followed(
     divergences: Sequence[Divergence],
 ) -> Cause | None:
     """What else is wrong that explains it, if anything else is."""
-    from placement_checks.numerics.comparing import differing
-    from placement_checks.numerics.training_divergence import trained_variable_of
+    from placement_checks.numerics.comparing import differing_variables
+    from placement_checks.numerics.training_divergence import find_trained_variable
 
     name = divergence.difference.variable
-    trained = trained_variable_of(name, trajectory.trained)
-    wrong = differing(measured.trials[0], measured.precisions)
+    trained = find_trained_variable(name, trajectory.trained)
+    wrong = differing_variables(measured.trials[0], measured.precisions)
     root = "gradients-equal" if wrong else None
     if trained in wrong:
         what = "the gradient differs, see gradients-equal"

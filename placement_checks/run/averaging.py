@@ -56,8 +56,8 @@ def average_gradients(
             one is not a scalar, negative or not finite, or all are 0.
     """
     towers = [list(tower) for tower in tower_grads]
-    by_variable = _by_variable(towers)
-    shares = None if weights is None else _shares(weights, len(towers))
+    by_variable = _gradients_by_variable(towers)
+    shares = None if weights is None else _normalized_weights(weights, len(towers))
     return [(_mean(grads, len(towers), shares), variable) for grads, variable in by_variable]
 
 
@@ -78,8 +78,8 @@ def mean_of_stacked(tower_grads: Iterable[Iterable[tuple[Any, Any]]]) -> list[tu
         ValueError: as in `average_gradients`.
     """
     towers = [list(tower) for tower in tower_grads]
-    by_variable = _by_variable(towers)
-    return [(_mean_of_stack(grads, len(towers)), variable) for grads, variable in by_variable]
+    by_variable = _gradients_by_variable(towers)
+    return [(_stacked_mean(grads, len(towers)), variable) for grads, variable in by_variable]
 
 
 def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
@@ -87,7 +87,7 @@ def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
         return None
     first = next(iter(grads.values()))
     sparse = all(isinstance(grad, tf.IndexedSlices) for grad in grads.values())
-    parts = [_widened(grad.values if sparse else grad) for grad in grads.values()]
+    parts = [_to_dense(grad.values if sparse else grad) for grad in grads.values()]
     if shares:
         parts = [
             tf.math.multiply_no_nan(part, tf.cast(shares[tower], part.dtype))
@@ -101,22 +101,22 @@ def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
     return tf.IndexedSlices(mean, indices, first.dense_shape)
 
 
-def _mean_of_stack(grads: dict[int, Any], towers: int) -> Any:
+def _stacked_mean(grads: dict[int, Any], towers: int) -> Any:
     if not grads:
         return None
-    parts = [_widened(grad) for grad in grads.values()]
+    parts = [_to_dense(grad) for grad in grads.values()]
     parts += [tf.zeros_like(parts[0])] * (towers - len(parts))
     mean = tf.reduce_mean(tf.stack(parts), axis=0)
     return tf.cast(mean, next(iter(grads.values())).dtype)
 
 
-def _widened(grad: Any) -> Any:
+def _to_dense(grad: Any) -> Any:
     """A gradient as a dense tensor, of float32 at least: to make it dense may add up rows."""
     wide = tf.cast(grad, tf.float32) if grad.dtype.size < tf.float32.size else grad
     return tf.convert_to_tensor(wide)
 
 
-def _shares(weights: Sequence[Any], towers: int) -> list[Any]:
+def _normalized_weights(weights: Sequence[Any], towers: int) -> list[Any]:
     """Each tower's part of the whole, float64 scalars."""
     if len(weights) != towers:
         raise ValueError(
@@ -139,7 +139,9 @@ def _shares(weights: Sequence[Any], towers: int) -> list[Any]:
     return [row_count / total for row_count in rows]
 
 
-def _by_variable(towers: list[list[tuple[Any, Any]]]) -> list[tuple[dict[int, Any], Any]]:
+def _gradients_by_variable(
+    towers: list[list[tuple[Any, Any]]],
+) -> list[tuple[dict[int, Any], Any]]:
     """Each variable with its gradients, but for None, by the number of the tower."""
     if not towers:
         raise ValueError("tower_grads is empty: give the gradients of one tower at least")

@@ -59,7 +59,7 @@ class _Images(NamedTuple):
 
 
 # The ops whose CPU kernels take NHWC alone (core/kernels).
-_OPS = {
+_IMAGE_OPS = {
     "Conv2D": _Images((0,)),
     "Conv2DBackpropInput": _Images((2,), (0,)),
     "Conv2DBackpropFilter": _Images((0, 2), yields=False),
@@ -73,18 +73,18 @@ _OPS = {
 }
 
 
-def channels_last(graph_def: Any) -> None:
+def convert_to_channels_last(graph_def: Any) -> None:
     """Let the ops of a GraphDef take NHWC where they take NCHW; those of functions are left."""
     new_nodes = [
         new_node
         for node in graph_def.node
-        if node.op in _OPS and node.attr["data_format"].s == b"NCHW"
-        for new_node in _converted(node, _OPS[node.op])
+        if node.op in _IMAGE_OPS and node.attr["data_format"].s == b"NCHW"
+        for new_node in _convert_node(node, _IMAGE_OPS[node.op])
     ]
     graph_def.node.extend(new_nodes)
 
 
-def _converted(node: Any, images: _Images) -> Iterator[Any]:
+def _convert_node(node: Any, images: _Images) -> Iterator[Any]:
     """Change a node, and yield those that go with it."""
     name = node.name
     last, first, axis = (f"{name}/channels_{kind}" for kind in ("last", "first", "axis"))
@@ -134,19 +134,19 @@ def _permute(values: Any, size: int) -> None:
         values[:] = [number for dim in _TO_LAST for number in old[dim * size :][:size]]
 
 
-_ADDS = {
+_SUM_ATTRIBUTES = {
     NCCL_REDUCE: ("reduction", b"sum"),
     COLLECTIVE_REDUCE: ("merge_op", b"Add"),
     COLLECTIVE_REDUCE_V1: ("merge_op", b"Add"),
 }
 _GATHERS = (COLLECTIVE_GATHER, COLLECTIVE_GATHER_V1)
 # Where a collective has the number of its devices and its keys.
-_AS_INPUTS = (COLLECTIVE_REDUCE, COLLECTIVE_GATHER)
-_AS_ATTRIBUTES = (COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1)
+_KEYS_AS_INPUTS = (COLLECTIVE_REDUCE, COLLECTIVE_GATHER)
+_KEYS_AS_ATTRIBUTES = (COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1)
 _MEAN = b"Div"
 
 
-def sums_for_collectives(graph_def: Any, program: str) -> None:
+def replace_collectives(graph_def: Any, program: str) -> None:
     """Put one sum in the place of collectives that run together, and let each pass it on.
 
     Args:
@@ -156,23 +156,25 @@ def sums_for_collectives(graph_def: Any, program: str) -> None:
     Raises:
         CannotRun: it has some that cannot be told apart, or that do something else.
     """
-    _take_branches(graph_def)
-    for node in _in_bodies(graph_def):
+    _inline_gather_branches(graph_def)
+    for node in _called_nodes(graph_def):
         if node.op in COLLECTIVES:
-            raise _cannot(program, node, "stands in a branch, loop or function")
+            raise _unsupported(program, node, "stands in a branch, loop or function")
     groups: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
     members = [node for node in graph_def.node if node.op in COLLECTIVES]
     by_name = {node.name: node for node in graph_def.node} if members else {}
     for node in members:
-        groups[_group(node, by_name, program)].append(node)
+        groups[_group_key(node, by_name, program)].append(node)
     for (size, *_), nodes in groups.items():
         if len(nodes) != size:
             times = plural(len(nodes), "time")
-            raise _cannot(program, nodes[0], f"waits for {size} devices, and is there {times}")
-        graph_def.node.extend(_together(nodes))
+            raise _unsupported(
+                program, nodes[0], f"waits for {size} devices, and is there {times}"
+            )
+        graph_def.node.extend(_replace_group(nodes))
 
 
-def _take_branches(graph_def: Any) -> None:
+def _inline_gather_branches(graph_def: Any) -> None:
     """Put in place of branches that join rows the side for unequal numbers, which is always right.
 
     A strategy so joins the rows of gradients, which are `tf.IndexedSlices`: it pads them where
@@ -184,7 +186,7 @@ def _take_branches(graph_def: Any) -> None:
     for node in graph_def.node:
         if node.op in TWO_WAY_BRANCHES:
             both = [node.attr[side].func.name for side in ("then_branch", "else_branch")]
-            if all(_joins(library[side]) for side in both):
+            if all(_has_gather(library[side]) for side in both):
                 taken[node.name] = f"{node.name}/else"
                 sides.add(both[1])
     if len(taken) < 2:  # a collective of one device is none
@@ -196,17 +198,19 @@ def _take_branches(graph_def: Any) -> None:
     graph_def.CopyFrom(flat)
 
 
-def _joins(function: Any) -> bool:
+def _has_gather(function: Any) -> bool:
     return any(node.op in _GATHERS for node in function.node_def)
 
 
-def _in_bodies(graph_def: Any) -> Iterator[Any]:
+def _called_nodes(graph_def: Any) -> Iterator[Any]:
     """The nodes of the functions that a graph calls; its library may hold others."""
     left = {function.signature.name: function for function in graph_def.library.function}
     waiting = [graph_def.node]
     while left and waiting:
         for node in waiting.pop():
-            functions = [function for value in node.attr.values() for function in _named(value)]
+            functions = [
+                function for value in node.attr.values() for function in _function_names(value)
+            ]
             for name in (node.op, *functions):
                 if name in left:
                     body = left.pop(name).node_def
@@ -214,7 +218,7 @@ def _in_bodies(graph_def: Any) -> Iterator[Any]:
                     yield from body
 
 
-def _named(value: Any) -> Iterator[str]:
+def _function_names(value: Any) -> Iterator[str]:
     """The functions that an attribute names."""
     kind = value.WhichOneof("value")
     if kind == "func":
@@ -223,30 +227,32 @@ def _named(value: Any) -> Iterator[str]:
         yield from (function.name for function in value.list.func)
 
 
-def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:
+def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:
     """On how many devices a collective runs, and what tells it from others.
 
     Raises:
         CannotRun: that is not known, or it does something else than to add or to join.
     """
-    if node.op in _ADDS:
-        attribute, adds = _ADDS[node.op]
+    if node.op in _SUM_ATTRIBUTES:
+        attribute, adds = _SUM_ATTRIBUTES[node.op]
         if node.attr[attribute].s != adds:
-            raise _cannot(program, node, f"takes {node.attr[attribute].s.decode()!r}, and no sum")
+            raise _unsupported(
+                program, node, f"takes {node.attr[attribute].s.decode()!r}, and no sum"
+            )
     if node.op == NCCL_REDUCE:
         return node.attr["num_devices"].i, node.attr["shared_name"].s
-    if node.op in _AS_ATTRIBUTES:
+    if node.op in _KEYS_AS_ATTRIBUTES:
         keys = [node.attr[key].i for key in ("group_size", "group_key", "instance_key")]
         return keys[0], node.op, *keys[1:]
-    if node.op not in _AS_INPUTS:
-        raise _cannot(program, node, "is of a kind that nothing stands in for")
+    if node.op not in _KEYS_AS_INPUTS:
+        raise _unsupported(program, node, "is of a kind that nothing stands in for")
     size, *keys = (whole_number(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
-        raise _cannot(program, node, "has a key that is only known when it runs")
+        raise _unsupported(program, node, "has a key that is only known when it runs")
     return size, node.op, *keys
 
 
-def _together(nodes: list[Any]) -> Iterator[Any]:
+def _replace_group(nodes: list[Any]) -> Iterator[Any]:
     """The ops that yield what some collectives do, which then pass it on.
 
     They are on the device of the first. What is joined is in the order of devices
@@ -268,7 +274,7 @@ def _together(nodes: list[Any]) -> Iterator[Any]:
         yield (last := _op(nodes[0], DIVISION, dtype, [last.name, divisor.name]))
     for node in nodes:
         # What the keys wait for, an op that takes them need not wait for itself.
-        has_keys = node.op in _AS_INPUTS
+        has_keys = node.op in _KEYS_AS_INPUTS
         keys = [producer_of(key) for key in node.input[1:4]] if has_keys else []
         waits = [source for source in node.input if source.startswith("^")]
         waits += [f"^{key}" for key in keys]
@@ -291,7 +297,7 @@ def _numpy_constant(beside: Any, name: str, value: Any) -> Any:
     return made
 
 
-def _cannot(program: str, node: Any, why: str) -> CannotRun:
+def _unsupported(program: str, node: Any, why: str) -> CannotRun:
     return CannotRun(f"{program} cannot run on CPU devices: {node.name} ({node.op}) {why}")
 
 
@@ -320,12 +326,12 @@ def remove_fed_dependencies(graph_def: Any, ops: Collection[str]) -> None:
     waits = {f"^{op}" for op in ops}
     for node in graph_def.node:
         if node.op == HAS_VALUE and node.name in ops:
-            _make_true(node)
+            _replace_with_true(node)
         if not waits.isdisjoint(node.input):
             node.input[:] = [source for source in node.input if source not in waits]
 
 
-def _make_true(node: Any) -> None:
+def _replace_with_true(node: Any) -> None:
     node.op = CONST
     del node.input[:]
     node.attr.clear()

@@ -34,7 +34,7 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.comparing import gradients
+from placement_checks.numerics.comparing import compare_gradients
 from placement_checks.numerics.reducing import build_trial
 from placement_checks.run.graph_rewrites import fed_ops
 from placement_checks.run.runnable import RunnableProgram
@@ -42,7 +42,7 @@ from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.text import join_and, nearest, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
-_MAX_STEPS = 10  # steps between a random op and what switches it
+_MAX_DISTANCE = 10  # steps between a random op and what switches it
 
 
 def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
@@ -84,14 +84,14 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                     "step, and that is not there when the step is run alone"
                 )
             raise CannotRun(
-                f"nothing feeds the placeholder '{name}' of {program.name}{_at(program, name)}; "
+                f"nothing feeds the placeholder '{name}' of {program.name}{_built_at(program, name)}; "
                 "list it in the inputs that its builder returns, and give its value in the batch "
                 "function"
             )
         if ops[name].type in _PIPELINE:
             raise CannotRun(
                 f"{program.name} takes rows from '{name}' ({ops[name].type})"
-                f"{_at(program, name)}, so that both programs cannot be given the same; make it a "
+                f"{_built_at(program, name)}, so that both programs cannot be given the same; make it a "
                 "placeholder_with_default, and list that in its inputs"
             )
 
@@ -107,7 +107,7 @@ def _is_resource(program: RunnableProgram, op: str) -> bool:
     return any(output.dtype == "resource" for output in outputs)
 
 
-def _at(program: RunnableProgram, op: str) -> str:
+def _built_at(program: RunnableProgram, op: str) -> str:
     """Where an op was built, for a refusal: a traceback is read for each op that is asked for."""
     where = program.placement.where(op)
     return f", built at {where}" if where else ""
@@ -138,25 +138,25 @@ def check_repeatable(session: ProgramSession, feeds: Values) -> None:
     ops = ancestors(program, tensors or program.placement.step.train_op, feeds)
     random = [name for name in ops if program.placement.ops[name].type in RANDOM]
     if random and not tensors:  # no two runs can be compared
-        raise _depends_on_random(program, analysis, random[0], feeds)
+        raise _random_gradients(program, analysis, random[0], feeds)
     first = session.gradients(feeds)
-    if _differ(first, session.gradients(feeds)):
+    if _gradients_differ(first, session.gradients(feeds)):
         if not random:
             raise CannotRun(
                 f"two runs of {program.name} on the same rows give different gradients"
             )
-        raise _depends_on_random(program, analysis, random[0], feeds)
+        raise _random_gradients(program, analysis, random[0], feeds)
     for name in random:
         if program.placement.ops[name].type in RANDOM_STATELESS:
             if program.placement.ops[name].caller:  # it cannot be fed
-                raise _depends_on_random(program, analysis, name, feeds)
+                raise _random_gradients(program, analysis, name, feeds)
             drawn = f"{name}:0"
             others = _other_numbers(session.run(drawn, feeds))
-            if _differ(first, session.gradients({**feeds, drawn: others})):
-                raise _depends_on_random(program, analysis, name, feeds)
+            if _gradients_differ(first, session.gradients({**feeds, drawn: others})):
+                raise _random_gradients(program, analysis, name, feeds)
 
 
-def random_steps(program: RunnableProgram, fed: Collection[str]) -> str | None:
+def random_op_in_step(program: RunnableProgram, fed: Collection[str]) -> str | None:
     """A random op that reaches a step beside the gradients, such as noise on the weights."""
     drawn = set(ancestors(program, gradient_tensors(program), fed))
     return next(
@@ -169,12 +169,12 @@ def random_steps(program: RunnableProgram, fed: Collection[str]) -> str | None:
     )
 
 
-def _differ(some: Values, others: Values) -> bool:
+def _gradients_differ(some: Values, others: Values) -> bool:
     """Whether gradients differ by more than what another order of additions does to them."""
     finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
     dtypes = {name: str(value.dtype) for name, value in finite.items()}
     trial = build_trial(0, (), finite, others, dict.fromkeys(finite, 0.0))
-    compared = gradients(trial, dtypes, tolerance=1000)
+    compared = compare_gradients(trial, dtypes, tolerance=1000)
     return any(gradient.state == "differs" for gradient in compared)
 
 
@@ -184,10 +184,10 @@ def _other_numbers(drawn: np.ndarray) -> np.ndarray:
     return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
 
 
-def _depends_on_random(
+def _random_gradients(
     program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Values
 ) -> CannotRun:
-    switch = _switch(program, analysis, random)
+    switch = _disabling_placeholder(program, analysis, random)
     if switch is None:
         fix = (
             "let the builder take an argument that leaves it out, such as the rate of a dropout, "
@@ -205,16 +205,18 @@ def _depends_on_random(
         )
     return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type}){_at(program, random)}; {fix}"
+        f"({program.placement.ops[random].type}){_built_at(program, random)}; {fix}"
     )
 
 
-def _switch(program: RunnableProgram, analysis: TowerAnalysis, random: str) -> str | None:
+def _disabling_placeholder(
+    program: RunnableProgram, analysis: TowerAnalysis, random: str
+) -> str | None:
     """The scalar placeholder that decides what becomes of what a random op draws."""
     flow = analysis.flow
-    after = _near([flow.number[random]], lambda op: flow.consumers[op])
+    after = _nearby_ops([flow.number[random]], lambda op: flow.consumers[op])
     for op in after:
-        for before in _near(flow.inputs[op], lambda op: flow.inputs[op]):
+        for before in _nearby_ops(flow.inputs[op], lambda op: flow.inputs[op]):
             name = flow.names[before]
             shapes = [output.shape for output in program.placement.details.outputs(name)]
             if flow.types[before] in PLACEHOLDERS and shapes == [()]:
@@ -222,11 +224,11 @@ def _switch(program: RunnableProgram, analysis: TowerAnalysis, random: str) -> s
     return None
 
 
-def _near(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
+def _nearby_ops(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
     """Some ops and those a few edges away, the nearest first."""
     nearest = list(ops)
     seen = set(nearest)
-    for _ in range(_MAX_STEPS):
+    for _ in range(_MAX_DISTANCE):
         yield from nearest
         reached = (other for op in nearest for other in following(op))
         nearest = [other for other in reached if other not in seen]
@@ -369,7 +371,7 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
 
 
 # A strategy adds up what replicas have computed, or gives each the rows of all.
-_ADDS_UP = LINEAR | {
+_SUMS = LINEAR | {
     *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
     *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
 }
@@ -386,7 +388,7 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
     of_gradients = flow.masks([int(is_backward) for is_backward in backward])
 
     def changes(op: int) -> bool:
-        if not of_gradients[op] or backward[op] or flow.types[op] in _ADDS_UP:
+        if not of_gradients[op] or backward[op] or flow.types[op] in _SUMS:
             return False
         # Its other inputs, and the ops of its branches, are between loss and update themselves.
         return flow.types[op] not in BRANCHES or bool(of_gradients[flow.inputs[op][0]])

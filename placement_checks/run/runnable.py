@@ -40,10 +40,10 @@ from placement_checks.core.program import (
 from placement_checks.graph.graph_def import keep_constants_whole
 from placement_checks.graph.train_step import components
 from placement_checks.run.graph_rewrites import (
-    channels_last,
+    convert_to_channels_last,
     fed_ops,
     remove_fed_dependencies,
-    sums_for_collectives,
+    replace_collectives,
 )
 from placement_checks.tf.simulated_devices import to_simulated
 from placement_checks.util.text import plural
@@ -66,7 +66,7 @@ class GradientTensors:
     updates: dict[str, str] = field(default_factory=dict)
 
 
-def gradient_tensors_of(
+def find_gradient_tensors(
     placement: Placement,
     graph: tf.Graph,
     applied: Sequence[AppliedGradient],
@@ -89,7 +89,7 @@ def gradient_tensors_of(
         applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
         found.updates[variable] = names[-1]
         if len(applies) == 1 and not placement.ops[applies[0]].caller:
-            found.gradients[variable] = _input(graph.get_operation_by_name(applies[0]))
+            found.gradients[variable] = _gradient_input(graph.get_operation_by_name(applies[0]))
             found.optimizers.add(placement.ops[applies[0]].type)
         elif len(applies) > 1:
             found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
@@ -122,7 +122,7 @@ def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence
     )
 
 
-def _input(op: tf.Operation) -> Gradient:
+def _gradient_input(op: tf.Operation) -> Gradient:
     """The gradient among the inputs of an apply op (the names of core/ops/training_ops.cc)."""
     names = [argument.name for argument in op.op_def.input_arg]
     values = op.inputs[names.index("delta" if "delta" in names else "grad")].name
@@ -236,7 +236,7 @@ class RunnableProgram:
         }
 
 
-def runnable(
+def make_runnable(
     built: BuiltProgram, devices: Devices, *, cluster: Machine | None = None
 ) -> RunnableProgram:
     """Put real or simulated devices in place of those that a program names.
@@ -266,15 +266,15 @@ def runnable(
     most_gpus = max([built.gpus, *(index + 1 for index in indices)])
     if cluster is not None:
         simulated = devices == "simulated"
-        _in_cluster(placement, cluster)
+        _check_tasks(placement, cluster)
     else:
         simulated = uses_simulated(most_gpus, devices)
-        _on_this_machine(placement, most_gpus, devices)
-    _have_values(built)
+        _check_single_host(placement, most_gpus, devices)
+    _check_initial_values(built)
     config = session_config(most_gpus, devices)
     config.allow_soft_placement = placement.soft
-    inputs, shared = _inputs(built.step, built.name)
-    graph = _on_devices(built, simulated=simulated, whole=cluster is not None)
+    inputs, shared = _declared_inputs(built.step, built.name)
+    graph = _rewrite_graph(built, simulated=simulated, whole=cluster is not None)
     return RunnableProgram(
         built=built,
         graph=graph,
@@ -282,11 +282,11 @@ def runnable(
         config=config,
         inputs=inputs,
         shared=shared,
-        gradient_tensors=gradient_tensors_of(placement, graph, built.applied, built.initial),
+        gradient_tensors=find_gradient_tensors(placement, graph, built.applied, built.initial),
     )
 
 
-def _have_values(built: BuiltProgram) -> None:
+def _check_initial_values(built: BuiltProgram) -> None:
     """Check that something is known of what each variable of a watched step begins with."""
     values = built.initial.values
     if not values:
@@ -302,7 +302,7 @@ def _have_values(built: BuiltProgram) -> None:
             )
 
 
-def _in_cluster(placement: Placement, cluster: Machine) -> None:
+def _check_tasks(placement: Placement, cluster: Machine) -> None:
     """Check that the cluster has every task that a program names."""
     for op in placement.ops.values():
         if lacking := cluster.lacks(op.requested):
@@ -314,7 +314,7 @@ def _in_cluster(placement: Placement, cluster: Machine) -> None:
             )
 
 
-def _on_this_machine(placement: Placement, gpus: int, devices: Devices) -> None:
+def _check_single_host(placement: Placement, gpus: int, devices: Devices) -> None:
     """Check that a program of so many GPUs names no other task, nor real GPUs that are missing."""
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
     if jobs:
@@ -327,7 +327,7 @@ def _on_this_machine(placement: Placement, gpus: int, devices: Devices) -> None:
         )
 
 
-def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
+def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
     """The placeholders by the names of arrays, and whether one mapping is for all towers."""
     if step.inputs is None:
         return [], False
@@ -340,13 +340,13 @@ def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
             "return one mapping of names to placeholders for each tower",
         )
     named = [
-        {str(key): _tensor(tensor, str(key), program) for key, tensor in mapping.items()}
+        {str(key): _tensor_name(tensor, str(key), program) for key, tensor in mapping.items()}
         for mapping in listed
     ]
     return named, shared or len(named) == 1
 
 
-def _tensor(value: Any, key: str, program: str) -> str:
+def _tensor_name(value: Any, key: str, program: str) -> str:
     """The name of the tensor that an input is."""
     if isinstance(value, str):
         return value
@@ -361,7 +361,7 @@ def _tensor(value: Any, key: str, program: str) -> str:
     )
 
 
-def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
+def _rewrite_graph(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
     """The graph of a program, also the bodies of its functions, on the devices that are there.
 
     The devices are changed in the GraphDef: those of a live graph do not reach into functions.
@@ -378,8 +378,8 @@ def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Grap
             if node.op in RANDOM_SEEDED and not (node.attr["seed"].i or node.attr["seed2"].i):
                 node.attr["seed2"].i = number + 1  # so that the next run starts alike
     if simulated:
-        sums_for_collectives(copied, built.name)
-        channels_last(copied)
+        replace_collectives(copied, built.name)
+        convert_to_channels_last(copied)
     if whole:
         keep_constants_whole(copied)
     graph = tf.Graph()

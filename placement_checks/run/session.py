@@ -80,11 +80,11 @@ tf1 = tf.compat.v1
 
 Values = Mapping[str, npt.NDArray[Any]]
 # The lines around the sentence of an error that says what is wrong.
-_AROUND = re.compile(
+_CONTEXT_LINE = re.compile(
     r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
 )
-_OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
-_NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
+_FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
+_ROOT_ERROR = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MAX_FETCHED = 2000
 
 
@@ -207,9 +207,9 @@ class ProgramSession:
         """The sentence of an error that says what is wrong, and the op at fault with its line."""
         message = str(getattr(error, "message", error)).strip()
         lines = message.splitlines() or [type(error).__name__]
-        sentences = [line for line in lines if not _AROUND.match(line)] or lines[:1]
-        reason = _NUMBERED.sub("", sentences[0]).strip()
-        if (task := _OF_TASK.match(reason)) and sentences[1:]:
+        sentences = [line for line in lines if not _CONTEXT_LINE.match(line)] or lines[:1]
+        reason = _ROOT_ERROR.sub("", sentences[0]).strip()
+        if (task := _FROM_TASK.match(reason)) and sentences[1:]:
             reason = f"{task[1]}{task[2]}: {sentences[1]}"
         op = getattr(error, "op", None)
         if op is None:

@@ -51,14 +51,14 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     try:
         with contextlib.ExitStack() as patched:
             if simulated:
-                for patch in _patches(gpus):
+                for patch in _device_patches(gpus):
                     patched.enter_context(patch)
             yield
     finally:
         tf.config.set_soft_device_placement(soft)
 
 
-def _patches(gpus: int) -> Iterator[patching.Patched]:
+def _device_patches(gpus: int) -> Iterator[patching.Patched]:
     """What leads elsewhere: device scopes, and what strategies take for the GPUs there are."""
     yield eager.around_eager_devices(simulated_scope)
     yield patching.patched(tf.Graph, "device", simulated_scope)

@@ -60,7 +60,7 @@ class TowerBenchmark:
         from placement_checks.capture.programs import load, load_reference
         from placement_checks.core.errors import CannotRun
         from placement_checks.run.compare.pair import ProgramPair
-        from placement_checks.run.feeding.batches import batch_of
+        from placement_checks.run.feeding.batches import load_batch_function
         from placement_checks.run.timing.benchmark import TimedPair
 
         __tracebackhide__ = True
@@ -68,7 +68,7 @@ class TowerBenchmark:
         try:
             built = load(towers, gpus or self._gpus)
             pair = ProgramPair.of(built, load_reference(single, built), self._devices)
-            with TimedPair(pair, batch_of(batch, built.gpus), rows=rows) as timed:
+            with TimedPair(pair, load_batch_function(batch, built.gpus), rows=rows) as timed:
                 self._benchmark.pedantic(timed.towers, setup=timed.others, rounds=rounds)
                 for _ in timed.traced():
                     if disabled:

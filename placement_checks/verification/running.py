@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
     from placement_checks.core.trace import Trace
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.compare.settings import Conditions
+    from placement_checks.run.compare.sessions import Conditions
 
 
 _T = TypeVar("_T")
@@ -70,7 +70,7 @@ def with_numbers(
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.run.compare.measure import measure
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.feeding.batches import batch_of
+    from placement_checks.run.feeding.batches import load_batch_function
 
     evidence = Evidence.of(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
@@ -86,7 +86,7 @@ def with_numbers(
     selected = set(only or rules) - set(without)
     if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
         return evidence
-    rows = batch_of(batch, towers.gpus if towers else 1)
+    rows = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
         raise InputError(
             evidence.placement.program,
@@ -124,7 +124,7 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
 
 def _conditions(rules: Mapping[str, Rule]) -> Conditions:
     """How programs are run, by the parameters of the rules on runs."""
-    from placement_checks.run.compare.settings import Conditions
+    from placement_checks.run.compare.sessions import Conditions
 
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
     assert isinstance(gradients, GradientsEqual)
@@ -143,10 +143,10 @@ def _traced(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     """Some steps of the towers, traced."""
     import numpy as np
 
-    from placement_checks.run.feeding.replayed import failures_of
+    from placement_checks.run.feeding.replayed import error_context
     from placement_checks.run.timing.trace import trace_steps
 
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
-    with failures_of(feeding):
+    with error_context(feeding):
         data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
         return trace_steps(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from support.measurements import SHAPES, Problem, measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Array, Arrays, Sample, Trial
-from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.diagnosis import diagnoses
-from placement_checks.numerics.row_weights import Diagnosis
+from placement_checks.numerics.comparing import differing_variables
+from placement_checks.numerics.diagnosis import Diagnosis, diagnose
 from placement_checks.verification.policy import policy_errors
 
 UNKNOWN = "no known mistake explains it"
@@ -35,8 +34,8 @@ uneven = st.lists(st.integers(2, 6), min_size=2, max_size=4).map(lambda sizes: r
 def explained(trial: Trial, towers: int = 2, **more: Any) -> dict[str, Diagnosis]:
     """What is said of the variables whose gradients differ."""
     numbers = measurement(trial, towers=towers, **more)
-    off = differing(trial, numbers.dtypes)
-    return diagnoses(numbers, trial, [name for name in trial.expected if name in off])
+    off = differing_variables(trial, numbers.dtypes)
+    return diagnose(numbers, trial, [name for name in trial.expected if name in off])
 
 
 def common(trial: Trial, towers: int = 2, **more: Any) -> Diagnosis:
@@ -65,7 +64,7 @@ def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = 
 def test_no_variable_has_no_cause() -> None:
     trial = problem().trial({})
 
-    assert diagnoses(measurement(trial), trial, []) == {}
+    assert diagnose(measurement(trial), trial, []) == {}
 
 
 # One number.
@@ -1174,7 +1173,7 @@ def test_a_small_difference_is_not_explained_by_what_would_give_none(parts: bool
         for name, gradient in given.of(range(12)).items()
     }
     trial = given.trial(found, runs(6, 6) if parts else ())
-    assert len(differing(trial, dict.fromkeys(SHAPES, "float32"))) == 4
+    assert len(differing_variables(trial, dict.fromkeys(SHAPES, "float32"))) == 4
 
     assert common(trial).what == UNKNOWN
 

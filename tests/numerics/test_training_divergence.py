@@ -17,8 +17,8 @@ from placement_checks.numerics.training_divergence import (
     Divergence,
     compare_variables,
     compensated_factor,
+    find_trained_variable,
     is_proportional,
-    trained_variable_of,
     variables_with_stale_copies,
 )
 
@@ -103,7 +103,7 @@ def test_optimisers_whose_step_is_as_large_as_the_gradient(
     ],
 )
 def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
-    assert trained_variable_of(name, {"fc/w"}) == of
+    assert find_trained_variable(name, {"fc/w"}) == of
 
 
 def test_equal_steps_do_not_differ() -> None:

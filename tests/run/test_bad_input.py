@@ -20,7 +20,7 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.script import Script
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.feeding.batches import Case
 from placement_checks.tf.process_state import Behaviour
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun
-from placement_checks.run.graph_rewrites import sums_for_collectives
+from placement_checks.run.graph_rewrites import replace_collectives
 
 tf1 = tf.compat.v1
 GROUP = 7
@@ -69,7 +69,7 @@ def by_nccl(value: Any, gpu: int, name: str = "c", **attributes: Any) -> Any:
 def ran(graph: tf.Graph, tensors: list[Any]) -> Any:
     """The values of some tensors, with sums for collectives."""
     graph_def = graph.as_graph_def()
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
     with tf.Graph().as_default() as copied:
         tf.graph_util.import_graph_def(graph_def, name="")
         config = tf1.ConfigProto(device_count={"CPU": 4})
@@ -79,7 +79,7 @@ def ran(graph: tf.Graph, tensors: list[Any]) -> Any:
 
 def refusal(*tensors: Any) -> str:
     with pytest.raises(CannotRun) as refused:
-        sums_for_collectives(tensors[0].graph.as_graph_def(), "train")
+        replace_collectives(tensors[0].graph.as_graph_def(), "train")
     return str(refused.value)
 
 
@@ -136,7 +136,7 @@ def test_version_1_still_waits_for_what_it_waits_for(graph: tf.Graph) -> None:
         results = [reduced_by_version_1(value, gpu) for gpu in (1, 2)]
     graph_def = graph.as_graph_def()
 
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
 
     nodes = {node.name: node for node in graph_def.node}
     assert all(nodes[result.op.name].input[1:] == ["^before"] for result in results)
@@ -180,7 +180,7 @@ def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None
         results = [reduced(value, gpu) for gpu in (1, 2)]
     graph_def = graph.as_graph_def()
 
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
 
     nodes = {node.name: node for node in graph_def.node}
     for result in results:
@@ -226,6 +226,6 @@ def test_functions_that_nothing_calls_are_nobodys_business(graph: tf.Graph) -> N
     del graph_def.node[:]
     graph_def.node.extend(kept)
 
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
 
     assert [node.name for node in graph_def.node] == [node.name for node in kept]

@@ -14,7 +14,7 @@ from placement_checks import Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.run.compare.measure import measure
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 
 tf1 = tf.compat.v1
 

@@ -26,9 +26,9 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.results import Verdict
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.timing.benchmark import TimedPair
 
 tf1 = tf.compat.v1
@@ -545,7 +545,7 @@ def test_only_steps_on_as_many_rows_are_timed() -> None:
     with pytest.raises(CannotRun, match="single takes 8 rows at once, and build 16"):
         TimedPair(pair(8), None, rows=0)
     feeding = pair(16).feeding(None)
-    assert isinstance(feeding, FedFeeding)
+    assert isinstance(feeding, ReplayedFeeding)
     assert feeding.takes_all_once
 
 

@@ -13,7 +13,7 @@ from support import pairs, towers
 from placement_checks.capture.programs import load
 from placement_checks.core.program import Gradient, Program
 from placement_checks.run.preconditions import clipped_gradients
-from placement_checks.run.runnable import runnable
+from placement_checks.run.runnable import make_runnable
 
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
@@ -64,7 +64,8 @@ def test_gradients_are_changed_by_what_depends_on_them(
         return pairs.towers(num_gpus, optimizer=lambda: Changing(0.1))
 
     assert (
-        set(clipped_gradients(runnable(load(Program("towers", towers), 2), "simulated"))) == names
+        set(clipped_gradients(make_runnable(load(Program("towers", towers), 2), "simulated")))
+        == names
     )
 
 

@@ -19,8 +19,8 @@ from support.workers import watched_workers
 from placement_checks import place
 from placement_checks.core.devices import Device
 from placement_checks.core.program import BuiltProgram
-from placement_checks.run.cluster.local import reserved_port
-from placement_checks.run.runnable import runnable
+from placement_checks.run.cluster.local import reserve_port
+from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
@@ -40,7 +40,7 @@ def program(fixtures: Path) -> ModuleType:
 @pytest.fixture(scope="module")
 def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
     """What each of two processes says at the end: its weights, and where the ops of a step ran."""
-    ports = [reserved_port() for _ in range(2)]
+    ports = [reserve_port() for _ in range(2)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(
@@ -103,7 +103,7 @@ def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
     batches = [
         list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)
     ]
-    with ProgramSession(runnable(built, "simulated"), 60.0) as session:
+    with ProgramSession(make_runnable(built, "simulated"), 60.0) as session:
         session.begin({})
         for step in range(program.STEPS):
             parts = [batches[worker][step] for worker in range(2)]

@@ -18,7 +18,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.program import BuiltProgram, Program
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.targets.importing import resolve
 
 tf1 = tf.compat.v1

@@ -18,7 +18,7 @@ from placement_checks.util.text import join_and, plural
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
     from placement_checks.numerics.comparing import Difference
-    from placement_checks.numerics.row_weights import Diagnosis
+    from placement_checks.numerics.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class GradientsEqual(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        from placement_checks.numerics.comparing import divided
+        from placement_checks.numerics.comparing import divide_gradients
         from placement_checks.numerics.training_divergence import compensated_factor
 
         measured = evidence.measurement
@@ -100,7 +100,7 @@ class GradientsEqual(Rule):
                 if _severity(difference) > _severity(worst.get(difference.variable)):
                     worst[difference.variable] = difference
             if factor != 1:
-                trial = divided(trial, factor)
+                trial = divide_gradients(trial, factor)
                 differences = self._differences(measured, trial)
             findings += _findings(placement, measured, trial, differences)
             if findings:  # other batches show the same mistake
@@ -108,9 +108,9 @@ class GradientsEqual(Rule):
         return self._verdict(measured, findings, list(worst.values()), notes)
 
     def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
-        from placement_checks.numerics.comparing import gradients
+        from placement_checks.numerics.comparing import compare_gradients
 
-        differences = gradients(
+        differences = compare_gradients(
             trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
         )
         return [
@@ -178,11 +178,11 @@ def _diagnoses(
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,
-        diagnoses,
+        Diagnosis,
+        diagnose,
     )
-    from placement_checks.numerics.row_weights import Diagnosis
 
-    found = diagnoses(measured, trial, [name for name in wrong if name not in trial.not_finite])
+    found = diagnose(measured, trial, [name for name in wrong if name not in trial.not_finite])
     if placement.cached(norms_of_slices):
         for name, diagnosis in found.items():
             if diagnosis.mistake == "changed":

@@ -26,7 +26,7 @@ from placement_checks.util.child import Child, Ended, describe_exit
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds in which the tasks end
 MAX_TASKS = 32  # each holds TensorFlow's threads, about 100
-_kept = KeptServer()  # of all clusters of this process; those that watch print less
+_server = KeptServer()  # of all clusters of this process; those that watch print less
 
 
 class LocalCluster(Cluster):
@@ -49,9 +49,9 @@ class LocalCluster(Cluster):
             UsageError: it is one host, it has more than 32 tasks, or a task has several CPU
                 devices beside GPUs.
         """
-        _check(machine)
+        _check_machine(machine)
         self._folder = folder
-        self._sockets = [reserved_port() for _ in machine.tasks]
+        self._sockets = [reserve_port() for _ in machine.tasks]
         spec: dict[str, dict[int, str]] = {}
         for task, reserved in zip(machine.tasks, self._sockets, strict=True):
             spec.setdefault(task.job, {})[task.index] = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -74,7 +74,7 @@ class LocalCluster(Cluster):
                 "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
                 "no_grpc_proxy": "127.0.0.1,localhost",
             },
-            forks=_kept.for_children,
+            forks=_server.for_children,
         )
         try:
             with self._child.time_limit(START_LIMIT):
@@ -93,7 +93,7 @@ class LocalCluster(Cluster):
             {
                 "job": task.job,
                 "index": task.index,
-                "cpus": _cpus(task),
+                "cpus": _cpu_devices(task),
                 "log": str(self.log(task.job, task.index)),
             }
             for task in self.machine.tasks
@@ -178,7 +178,7 @@ def _not_started(name: str, why: str, details: str) -> PlacerError:
     return PlacerError(name, f"did not start: {why}", fix, details=details)
 
 
-def _check(machine: Machine) -> None:
+def _check_machine(machine: Machine) -> None:
     if machine.is_local:
         raise UsageError(
             f"machine '{machine}'",
@@ -202,12 +202,12 @@ def _check(machine: Machine) -> None:
             )
 
 
-def _cpus(task: Task) -> int:
+def _cpu_devices(task: Task) -> int:
     counts = dict(task.devices)
     return counts["CPU"] + counts.get("GPU", 0)
 
 
-def reserved_port() -> socket.socket:
+def reserve_port() -> socket.socket:
     """A socket that keeps a port from everybody but a server that may share it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

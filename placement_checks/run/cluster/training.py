@@ -19,7 +19,7 @@ from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, Target
-    from placement_checks.run.feeding.declared import Feeding
+    from placement_checks.run.feeding.declared import DeclaredFeeding
     from placement_checks.run.runnable import RunnableProgram
     from placement_checks.run.session import ProgramSession
 
@@ -166,7 +166,7 @@ class Cluster:
 
     def _prepared(
         self, target: Target, batch: Batch, rows: int
-    ) -> tuple[RunnableProgram, Feeding | None]:
+    ) -> tuple[RunnableProgram, DeclaredFeeding | None]:
         """A program built for the machine, and how it is fed; None where it has no inputs.
 
         Raises:
@@ -174,20 +174,22 @@ class Cluster:
         """
         from placement_checks.capture.programs import load
         from placement_checks.core.errors import CannotRun
-        from placement_checks.run.feeding.batches import batch_of
-        from placement_checks.run.feeding.declared import Feeding
+        from placement_checks.run.feeding.batches import load_batch_function
+        from placement_checks.run.feeding.declared import DeclaredFeeding
         from placement_checks.run.preconditions import check_step_known
-        from placement_checks.run.runnable import runnable
+        from placement_checks.run.runnable import make_runnable
 
         self.answers()
         program = load(target, self.machine.towers)
         try:
-            runnable_program = runnable(
+            runnable_program = make_runnable(
                 program, "simulated" if self.simulated else "real", cluster=self.machine
             )
             check_step_known(runnable_program)
             feeding = (
-                Feeding(runnable_program, None, batch_of(batch, program.gpus), rows=rows)
+                DeclaredFeeding(
+                    runnable_program, None, load_batch_function(batch, program.gpus), rows=rows
+                )
                 if runnable_program.inputs
                 else None
             )
@@ -256,11 +258,11 @@ class Cluster:
                     return result
                 deadline = time.monotonic() + _END_DELAY
             if gone := self.ended():
-                raise _during(gone, activity)
+                raise _with_activity(gone, activity)
         try:
             self.answers()  # which task is gone says more than what TensorFlow makes of it
         except InputError as gone:
-            raise _during(gone, activity) from None
+            raise _with_activity(gone, activity) from None
         raise failure or InputError(
             self.target,
             f"gave no answer within {seconds:g} s, during {activity}",
@@ -285,6 +287,6 @@ class Cluster:
         return replace(requested, ops=ops, machine=self.machine, placer="session", assigned=True)
 
 
-def _during(gone: InputError, activity: str) -> InputError:
+def _with_activity(gone: InputError, activity: str) -> InputError:
     message = f"{gone.message} during {activity}"
     return InputError(gone.object, message, gone.fix, details=gone.details)

@@ -12,7 +12,7 @@ from placement_checks.core.measurement import EPS, Arrays, Measurement, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
-from placement_checks.numerics.comparing import Difference, differing, gradients
+from placement_checks.numerics.comparing import Difference, compare_gradients, differing_variables
 from placement_checks.numerics.reducing import select_all
 from placement_checks.numerics.training_divergence import (
     compare_variables,
@@ -21,12 +21,11 @@ from placement_checks.numerics.training_divergence import (
 )
 from placement_checks.run.compare import steps
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.replayed_checks import FedRuns
-from placement_checks.run.compare.sessions import PairedSessions
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.replayed_checks import ReplayedChecks
+from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.feeding.replayed import FedFeeding, failures_of
+from placement_checks.run.feeding.replayed import ReplayedFeeding, error_context
 from placement_checks.run.preconditions import (
     ancestors,
     check_all_fed,
@@ -69,7 +68,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     check_comparable(pair.towers, pair.reference)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
-        failures_of(feeding),
+        error_context(feeding),
         step(f"running {pair.towers.name}"),
         full_precision(),
         ProgramSession(pair.towers, conditions.seconds) as towers,
@@ -84,7 +83,9 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
                 orders=orders,
             )
             sessions.begin(case)
-            as_fed = FedRuns(sessions, feeding) if isinstance(feeding, FedFeeding) else None
+            as_fed = (
+                ReplayedChecks(sessions, feeding) if isinstance(feeding, ReplayedFeeding) else None
+            )
             as_compared = as_fed.conditions(conditions) if as_fed else conditions
             comparison = _Comparison(sessions, as_compared)
             measured = comparison.measurement()
@@ -107,7 +108,7 @@ class _Comparison:
         self._conditions = conditions
         sessions.on_parts = conditions.statistics_per_tower
         self._notes: list[str] = []
-        self._precisions = _coarser(
+        self._precisions = _coarser_dtypes(
             precisions(self._towers.program), precisions(self._reference.program)
         )
 
@@ -128,7 +129,7 @@ class _Comparison:
         trajectory = (
             Missing(_STATISTICS_PER_TOWER)
             if self._conditions.statistics_per_tower and not self._conditions.steps_on_parts
-            else steps.trajectory(self._sessions, self._conditions.steps)
+            else steps.take_steps(self._sessions, self._conditions.steps)
         )
         return Measurement(
             reference=single.name,
@@ -187,7 +188,7 @@ class _Comparison:
             feeds = self._feeding.to_towers(batch)
             origins = {name: self._origin(self._towers, name, feeds) for name in not_finite}
             return replace(trial, not_finite=origins)
-        if not differing(trial, self._precisions):
+        if not differing_variables(trial, self._precisions):
             return trial
         return replace(
             trial,
@@ -243,7 +244,7 @@ def _not_finite(gradients: Arrays) -> list[str]:
     return [name for name, value in gradients.items() if not np.all(np.isfinite(value))]
 
 
-def _coarser(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+def _coarser_dtypes(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
     """Of each variable the dtype with the larger eps."""
     return {
         name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
@@ -256,7 +257,7 @@ def _differences(measured: Measurement) -> Iterator[Difference]:
     factor = compensated_factor(measured)
     if factor == 1:
         for trial in measured.trials:
-            compared_on_it = gradients(trial, measured.precisions)
+            compared_on_it = compare_gradients(trial, measured.precisions)
             yield from (each for each in compared_on_it if each.state == "differs")
     if measured.trajectory:
         _, divergences = compare_variables(
@@ -265,5 +266,5 @@ def _differences(measured: Measurement) -> Iterator[Difference]:
         yield from (divergence.difference for divergence in divergences)
         stale = variables_with_stale_copies(measured)
         if stale and measured.trajectory.after:
-            after = gradients(measured.trajectory.after, measured.precisions)
+            after = compare_gradients(measured.trajectory.after, measured.precisions)
             yield from (each for each in after if each.variable in stale)

@@ -12,10 +12,10 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction, BuiltProgram
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.declared import FEWEST, Feeding
-from placement_checks.run.feeding.inferred import FedInputs, fed_inputs, random_tensors
-from placement_checks.run.feeding.replayed import FedFeeding, failures_as_reasons
-from placement_checks.run.runnable import RunnableProgram, runnable
+from placement_checks.run.feeding.declared import MIN_ROWS, DeclaredFeeding
+from placement_checks.run.feeding.inferred import InferredInputs, infer_inputs, random_tensors
+from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
+from placement_checks.run.runnable import RunnableProgram, make_runnable
 from placement_checks.util.text import plural
 
 _SECONDS = 60.0  # that the run may take in which random ops draw
@@ -54,9 +54,9 @@ class ProgramPair:
             InputError: what one of them says about its step cannot be used.
             CannotRun: one of them cannot be run.
         """
-        program = runnable(towers.on_one_host or towers, devices)
+        program = make_runnable(towers.on_one_host or towers, devices)
         # Not one on a GPU and the other on the CPU: their kernels round otherwise.
-        single = runnable(reference, "simulated" if program.simulated else devices)
+        single = make_runnable(reference, "simulated" if program.simulated else devices)
         return ProgramPair(replace(program, ends_at=ends_at), replace(single, ends_at=ends_at))
 
     def feeding(
@@ -65,8 +65,8 @@ class ProgramPair:
         *,
         rows: int = 0,
         shares: Sequence[int] = (),
-        fewest: int = FEWEST,
-    ) -> Feeding | FedFeeding:
+        fewest: int = MIN_ROWS,
+    ) -> DeclaredFeeding | ReplayedFeeding:
         """How rows get into both; the arguments are those of `Feeding`.
 
         Rows that nobody gives are those that a watched program was fed.
@@ -83,19 +83,21 @@ class ProgramPair:
                     f"{self.towers.name} was fed {fed.rows}",
                     "leave the number out",
                 )
-            return FedFeeding(self.reference.name, fed, self.towers.gpus, batch)
-        return Feeding(self.towers, self.reference, batch, rows=rows, shares=shares, fewest=fewest)
+            return ReplayedFeeding(self.reference.name, fed, self.towers.gpus, batch)
+        return DeclaredFeeding(
+            self.towers, self.reference, batch, rows=rows, shares=shares, fewest=fewest
+        )
 
     @cached_property
-    def _fed_inputs(self) -> FedInputs:
+    def _fed_inputs(self) -> InferredInputs:
         """What the rows of both are, which were watched."""
         if not self.reference.built.fed:
             raise CannotRun(
                 f"what {self.reference.name} feeds is not known, as it was not watched until a "
                 "step; give --batch"
             )
-        with failures_as_reasons():
+        with input_errors_as_reasons():
             several, alone = (
                 random_tensors(each, _SECONDS) for each in (self.towers, self.reference)
             )
-        return fed_inputs(self.towers, self.reference, several, alone)
+        return infer_inputs(self.towers, self.reference, several, alone)

@@ -21,20 +21,19 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, Trial
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.block_statistics import weighted_mean
-from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnoses
-from placement_checks.run.compare.sessions import PairedSessions
-from placement_checks.run.compare.settings import Conditions
-from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.numerics.comparing import differing_variables
+from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
+from placement_checks.run.compare.sessions import Conditions, PairedSessions
+from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, plural
 
 _TOLERANCE = 32 * EPS["float32"]  # of losses that are sums
 
 
-class FedRuns:
+class ReplayedChecks:
     """Two watched programs in their sessions."""
 
-    def __init__(self, sessions: PairedSessions, feeding: FedFeeding) -> None:
+    def __init__(self, sessions: PairedSessions, feeding: ReplayedFeeding) -> None:
         self._sessions = sessions
         self._feeding = feeding
         self._batch = sessions.batch(feeding.rows)
@@ -81,9 +80,9 @@ class FedRuns:
             whole = np.array(runs.losses(self._batch))
             parts = np.array([runs.losses(self._batch, part) for part in feeding.parts])
             shares = np.array([len(part) for part in feeding.parts]) / feeding.rows
-            added_up = _are_near(whole, shares @ parts)
+            added_up = _close(whole, shares @ parts)
             if feeding.same_size:
-                added_up |= _are_near(whole, parts.sum(axis=0))
+                added_up |= _close(whole, parts.sum(axis=0))
             return bool(added_up.size and np.all(added_up))
         return False
 
@@ -94,8 +93,8 @@ class FedRuns:
             CannotRun: it may not be.
         """
         for trial in measured.trials:
-            wrong = differing(trial, measured.precisions) - trial.not_finite.keys()
-            found = diagnoses(measured, trial, sorted(wrong))
+            wrong = differing_variables(trial, measured.precisions) - trial.not_finite.keys()
+            found = diagnose(measured, trial, sorted(wrong))
             unexplained = [name for name, diagnosis in found.items() if diagnosis is UNEXPLAINED]
             if unexplained:
                 raise self._unclear(unexplained, "and no known mistake explains it")
@@ -139,7 +138,7 @@ class FedRuns:
         with contextlib.suppress(InputError):
             once = np.array(runs.losses(self._batch, part))
             more = np.array(runs.losses(self._batch, feeding.more_often(part)))
-            return bool(np.all(_are_near(once, more)))
+            return bool(np.all(_close(once, more)))
         return False
 
     def _is_seen_to_be_a_mean(self) -> bool:
@@ -169,8 +168,8 @@ def _is_mean_on_parts(trial: Trial, measured: Measurement) -> bool:
     mean = weighted_mean(trial.per_tower, trial.rows)
     if mean.keys() != trial.expected.keys():
         return False
-    return not differing(replace(trial, expected=mean), measured.precisions)
+    return not differing_variables(replace(trial, expected=mean), measured.precisions)
 
 
-def _are_near(some: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _close(some: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.asarray(np.abs(some - others) <= _TOLERANCE * np.maximum(abs(some), abs(others)))

@@ -1,12 +1,15 @@
 """A program and its reference in their sessions, with the same variables and the same rows.
 
 What the reference computes: on a batch, on parts of it, and on rows in another order.
+
+How programs are run to be compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,10 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Elements, Sample, Trial
-from placement_checks.numerics.block_statistics import noise_of, weighted_mean
+from placement_checks.numerics.block_statistics import measure_noise, weighted_mean
 from placement_checks.numerics.reducing import build_trial, select_all
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.interface import Batch, Feeds
+from placement_checks.run.feeding.interface import Batch, Feeding
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.progress import track
 
@@ -27,7 +30,7 @@ _MAX_SINGLE_ROWS = 128  # each is a run
 class ReferenceRuns:
     """The program for one GPU, beside one that has so many towers."""
 
-    def __init__(self, reference: ProgramSession, feeding: Feeds, towers: int) -> None:
+    def __init__(self, reference: ProgramSession, feeding: Feeding, towers: int) -> None:
         self._reference = reference
         self._feeding = feeding
         self._towers = towers
@@ -134,7 +137,7 @@ class PairedSessions:
         self,
         towers: ProgramSession,
         reference: ProgramSession,
-        feeding: Feeds,
+        feeding: Feeding,
         *,
         scale: float,
         seed: int,
@@ -181,7 +184,7 @@ class PairedSessions:
         else:
             trained = self.reference.program.gradient_tensors.gradients
             self.start = {
-                name: _kept(self._varied(value) if name in trained else value)
+                name: _compact(self._varied(value) if name in trained else value)
                 for name, value in values.items()
             }
         self.reference.load(self.start)
@@ -237,7 +240,7 @@ class PairedSessions:
         found = self.towers.gradients(self.feeding.to_towers(batch))
         expected = self.expected(batch, rows)
         orders = self.orders(rows)
-        noise = noise_of(expected, (self.expected(batch, rows, order) for order in orders))
+        noise = measure_noise(expected, (self.expected(batch, rows, order) for order in orders))
         if self._scale != 1:
             found = {name: value / np.float64(self._scale) for name, value in found.items()}
         split = self.feeding.split if rows == self.feeding.rows else ()
@@ -251,7 +254,7 @@ class PairedSessions:
         return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
 
 
-def _kept(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _compact(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same values; of those that are all alike, one is kept.
 
     The slots of an optimiser take more room than the weights, and most begin with zeros.
@@ -260,3 +263,29 @@ def _kept(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if value.size > 1 and value.dtype.kind not in "OSU" and np.all(value == first):
         return np.broadcast_to(first.reshape(()), value.shape)
     return value
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How programs are run.
+
+    Attributes:
+        rows: of the global batch; 0 for as many as the placeholders are made for, or a few.
+        shares: the parts of the batch for each tower; empty for equal ones.
+        scale: what the gradients of the program are multiplied by on purpose.
+        statistics_per_tower: whether the reference is to compute on the rows of each tower alone.
+        steps: how many are taken.
+        steps_on_parts: whether steps are taken where the reference computes on the rows of each
+            tower; its own statistics are then those of one of them.
+        seconds: that one run may take.
+        seed: of the batches.
+    """
+
+    rows: int = 0
+    shares: Sequence[int] = ()
+    scale: float = 1.0
+    statistics_per_tower: bool = False
+    steps: int = 3
+    steps_on_parts: bool = False
+    seconds: float = 60.0
+    seed: int = 0

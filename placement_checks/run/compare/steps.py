@@ -17,18 +17,22 @@ from placement_checks.core.measurement import Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.block_statistics import add_noise, uncertain_elements
-from placement_checks.numerics.reducing import select_elements, step_elements, variable_step
-from placement_checks.numerics.training_divergence import is_proportional, trained_variable_of
+from placement_checks.numerics.reducing import (
+    build_variable_step,
+    sample_elements,
+    select_elements,
+)
+from placement_checks.numerics.training_divergence import find_trained_variable, is_proportional
 from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.preconditions import clipped_gradients, random_steps
+from placement_checks.run.preconditions import clipped_gradients, random_op_in_step
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.progress import track
 from placement_checks.util.text import plural
 
 
-def no_steps(sessions: PairedSessions) -> Missing | None:
+def step_blocker(sessions: PairedSessions) -> Missing | None:
     """Why no step can be taken."""
     programs = [session.program for session in (sessions.towers, sessions.reference)]
     if not all(program.placement.step.train_op for program in programs):
@@ -37,19 +41,19 @@ def no_steps(sessions: PairedSessions) -> Missing | None:
             "{'train_op': train_op}"
         )
     for session, feeds in sessions.both(sessions.batches[0]):
-        name = random_steps(session.program, feeds)
+        name = random_op_in_step(session.program, feeds)
         if name is not None:
             return Missing(f"a step of {session.program.name} depends on the random op '{name}'")
     for program in programs:
-        if program.built.fed and _takes_turns(program):
+        if program.built.fed and _alternates(program):
             return Missing(
                 f"several ops of {program.name} train, each other variables, and what one of them "
                 "computes depends on which comes first"
             )
-    return _no_steps_on_parts(sessions) if sessions.on_parts else None
+    return _per_tower_blocker(sessions) if sessions.on_parts else None
 
 
-def _takes_turns(program: RunnableProgram) -> bool:
+def _alternates(program: RunnableProgram) -> bool:
     """Whether it was seen to run several ops that train different variables, as a GAN does."""
     analysis = analyse(program.placement)
     trained = program.gradient_tensors.gradients
@@ -67,7 +71,7 @@ def _takes_turns(program: RunnableProgram) -> bool:
     return len(groups - {frozenset()}) > 1
 
 
-def _no_steps_on_parts(sessions: PairedSessions) -> Missing | None:
+def _per_tower_blocker(sessions: PairedSessions) -> Missing | None:
     """Why the reference can take no step with the mean of its gradients on parts of the rows."""
     reference = sessions.reference.program
     on_parts = f"{reference.name} computes on the rows of each tower"
@@ -89,7 +93,7 @@ def _no_steps_on_parts(sessions: PairedSessions) -> Missing | None:
 _T = TypeVar("_T")
 
 
-class _Steps(NamedTuple):
+class _ReferenceSteps(NamedTuple):
     """Of each step of the reference, what the program is compared with.
 
     Attributes:
@@ -105,24 +109,26 @@ class _Steps(NamedTuple):
     end: Values
 
 
-def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
+def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     """Some steps of both programs, or why there are none.
 
     Raises:
         InputError: the steps of the reference change none of its variables.
     """
-    if (missing := no_steps(sessions)) is not None:
+    if (missing := step_blocker(sessions)) is not None:
         return missing
     batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
-    taken = _of_reference(sessions, batches)
+    taken = _reference_steps(sessions, batches)
     if isinstance(taken, Missing):
         return taken
-    compared = list(_of_towers(sessions, batches, taken))
+    compared = list(_tower_steps(sessions, batches, taken))
     trained = frozenset(sessions.reference.program.gradient_tensors.gradients)
-    return Trajectory(compared, trained, _after(sessions, taken.end))
+    return Trajectory(compared, trained, _gradients_after(sessions, taken.end))
 
 
-def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps | Missing:
+def _reference_steps(
+    sessions: PairedSessions, batches: Sequence[Batch]
+) -> _ReferenceSteps | Missing:
     """A step on each batch; other orders of the rows are compared with it as they come."""
     reference, rows = sessions.reference, sessions.feeding.rows
     is_certain = is_proportional(sessions.towers.program.gradient_tensors.optimizers)
@@ -132,8 +138,8 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
     for batch in track(batches, "step"):
         gradients.append(sessions.expected_step(batch, with_gradients=not is_certain))
         values.append(reference.values())
-    compared = [_compared(sessions, _numbers(reference, after)) for after in values]
-    if (missing := _no_end(sessions, compared)) is not None:
+    compared = [_comparable(sessions, _numeric(reference, after)) for after in values]
+    if (missing := _diverged(sessions, compared)) is not None:
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
     of_gradients = [dict.fromkeys(before, 0.0) for before in gradients]
@@ -144,10 +150,12 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
             add_noise(of_gradients[number], gradients[number], other)
             for part in reference.read():
                 add_noise(noise[number], compared[number], part)
-    return _Steps(compared, noise, uncertain_elements(gradients, of_gradients), values[-1])
+    return _ReferenceSteps(
+        compared, noise, uncertain_elements(gradients, of_gradients), values[-1]
+    )
 
 
-def _no_end(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
+def _diverged(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
     """Why the steps of the reference lead nowhere.
 
     Raises:
@@ -168,34 +176,34 @@ def _no_end(sessions: PairedSessions, values: Sequence[Values]) -> Missing | Non
     return None
 
 
-def _of_towers(
-    sessions: PairedSessions, batches: Sequence[Batch], reference: _Steps
+def _tower_steps(
+    sessions: PairedSessions, batches: Sequence[Batch], reference: _ReferenceSteps
 ) -> Iterator[dict[str, VariableStep]]:
     """A step on each batch, compared with that of the reference as it comes."""
-    towers, beside = sessions.towers, _Beside(sessions, reference)
+    towers, beside = sessions.towers, _StepComparison(sessions, reference)
     towers.begin(sessions.start)
     for number, batch in enumerate(track(batches, "step")):
         towers.step(sessions.feeding.to_towers(batch))
         after = {
             name: beside.compared(number, name, value)
             for part in towers.read()
-            for name, value in _numbers(towers, part).items()
+            for name, value in _numeric(towers, part).items()
             if name in beside.names
         }
         yield {name: after[name] for name in beside.names if name in after}
 
 
-class _Beside:
+class _StepComparison:
     """What the variables of the program are compared with, step after step."""
 
-    def __init__(self, sessions: PairedSessions, reference: _Steps) -> None:
+    def __init__(self, sessions: PairedSessions, reference: _ReferenceSteps) -> None:
         self._start = _with_copies(sessions, sessions.start)
         self._values = [_with_copies(sessions, values) for values in reference.values]
         self._noise = [_with_copies(sessions, noise) for noise in reference.noise]
         self._uncertain = reference.uncertain
         self._trained = sessions.reference.program.gradient_tensors.gradients
         self.names = self._values[0].keys()
-        self._moving = {name: step_elements(self._start[name].size) for name in self.names}
+        self._moving = {name: sample_elements(self._start[name].size) for name in self.names}
         self._before = {
             name: (select_elements(self._start[name], self._moving[name]),) * 2
             for name in self.names
@@ -207,17 +215,17 @@ class _Beside:
         before = self._before[name]
         after = tuple(select_elements(values, self._moving[name]) for values in (expected, found))
         self._before[name] = after[0], after[1]
-        return variable_step(
+        return build_variable_step(
             self._start[name],
             expected,
             found,
             moved=(after[0] - before[0], after[1] - before[1]),
             noise=self._noise[number][name],
-            uncertain=self._uncertain.get(trained_variable_of(name, self._trained) or ""),
+            uncertain=self._uncertain.get(find_trained_variable(name, self._trained) or ""),
         )
 
 
-def _numbers(session: ProgramSession, values: Values) -> Values:
+def _numeric(session: ProgramSession, values: Values) -> Values:
     """The variables that are numbers; local ones, such as a metric's, are not compared."""
     names = session.program.built.initial.compared
     return {
@@ -227,7 +235,7 @@ def _numbers(session: ProgramSession, values: Values) -> Values:
     }
 
 
-def _compared(sessions: PairedSessions, values: Values) -> Values:
+def _comparable(sessions: PairedSessions, values: Values) -> Values:
     """Those that the program has as the reference has them: not what replicas change apart.
 
     A step of the reference on parts does not tell statistics of rows.
@@ -240,7 +248,7 @@ def _compared(sessions: PairedSessions, values: Values) -> Values:
     return {
         name: value
         for name, value in values.items()
-        if trained_variable_of(name, trained) is not None or value.dtype.kind in "iu"
+        if find_trained_variable(name, trained) is not None or value.dtype.kind in "iu"
     }
 
 
@@ -252,7 +260,7 @@ def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[
     return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
 
 
-def _after(sessions: PairedSessions, end: Values) -> Trial:
+def _gradients_after(sessions: PairedSessions, end: Values) -> Trial:
     """The gradients after the last step, with the reference's variables in both programs.
 
     What else a program computes with, such as copies of its own that no step refreshes, is

@@ -56,7 +56,7 @@ class Case:
             IndexError: there is none.
         """
         for number, batch in enumerate(self._left):
-            if _rows(batch) in (0, rows):
+            if _batch_size(batch) in (0, rows):
                 return self._left.pop(number)
         raise IndexError(f"the case has no more batch of {rows} rows")
 
@@ -67,7 +67,7 @@ class Case:
     @property
     def rows(self) -> int:
         """How many rows the first batch has; 0 if all its arrays are scalars."""
-        return _rows(self.batches[0])
+        return _batch_size(self.batches[0])
 
     def first(self, variables: Arrays) -> Arrays:
         """The initial values, for ``variables`` of these shapes.
@@ -99,9 +99,11 @@ class Case:
         """
         path = _cache_folder() / _file_name(program)
         path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {f"start/{key}": _plain(_shortest(value)) for key, value in self.start.items()}
+        arrays = {
+            f"start/{key}": _serializable(_compact(value)) for key, value in self.start.items()
+        }
         for number, batch in enumerate(self.batches):
-            arrays |= {f"{number}/{key}": _plain(value) for key, value in batch.items()}
+            arrays |= {f"{number}/{key}": _serializable(value) for key, value in batch.items()}
         unfinished = path.with_suffix(f".{os.getpid()}{_UNFINISHED}")
         try:
             with unfinished.open("wb") as file:
@@ -163,7 +165,7 @@ def _remove_oldest(new: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _shortest(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """One number for values that are one in memory, too, as those of most slots are at first."""
     return values if values.size < 2 or any(values.strides) else values.reshape(-1)[0]
 
@@ -205,11 +207,11 @@ def _array(stream: Any, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     return array
 
 
-def _rows(batch: Arrays) -> int:
+def _batch_size(batch: Arrays) -> int:
     return max((len(array) for array in batch.values() if array.ndim), default=0)
 
 
-def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _serializable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Values of a dtype that a file can be read back with: no objects, no bfloat16."""
     if array.dtype.kind == "V":
         return array.astype(np.float32)
@@ -219,7 +221,7 @@ def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 _BY_POSITION = 2  # rng and n
 
 
-def batch_of(batch: Batch, gpus: int) -> BatchFunction | None:
+def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
     """The batch function that a call or an option names; None for None.
 
     Args:

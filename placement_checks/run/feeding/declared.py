@@ -27,10 +27,10 @@ from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, join_and, plural
 
-_COPY = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
+_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
 
 
-def with_inputs(
+def inputs_from_batch_names(
     program: RunnableProgram, make: BatchFunction | None, rows: int
 ) -> RunnableProgram:
     """The program, fed the whole batch if each key of that is the name of a placeholder in it.
@@ -39,9 +39,11 @@ def with_inputs(
     """
     if program.inputs or make is None:
         return program
-    names = _keys(make, rows)
+    names = _batch_keys(make, rows)
     ops = program.placement.ops
-    of_replicas = [dict(_named(tensors)) for tensors in program.placement.step.inputs]
+    of_replicas = [
+        dict(_tensors_by_argument(tensors)) for tensors in program.placement.step.inputs
+    ]
     if names and len(of_replicas) > 1 and all(set(names) <= each.keys() for each in of_replicas):
         return replace(
             program, inputs=[{name: each[name] for name in names} for each in of_replicas]
@@ -55,14 +57,14 @@ def with_inputs(
     )
 
 
-def _named(tensors: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _tensors_by_argument(tensors: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Tensors of one replica by the names of the arguments, which TensorFlow numbers."""
     for tensor in tensors:
         name = producer_of(tensor)
-        yield _COPY.sub("", name), tensor if ":" in tensor else f"{tensor}:0"
+        yield _UNIQUE_SUFFIX.sub("", name), tensor if ":" in tensor else f"{tensor}:0"
 
 
-def _keys(make: BatchFunction, rows: int) -> list[str]:
+def _batch_keys(make: BatchFunction, rows: int) -> list[str]:
     """The names of the arrays in a batch; none if there is no batch of so many rows."""
     try:
         with users_code("", "the batch function", None):
@@ -71,11 +73,11 @@ def _keys(make: BatchFunction, rows: int) -> list[str]:
         return []  # told where the batch is wanted in earnest
 
 
-FEWEST = 16  # rows of a batch that is not fixed
-_FEWEST_PER_TOWER = 4  # rows of a tower, at least
+MIN_ROWS = 16  # rows of a batch that is not fixed
+_MIN_ROWS_PER_TOWER = 4  # rows of a tower, at least
 
 
-class Feeding:
+class DeclaredFeeding:
     """How arrays get into a program that says what to feed, and its reference, if there is one.
 
     Attributes:
@@ -94,11 +96,11 @@ class Feeding:
         *,
         rows: int = 0,
         shares: Sequence[int] = (),
-        fewest: int = FEWEST,
+        fewest: int = MIN_ROWS,
     ) -> None:
-        some_rows = make.rows if isinstance(make, Case) else rows or FEWEST
-        towers = with_inputs(towers, make, some_rows)
-        reference = reference and with_inputs(reference, make, some_rows)
+        some_rows = make.rows if isinstance(make, Case) else rows or MIN_ROWS
+        towers = inputs_from_batch_names(towers, make, some_rows)
+        reference = reference and inputs_from_batch_names(reference, make, some_rows)
         _check_inputs(towers, reference)
         self._programs = [towers, reference] if reference else [towers]
         self._towers = towers
@@ -119,7 +121,7 @@ class Feeding:
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
         saved = make.rows if isinstance(make, Case) else 0
-        some = total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
+        some = total * -(-max(fewest, _MIN_ROWS_PER_TOWER * total) // total)
         self.rows = rows or fixed or saved or some
         _check_rows(towers.name, self.rows, fixed, total)
         self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
@@ -136,8 +138,8 @@ class Feeding:
             InputError: the programs are made for different batches.
         """
         paired = len(self._programs) > 1
-        single = _rows(self._reference, self._reference.inputs[0]) if paired else 0
-        sizes = [_rows(self._towers, mapping) for mapping in self._towers.inputs]
+        single = _fixed_rows(self._reference, self._reference.inputs[0]) if paired else 0
+        sizes = [_fixed_rows(self._towers, mapping) for mapping in self._towers.inputs]
         if not self._towers.shared and all(sizes):
             self._parts = sizes if len(set(sizes)) > 1 else self._parts
         total = sum(sizes) if all(sizes) else 0
@@ -220,14 +222,14 @@ class Feeding:
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
         """The feeds of the reference, for all rows or for some in the order returned."""
-        return _checked(self._reference, self._reference.inputs[0], _taken(batch, rows))
+        return _feeds(self._reference, self._reference.inputs[0], _select_rows(batch, rows))
 
     def to_towers(self, batch: Batch) -> Batch:
         """The feeds of the program: its part for each tower, or all for one shared mapping."""
         feeds: dict[str, npt.NDArray[Any]] = {}
         split = [None] if self._towers.shared else self.split
         for mapping, rows in zip(self._towers.inputs, split, strict=True):
-            feeds |= _checked(self._towers, mapping, _taken(batch, rows))
+            feeds |= _feeds(self._towers, mapping, _select_rows(batch, rows))
         return feeds
 
 
@@ -264,17 +266,17 @@ def _check_rows(program: str, rows: int, fixed: int, total: int) -> None:
         raise InputError(
             program,
             f"{plural(rows, 'row')} cannot be cut for its {plural(total, 'tower')}",
-            f"take a multiple of {total}, such as {total * _FEWEST_PER_TOWER}",
+            f"take a multiple of {total}, such as {total * _MIN_ROWS_PER_TOWER}",
         )
 
 
-def _taken(batch: Batch, rows: Sequence[int] | None) -> Batch:
+def _select_rows(batch: Batch, rows: Sequence[int] | None) -> Batch:
     if rows is None:
         return batch
     return {name: array[list(rows)] if array.ndim else array for name, array in batch.items()}
 
 
-def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
+def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
     """The arrays by the tensors that they are fed to.
 
     Raises:
@@ -300,7 +302,7 @@ def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch
     return feeds
 
 
-def _rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
+def _fixed_rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
     """The rows that placeholders of one mapping are made for; 0 if they take any number."""
     shapes = [dims(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()]
     first = {shape[0] for shape in shapes if shape}

@@ -35,7 +35,7 @@ from placement_checks.util.text import join_and
 
 Values = Mapping[str, npt.NDArray[Any]]
 
-_COPY = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
+_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
 
 
 class FedTensor(NamedTuple):
@@ -62,7 +62,7 @@ class FedTensor(NamedTuple):
     in_model: bool
 
 
-class FedPair(NamedTuple):
+class MatchedTensors(NamedTuple):
     """Tensors of the program, one for each tower or one for all, and that of the reference."""
 
     towers: Sequence[FedTensor]
@@ -94,9 +94,9 @@ class FedPair(NamedTuple):
         return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
 
 
-def match_inputs(
+def match_tensors(
     towers: RunnableProgram, reference: RunnableProgram, drawn: Values, drawn_alone: Values
-) -> tuple[list[FedPair], Values, Values]:
+) -> tuple[list[MatchedTensors], Values, Values]:
     """The pairs, and what else each program is fed, which does not depend on rows.
 
     Args:
@@ -109,14 +109,14 @@ def match_inputs(
         CannotRun: some tensor has no counterpart, or it is not clear which that is.
     """
     left, alone = _fed_tensors(towers, drawn), _fed_tensors(reference, drawn_alone)
-    pairs: list[FedPair] = []
+    pairs: list[MatchedTensors] = []
     for looks in (_name, _shape, _lengthless):
-        found = list(_alike(left, alone, looks, towers.gpus))
+        found = list(_matches(left, alone, looks, towers.gpus))
         left = _without(left, [fed for pair in found for fed in pair.towers])
         alone = _without(alone, [pair.reference for pair in found])
         pairs += found
-    rest = _others(towers, left, reference, alone)
-    return pairs, rest, _others(reference, alone, towers, left)
+    rest = _unmatched_values(towers, left, reference, alone)
+    return pairs, rest, _unmatched_values(reference, alone, towers, left)
 
 
 def _fed_tensors(program: RunnableProgram, drawn: Values) -> list[FedTensor]:
@@ -150,12 +150,12 @@ def _full(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
-def _end(fed: FedTensor) -> str:
-    return _COPY.sub("", producer_of(fed.tensor).rpartition("/")[2])
+def _base_name(fed: FedTensor) -> str:
+    return _UNIQUE_SUFFIX.sub("", producer_of(fed.tensor).rpartition("/")[2])
 
 
 def _name(fed: FedTensor) -> Hashable:
-    return _end(fed), _shape(fed)
+    return _base_name(fed), _shape(fed)
 
 
 def _shape(fed: FedTensor) -> Hashable:
@@ -163,7 +163,7 @@ def _shape(fed: FedTensor) -> Hashable:
 
 
 def _kind(fed: FedTensor) -> Hashable:
-    return _end(fed), fed.dtype, fed.drawn, fed.array.ndim
+    return _base_name(fed), fed.dtype, fed.drawn, fed.array.ndim
 
 
 def _lengthless(fed: FedTensor) -> Hashable:
@@ -171,12 +171,12 @@ def _lengthless(fed: FedTensor) -> Hashable:
     return _kind(fed), fed.row
 
 
-def _alike(
+def _matches(
     several: Sequence[FedTensor],
     alone: Sequence[FedTensor],
     looks: Callable[[FedTensor], Hashable],
     gpus: int,
-) -> Iterator[FedPair]:
+) -> Iterator[MatchedTensors]:
     """The pairs of those that look alike: as many in both programs, or as many for each tower."""
     candidates: dict[Hashable, list[FedTensor]] = defaultdict(list)
     for fed in several:
@@ -188,15 +188,17 @@ def _alike(
         if len(candidates[look]) == len(references):
             groups: Sequence[Sequence[FedTensor]] = [[fed] for fed in candidates[look]]
         elif len(candidates[look]) == gpus * len(references):
-            groups = _by_place(candidates[look], len(references), gpus)
+            groups = _group_by_tower(candidates[look], len(references), gpus)
         else:
             groups = []
         for group, counterpart in zip(groups, references, strict=False):
             if len({fed.array.shape[1:] for fed in group}) == 1:
-                yield FedPair(group, counterpart)
+                yield MatchedTensors(group, counterpart)
 
 
-def _by_place(found: Sequence[FedTensor], number: int, gpus: int) -> list[Sequence[FedTensor]]:
+def _group_by_tower(
+    found: Sequence[FedTensor], number: int, gpus: int
+) -> list[Sequence[FedTensor]]:
     """Tensors of all towers, those together that come at the same place in each; or none.
 
     Where it is not seen for which tower a tensor is, the towers' come one after another.
@@ -214,7 +216,7 @@ def _without(some: Sequence[FedTensor], used: Sequence[FedTensor]) -> list[FedTe
     return [fed for fed in some if fed.tensor not in tensors]
 
 
-def _others(
+def _unmatched_values(
     program: RunnableProgram,
     left: Sequence[FedTensor],
     other: RunnableProgram,
@@ -277,7 +279,7 @@ class RowInput(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedInputs:
+class InferredInputs:
     """How rows get into two programs that were watched.
 
     Attributes:
@@ -301,9 +303,9 @@ class FedInputs:
     not_alike: Sequence[str] = ()
 
 
-def fed_inputs(
+def infer_inputs(
     towers: RunnableProgram, reference: RunnableProgram, drawn: Values, drawn_alone: Values
-) -> FedInputs:
+) -> InferredInputs:
     """What the rows of a program and of its reference are, and where they are fed.
 
     Args:
@@ -315,15 +317,15 @@ def fed_inputs(
     Raises:
         CannotRun: that is not clear.
     """
-    pairs, left, left_alone = match_inputs(towers, reference, drawn, drawn_alone)
-    rows, of_reference = _numbers_of_rows(pairs, towers.name)
+    pairs, left, left_alone = match_tensors(towers, reference, drawn, drawn_alone)
+    rows, of_reference = _batch_sizes(pairs, towers.name)
     factors = [_entries_per_row(pair, rows, of_reference) for pair in pairs]
     in_rows = [
         (pair, factor) for pair, factor in zip(pairs, factors, strict=True) if factor is not None
     ]
     same = []
     for pair, factor in zip(pairs, factors, strict=True):
-        if factor is None and _is_same(pair):
+        if factor is None and _can_share_value(pair):
             same.append(pair)
         elif factor is None and not pair.reference.drawn:
             raise CannotRun(
@@ -335,13 +337,13 @@ def fed_inputs(
     _check_rows_differ([pair for pair, _ in in_rows])
     to_towers = {fed.tensor: pair.value(fed) for pair in same for fed in pair.towers}
     to_reference = {pair.reference.tensor: pair.value(pair.reference) for pair in same}
-    split = _split(in_rows)
-    return FedInputs(
+    split = _tower_rows(in_rows)
+    return InferredInputs(
         rows=rows,
         of_reference=of_reference,
         any_number=all(pair.reference.takes_any_number for pair, _ in in_rows)
         and not any(array.ndim for array in left_alone.values())
-        and not _count_rows({**to_reference, **left_alone}, {rows, of_reference, *split}),
+        and not _contains_batch_size({**to_reference, **left_alone}, {rows, of_reference, *split}),
         split=split,
         inputs=[_row_input(pair, factor, rows) for pair, factor in in_rows],
         to_towers={**left, **to_towers},
@@ -350,7 +352,7 @@ def fed_inputs(
     )
 
 
-def _fed_tensor(program: RunnableProgram, pair: FedPair) -> str:
+def _fed_tensor(program: RunnableProgram, pair: MatchedTensors) -> str:
     lengths = join_and(map(_size, pair.towers))
     names = join_and(f"'{fed.tensor}'" for fed in pair.towers)
     return f"{program.name} is fed {lengths} for {names}"
@@ -360,7 +362,7 @@ def _size(fed: FedTensor) -> str:
     return str(len(fed.array) if fed.array.ndim else fed.array)
 
 
-def _numbers_of_rows(pairs: Sequence[FedPair], program: str) -> tuple[int, int]:
+def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, int]:
     """How many rows the program and the reference were fed.
 
     That is what most tensors have, of those that take any number if there are some: weights of
@@ -375,7 +377,7 @@ def _numbers_of_rows(pairs: Sequence[FedPair], program: str) -> tuple[int, int]:
     return max(numbers, key=lambda some: (numbers[some], max(ranks)[1] == some, -some[0]))
 
 
-def _entries_per_row(pair: FedPair, rows: int, of_reference: int) -> int | None:
+def _entries_per_row(pair: MatchedTensors, rows: int, of_reference: int) -> int | None:
     """How many entries of the first axis belong to one row; None if that is no axis of rows."""
     if not pair.has_rows:
         return None
@@ -384,7 +386,7 @@ def _entries_per_row(pair: FedPair, rows: int, of_reference: int) -> int | None:
     return entries if is_whole and pair.lengths[1] == entries * of_reference else None
 
 
-def _is_same(pair: FedPair) -> bool:
+def _can_share_value(pair: MatchedTensors) -> bool:
     """Whether both programs can be fed the same: one value, or arrays of one shape."""
     if any(fed.array.shape != pair.reference.array.shape for fed in pair.towers):
         return False
@@ -392,7 +394,7 @@ def _is_same(pair: FedPair) -> bool:
     return first.drawn or all(np.array_equal(first.array, fed.array) for fed in pair.towers)
 
 
-def _check_rows_differ(pairs: Sequence[FedPair]) -> None:
+def _check_rows_differ(pairs: Sequence[MatchedTensors]) -> None:
     """Check that something tells one row from another."""
     arrays = [
         np.concatenate([fed.array for fed in pair.towers])
@@ -409,7 +411,7 @@ def _check_rows_differ(pairs: Sequence[FedPair]) -> None:
         )
 
 
-def _count_rows(values: Values, numbers: set[int]) -> bool:
+def _contains_batch_size(values: Values, numbers: set[int]) -> bool:
     """Whether a number that is fed says how many rows there are."""
     return any(
         not array.ndim and array.dtype.kind in "iuf" and array > 1 and float(array) in numbers
@@ -417,7 +419,7 @@ def _count_rows(values: Values, numbers: set[int]) -> bool:
     )
 
 
-def _split(pairs: Sequence[tuple[FedPair, int]]) -> Sequence[int]:
+def _tower_rows(pairs: Sequence[tuple[MatchedTensors, int]]) -> Sequence[int]:
     """The rows of each tower, where it has tensors of its own."""
     splits = {
         tuple(len(fed.array) // factor for fed in pair.towers): pair
@@ -433,7 +435,7 @@ def _split(pairs: Sequence[tuple[FedPair, int]]) -> Sequence[int]:
     return next(iter(splits), ())
 
 
-def _row_input(pair: FedPair, per_row: int, rows: int) -> RowInput:
+def _row_input(pair: MatchedTensors, per_row: int, rows: int) -> RowInput:
     seen = np.concatenate([fed.array for fed in pair.towers])
     if per_row > 1:
         seen = seen.reshape(rows, per_row, *seen.shape[1:])

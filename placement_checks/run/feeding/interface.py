@@ -12,7 +12,7 @@ Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
 
 
-class Feeds(Protocol):
+class Feeding(Protocol):
     """How arrays get into a program and its reference, wherever they come from.
 
     Attributes:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.inferred import FedInputs, RowInput
-from placement_checks.run.feeding.interface import Batch, Feeds, Split
+from placement_checks.run.feeding.inferred import InferredInputs, RowInput
+from placement_checks.run.feeding.interface import Batch, Feeding, Split
 from placement_checks.util.text import plural
 
 
 @contextlib.contextmanager
-def failures_as_reasons() -> Iterator[None]:
+def input_errors_as_reasons() -> Iterator[None]:
     """Turn what fails into a reason why nothing is known: the user has asked for no such run.
 
     Raises:
@@ -30,12 +30,12 @@ def failures_as_reasons() -> Iterator[None]:
         raise CannotRun(str(error)) from None
 
 
-def failures_of(feeding: Feeds) -> AbstractContextManager[None]:
+def error_context(feeding: Feeding) -> AbstractContextManager[None]:
     """What a failure means where programs run on these rows."""
-    return failures_as_reasons() if isinstance(feeding, FedFeeding) else nullcontext()
+    return input_errors_as_reasons() if isinstance(feeding, ReplayedFeeding) else nullcontext()
 
 
-class FedFeeding:
+class ReplayedFeeding:
     """How arrays get into two watched programs, in the sizes that they were fed.
 
     Nobody knows of another size that it is right: a program may have written it down, though its
@@ -59,7 +59,9 @@ class FedFeeding:
     made_up = True
     odd = 0
 
-    def __init__(self, reference: str, inputs: FedInputs, gpus: int, case: Case | None) -> None:
+    def __init__(
+        self, reference: str, inputs: InferredInputs, gpus: int, case: Case | None
+    ) -> None:
         """What is fed.
 
         Args:
@@ -119,7 +121,7 @@ class FedFeeding:
             )
         return {
             **self._inputs.to_reference,
-            **{each.reference: _taken(each, batch, order) for each in self._inputs.inputs},
+            **{each.reference: _select_rows(each, batch, order) for each in self._inputs.inputs},
         }
 
     def to_towers(self, batch: Batch) -> Batch:
@@ -130,10 +132,10 @@ class FedFeeding:
         for each in self._inputs.inputs:
             parts = [range(self.rows)] if len(each.towers) == 1 else self.parts
             for tensor, rows in zip(each.towers, parts, strict=True):
-                yield tensor, _taken(each, batch, np.asarray(rows))
+                yield tensor, _select_rows(each, batch, np.asarray(rows))
 
 
-def _taken(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+def _select_rows(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
     """Some rows of a batch, in the shape of the tensor."""
     rows = batch[each.name][order]
     return rows.reshape(-1, *rows.shape[2:]) if each.per_row > 1 else rows

@@ -20,7 +20,7 @@ from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
@@ -28,7 +28,7 @@ from placement_checks.run.timing.thread_pools import ONEDNN, POOL
 from placement_checks.run.timing.trace import Tracer, tower_devices
 from placement_checks.util.text import plural
 
-FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
+MIN_TRACED, MAX_TRACED = 20, 60  # steps that are traced of each program
 _TRACING = 20.0  # seconds after which no further step is traced
 _ROWS = 128
 _WARM_UP = 5  # steps of each loop that are not timed
@@ -89,7 +89,7 @@ class TimedPair:
         self._pair = pair
         shares = pair.towers.built.step.policy.get("gradients-equal", {}).get("shares", ())
         feeding = pair.feeding(batch, rows=rows, shares=shares, fewest=_ROWS)
-        if isinstance(feeding, FedFeeding) and not feeding.takes_all_once:
+        if isinstance(feeding, ReplayedFeeding) and not feeding.takes_all_once:
             raise CannotRun(
                 f"{pair.reference.name} takes {plural(feeding.of_reference, 'row')} at once, and "
                 f"{pair.towers.name} {feeding.rows}"
@@ -158,7 +158,7 @@ class TimedPair:
             timed.warm_up()
         single = self._single.warm_up()
         if self._pair.towers.simulated:
-            _check_one_core(single)
+            _check_single_threaded(single)
 
     def in_parallel(self, steps: Sequence[Callable[[], object]]) -> None:
         """Take several steps, each in a thread of its own."""
@@ -177,8 +177,8 @@ class TimedPair:
     def traced(self) -> Iterator[int]:
         """Trace steps of both programs in turn; yields how many are taken."""
         begin = time.perf_counter()
-        for number in range(MOST_TRACED):
-            if number >= FEWEST_TRACED and time.perf_counter() - begin > _TRACING:
+        for number in range(MAX_TRACED):
+            if number >= MIN_TRACED and time.perf_counter() - begin > _TRACING:
                 return
             for tracer in self._tracers:
                 tracer.step()
@@ -213,14 +213,14 @@ def circumstances(pair: ProgramPair) -> Circumstances:
         reference=pair.reference.name,
         gpus=pair.towers.gpus,
         devices="simulated" if simulated else "real",
-        kind="CPU devices of one core each" if simulated else _gpus(),
+        kind="CPU devices of one core each" if simulated else _gpu_names(),
         cores=len(os.sched_getaffinity(0)),
         tensorflow=tf.__version__,
         onednn=os.environ.get(ONEDNN, "default"),
     )
 
 
-def _gpus() -> str:
+def _gpu_names() -> str:
     """What the GPUs here are."""
     gpus = tf.config.list_physical_devices("GPU")
     details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
@@ -228,7 +228,7 @@ def _gpus() -> str:
     return f"{len(gpus)} x {', '.join(names)}"
 
 
-def _check_one_core(loop: Loop) -> None:
+def _check_single_threaded(loop: Loop) -> None:
     """See that an op computes on one thread.
 
     Raises:

@@ -59,7 +59,7 @@ class Tracer:
     def trace(self) -> Trace:
         """What the steps so far tell."""
         ops = _timed_ops(
-            self._parts, _shortest(self._steps), simulated=self._session.program.simulated
+            self._parts, _shortest_times(self._steps), simulated=self._session.program.simulated
         )
         return Trace(self._rows, [_from_zero(lanes) for lanes in self._steps], ops)
 
@@ -139,7 +139,7 @@ def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
     )
 
 
-def _shortest(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
+def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
     """The least time that each op took in a step; in a loop, that of all its turns together.
 
     By device as well: an op of a function's body may be called like one of the graph.

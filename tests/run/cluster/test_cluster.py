@@ -26,7 +26,7 @@ from support.forked import printed, start_forked
 from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.run.cluster import local, training
-from placement_checks.run.cluster.local import reserved_port
+from placement_checks.run.cluster.local import reserve_port
 from placement_checks.util import child
 
 tf1 = tf.compat.v1
@@ -138,7 +138,7 @@ def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
 
 
 def test_a_task_that_nobody_serves_is_an_error() -> None:
-    with reserved_port() as silent:  # bound, and nobody listens
+    with reserve_port() as silent:  # bound, and nobody listens
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         cluster = Cluster({"ps": {0: address}}, Machine.parse("ps*1"))
         begin = time.monotonic()
@@ -321,7 +321,7 @@ def test_program_that_says_no_step(cluster: LocalCluster) -> None:
 def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> None:
     """What TensorFlow 2's strategies do on processes comes to what one process computes."""
     workers = 2 if strategy == "mirrored" else 1
-    ports = [reserved_port() for _ in range(workers)]
+    ports = [reserve_port() for _ in range(workers)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(

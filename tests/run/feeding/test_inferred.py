@@ -17,9 +17,9 @@ from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.script import Script
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.feeding.inferred import FedInputs, RowInput, fed_inputs
-from placement_checks.run.feeding.replayed import FedFeeding
-from placement_checks.run.runnable import RunnableProgram, runnable
+from placement_checks.run.feeding.inferred import InferredInputs, RowInput, infer_inputs
+from placement_checks.run.feeding.replayed import ReplayedFeeding
+from placement_checks.run.runnable import RunnableProgram, make_runnable
 
 tf1 = tf.compat.v1
 Shapes = Mapping[str, tuple[int, ...]]
@@ -48,7 +48,9 @@ def program(
         return tf1.train.GradientDescentOptimizer(0.1).minimize(total)
 
     built = load(Program("towers" if gpus > 1 else "single", build), gpus)
-    return runnable(replace(built, fed={f"{name}:0": each for name, each in fed.items()}), "auto")
+    return make_runnable(
+        replace(built, fed={f"{name}:0": each for name, each in fed.items()}), "auto"
+    )
 
 
 def arrays(shapes: Shapes) -> dict[str, Any]:
@@ -59,15 +61,15 @@ def arrays(shapes: Shapes) -> dict[str, Any]:
     }
 
 
-def found(several: Mapping[str, Any], alone: Mapping[str, Any], gpus: int = 2) -> FedInputs:
-    return fed_inputs(program(gpus, several), program(1, alone), {}, {})
+def found(several: Mapping[str, Any], alone: Mapping[str, Any], gpus: int = 2) -> InferredInputs:
+    return infer_inputs(program(gpus, several), program(1, alone), {}, {})
 
 
-def of_shapes(several: Shapes, alone: Shapes, gpus: int = 2) -> FedInputs:
+def of_shapes(several: Shapes, alone: Shapes, gpus: int = 2) -> InferredInputs:
     return found(arrays(several), arrays(alone), gpus)
 
 
-def fed_to(inputs: FedInputs) -> dict[str, list[str]]:
+def fed_to(inputs: InferredInputs) -> dict[str, list[str]]:
     return {each.reference: list(each.towers) for each in inputs.inputs}
 
 
@@ -110,7 +112,7 @@ def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
     )
     alone = arrays({"inputs": (8, 7), "targets": (8, 7)})
 
-    inputs = fed_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+    inputs = infer_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
 
     assert fed_to(inputs) == {
         "inputs:0": ["inputs:0", "inputs_1:0"],
@@ -127,7 +129,7 @@ def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) ->
     alone = arrays({"x": (8, 7)})
 
     with pytest.raises(CannotRun) as error:
-        fed_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
+        infer_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
 
     assert str(error.value) == (
         "'x:0' is fed rows of the shape [9], and 'x:0' of single rows of [7]; pad rows to one "
@@ -262,9 +264,9 @@ def test_rows_stay_together_and_get_to_both_programs(
         return [name] if shared else [f"{name}_{i}" for i in range(gpus)]
 
     several = np.repeat(seen[:, None], per_row, axis=1)
-    feeding = FedFeeding(
+    feeding = ReplayedFeeding(
         "single",
-        FedInputs(
+        InferredInputs(
             rows=rows,
             of_reference=of_reference,
             any_number=any_number,

@@ -136,14 +136,14 @@ def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     busy = Loop([0.1, 0.1], [0.19, 0.17])
 
     with pytest.raises(UsageError) as error:
-        benchmark._check_one_core(busy)
+        benchmark._check_single_threaded(busy)
 
     assert str(error.value) == (
         "CPU devices of one core each: a loop on one thread takes 1.8 cores, since the first "
         f"session of this process settled how many threads an op has; set {POOL}=1 before "
         "TensorFlow starts, or time in a process of its own"
     )
-    benchmark._check_one_core(Loop([0.1, 0.1], [0.12, 0.1]))
+    benchmark._check_single_threaded(Loop([0.1, 0.1], [0.12, 0.1]))
 
 
 def test_contention_is_several_steps_at_once() -> None:
