@@ -163,7 +163,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     reference = settings.reference_target or program
     try:
         towers = load(program, settings.gpus or 2)
-        pair = ProgramPair.of(towers, load_reference(reference, towers), "auto")
+        pair = ProgramPair.from_programs(towers, load_reference(reference, towers), "auto")
         rows_of = load_batch_function(settings.batch, towers.gpus)
         with step(f"timing {target}"):
             return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]
@@ -176,10 +176,10 @@ def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds
 
     with TimedPair(pair, batch, rows=rows) as timed, step(plural(timed.rows, "row")):
         for _ in track(range(rounds), "step"):
-            timed.others()
-            timed.towers()
+            timed.run_others()
+            timed.run_towers()
         with step("tracing"):
-            for _ in timed.traced():
+            for _ in timed.trace():
                 pass
         return timed.timing()
 

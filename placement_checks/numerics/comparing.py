@@ -1,8 +1,8 @@
-"""Two arrays: equal, different, or too noisy to tell.
+"""Compares two arrays: they are equal, different, or too noisy to decide.
 
-Elements are not compared one by one: cancellation makes single ones of sound programs differ by
-400,000 eps, whereas the largest difference over the largest value stays below 14 eps in towers of
-a convolutional network, and below 28 in a scalar that cancels.
+Elements are not compared one by one: by cancellation, single elements of sound programs differ by
+400,000 eps. The largest difference divided by the largest value stays below 14 eps in towers of a
+convolutional network, and below 28 eps in a scalar with cancellation.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from placement_checks.core.measurement import EPS, Array, Trial, largest
 from placement_checks.numerics.block_statistics import least_squares_ratio
 
-# Where a difference of this size would not show, nothing is said: towers of 64 and 63 rows that
-# are averaged without weights are wrong by 0.2 to 0.7 %.
+# A comparison that cannot show a relative difference of this size is inconclusive. Towers of 64
+# and 63 rows that are averaged without weights are wrong by 0.2 to 0.7 %.
 REQUIRED_RESOLUTION = 0.01
 
-# Two rows have one other order, and what it changes may by chance be next to nothing: sums over
-# 131,072 pixels of two pictures came out by up to 95 eps apart, and their order showed 4 to 114.
+# Two rows have only one other order, and its noise may be almost zero by chance: sums over
+# 131,072 pixels of two images differed by up to 95 eps, and the other order showed 4 to 114 eps.
 _TIMES_ON_TWO_ROWS = 16.0
 
 State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
 def scale_tolerance(rows: int, tolerance: float) -> float:
-    """The largest error that means nothing, in eps, on so many rows."""
+    """Returns the largest error of sound programs on this number of rows, in eps."""
     return tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0)
 
 
@@ -36,12 +36,12 @@ class Difference(NamedTuple):
     """How two arrays differ.
 
     Attributes:
-        variable: whose arrays they are.
-        state: a difference of a hundredth could not be told from their noise (``noise``), or in
-            their dtype (``too-coarse``).
-        ratio: of the found to the expected values, by least squares; None if there is none.
+        variable: the variable that the arrays belong to.
+        state: ``equal`` or ``differs``; ``noise`` or ``too-coarse`` if the noise or the dtype
+            would hide a relative difference of 0.01.
+        ratio: the ratio of found to expected values by least squares; None if there is none.
         error: the largest difference, in eps of the largest expected value.
-        limit: what it may be, in the same unit.
+        limit: the largest error of equal arrays, in the same unit.
     """
 
     variable: str
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
     limit: float
 
     def figures(self) -> dict[str, Any]:
-        """For reports; None for what is NaN or infinite."""
+        """Returns the attributes for reports, with None for NaN and infinite numbers."""
         return {
             key: None if isinstance(value, float) and not np.isfinite(value) else value
             for key, value in self._asdict().items()
@@ -73,16 +73,16 @@ def compare_arrays(
     """Compare two arrays of one shape.
 
     Args:
-        variable: whose they are.
-        expected: one of them.
-        found: the other.
-        dtype: in which they were computed, which gives the eps.
-        noise: the largest absolute difference that means nothing.
-        tolerance: the largest error that means nothing, in eps.
-        times_noise: how many times the noise a difference must be to mean something.
-        allowed: an absolute difference that means nothing.
-        zero: what rounding may make of an array that is zero in truth, as one is whose values are
-            no larger than an eighth of it.
+        variable: the variable that they belong to.
+        expected: the values of the reference.
+        found: the values of the program.
+        dtype: the dtype of the computation, which gives the eps.
+        noise: the largest absolute difference in other orders of the rows.
+        tolerance: the largest error of equal arrays, in eps.
+        times_noise: the largest difference of equal arrays, as a multiple of the noise.
+        allowed: an absolute difference that equal arrays may have in any case.
+        zero: the largest value by which rounding may replace an exact zero. Arrays with values up
+            to an eighth of it count as zero.
     """
     eps = EPS.get(dtype, 0.0)  # integers are equal or not
     size = largest(expected)
@@ -125,15 +125,15 @@ def compare_gradients(
 ) -> list[Difference]:
     """Compare the gradients of all variables on one batch.
 
-    One that is zero in truth, such as that of a bias before a normalisation, is what rounding
-    makes of larger ones: at most 3 eps of the largest gradient in 14 random models, whose smallest
-    real one was 3,000 eps.
+    A gradient that is exactly zero, such as that of a bias before a normalization, is computed as
+    the rounding error of larger ones: at most 3 eps of the largest gradient in 14 random models;
+    the smallest other gradient was 3,000 eps.
 
     Args:
         trial: the batch.
-        precisions: the dtypes in which they are computed, by variable.
-        tolerance: as for `difference`, and in eps of the largest gradient, for zeros.
-        times_noise: as for `difference`.
+        precisions: the dtypes of the computation, by variable.
+        tolerance: as for `compare_arrays`; for zeros, in eps of the largest gradient.
+        times_noise: as for `compare_arrays`.
     """
     largest_gradient = max(map(largest, trial.expected.values()), default=0.0)
     compared = [
@@ -153,7 +153,7 @@ def compare_gradients(
 
 
 def divide_gradients(trial: Trial, factor: float) -> Trial:
-    """The same batch with the gradients of the program divided by a number."""
+    """Returns a copy of the trial with the gradients of the program divided by a number."""
     return replace(
         trial,
         found={name: found / factor for name, found in trial.found.items()},
@@ -162,6 +162,6 @@ def divide_gradients(trial: Trial, factor: float) -> Trial:
 
 
 def differing_variables(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
-    """The variables whose gradients differ on one batch."""
+    """Returns the variables with different gradients on one batch."""
     compared = compare_gradients(trial, precisions)
     return {gradient.variable for gradient in compared if gradient.state == "differs"}

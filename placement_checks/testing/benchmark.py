@@ -67,10 +67,10 @@ class TowerBenchmark:
         disabled = self._benchmark.disabled
         try:
             built = load(towers, gpus or self._gpus)
-            pair = ProgramPair.of(built, load_reference(single, built), self._devices)
+            pair = ProgramPair.from_programs(built, load_reference(single, built), self._devices)
             with TimedPair(pair, load_batch_function(batch, built.gpus), rows=rows) as timed:
-                self._benchmark.pedantic(timed.towers, setup=timed.others, rounds=rounds)
-                for _ in timed.traced():
+                self._benchmark.pedantic(timed.run_towers, setup=timed.run_others, rounds=rounds)
+                for _ in timed.trace():
                     if disabled:
                         break
                 timing = timed.timing()

@@ -95,7 +95,7 @@ def with_numbers(
         )
     seconds = _UNASKED_SECONDS if reference is None else math.inf
     ends_at = time.monotonic() + seconds
-    pair = _or_missing(lambda: ProgramPair.of(towers, single, devices, ends_at=ends_at))
+    pair = _or_missing(lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at))
     if not pair:
         return replace(evidence, measurement=pair, trace=pair)
     if TowersOverlap.name in selected:

@@ -145,7 +145,7 @@ def test_version_1_still_waits_for_what_it_waits_for(graph: tf.Graph) -> None:
 def test_refuses_other_reductions_of_version_1(graph: tf.Graph) -> None:
     made = reduced_by_version_1(tf.constant([1.0]), 1, merge_op="Max")
 
-    assert "takes 'Max', and no sum" in refusal(made)
+    assert "reduces by 'Max', not by a sum" in refusal(made)
 
 
 def test_the_mean_is_divided_by_the_number_of_devices(graph: tf.Graph) -> None:
@@ -191,22 +191,22 @@ def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None
 def test_refuses_what_it_cannot_stand_in_for(graph: tf.Graph) -> None:
     assert refusal(reduced(tf.constant([1.0]), 1)) == (
         "train cannot run on CPU devices: CollectiveReduceV2 (CollectiveReduceV2) waits for 2 "
-        "devices, and is there 1 time"
+        "devices, but its group has 1 op"
     )
 
 
 def test_refuses_other_reductions_than_sums(graph: tf.Graph) -> None:
-    assert "takes 'Max', and no sum" in refusal(reduced(tf.constant([1.0]), 1, merge_op="Max"))
+    assert "reduces by 'Max', not by a sum" in refusal(reduced(tf.constant([1.0]), 1, merge_op="Max"))
 
 
 def test_refuses_another_kind_of_nccl(graph: tf.Graph) -> None:
-    assert "takes 'min', and no sum" in refusal(by_nccl(tf.constant([1.0]), 1, reduction="min"))
+    assert "reduces by 'min', not by a sum" in refusal(by_nccl(tf.constant([1.0]), 1, reduction="min"))
 
 
 def test_refuses_keys_that_are_made_as_it_runs(graph: tf.Graph) -> None:
     key = tf1.placeholder(tf.int32, [], "key")
 
-    assert "a key that is only known when it runs" in refusal(
+    assert "a key that is known at run time only" in refusal(
         reduced(tf.constant([1.0]), 1, instance=key)
     )
 
@@ -215,7 +215,7 @@ def test_refuses_what_is_in_a_branch(graph: tf.Graph) -> None:
     value = tf.constant([1.0])
     chosen = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
 
-    assert "stands in a branch, loop or function" in refusal(chosen)
+    assert "is inside a branch, loop or function" in refusal(chosen)
 
 
 def test_functions_that_nothing_calls_are_nobodys_business(graph: tf.Graph) -> None:

@@ -164,7 +164,7 @@ LAST = several(average=lambda of_towers: of_towers[-1])
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (SUM, "the gradients of 2 towers are added up where their mean is meant"),
+        (SUM, "the gradients of 2 towers are added up instead of averaged"),
         (LAST, "only the rows of tower 1, the last, count"),
     ],
 )
@@ -319,7 +319,7 @@ def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
         return (9 * of_towers[0] + 8 * of_towers[1]) / 17
 
     assert states(several(average=weighted), rows=rows) == ("kept", "kept")
-    assert "the towers do not count alike" in messages(rows=rows)
+    assert "the towers have wrong weights" in messages(rows=rows)
     reason = cannot(several(loss=normalised, average=weighted), alone(loss=normalised), rows=rows)
     assert reason.startswith("the towers are fed 9 and 8 rows, and single cannot be compared on")
 
@@ -526,7 +526,7 @@ def test_a_case_that_was_saved_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pair = ProgramPair.of(
+    pair = ProgramPair.from_programs(
         watched(SUM, pairs.batch, 16, 2), watched(alone(), pairs.batch, 16, 1), "simulated"
     )
 
@@ -540,7 +540,9 @@ def test_a_case_that_was_saved_is_run_again(
 def test_only_steps_on_as_many_rows_are_timed() -> None:
     def pair(rows: int) -> ProgramPair:
         program, reference = watched(several(), pairs.batch), alone(rows=rows)
-        return ProgramPair.of(program, watched(reference, pairs.batch, rows, 1), "simulated")
+        return ProgramPair.from_programs(
+            program, watched(reference, pairs.batch, rows, 1), ("simulated")
+        )
 
     with pytest.raises(CannotRun, match="single takes 8 rows at once, and build 16"):
         TimedPair(pair(8), None, rows=0)

@@ -104,7 +104,7 @@ def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
         list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)
     ]
     with ProgramSession(make_runnable(built, "simulated"), 60.0) as session:
-        session.begin({})
+        session.initialize({})
         for step in range(program.STEPS):
             parts = [batches[worker][step] for worker in range(2)]
             given = {"x": parts[0][0], "y": parts[0][1]}

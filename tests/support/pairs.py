@@ -91,6 +91,6 @@ def measured(
 
 def pair(towers: Any, single: Any, gpus: int = 2, devices: Devices = "auto") -> ProgramPair:
     """Two builders, ready to run."""
-    return ProgramPair.of(
+    return ProgramPair.from_programs(
         load(Program("towers", towers), gpus), load(Program("single", single), 1), devices
     )

@@ -83,7 +83,7 @@ def watched_pipeline(build: Callable[..., Any], gpus: int) -> BuiltProgram:
 
 def judged(towers: BuiltProgram, single: BuiltProgram, **conditions: Any) -> Evidence:
     """What the rules on numbers are given."""
-    pair = ProgramPair.of(towers, single, "simulated")
+    pair = ProgramPair.from_programs(towers, single, "simulated")
     measurement = measure(pair, None, Conditions(**conditions))
     return Evidence(
         towers.requested, program=towers, reference=single.requested, measurement=measurement

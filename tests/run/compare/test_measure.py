@@ -262,7 +262,7 @@ def test_more_orders_of_the_rows_are_asked_before_a_small_difference_is_told(
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
-    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=50)
+    sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=50)
 
     orders = sessions.orders(rows)
 
@@ -272,7 +272,7 @@ def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
 
 
 def test_one_row_has_no_other_order() -> None:
-    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=2)
+    sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=2)
 
     assert sessions.orders(1) == [[0], [0]]
 
@@ -428,8 +428,7 @@ def test_what_ran_on_one_device_is_no_evidence() -> None:
         run(partial(pairs.towers, device=lambda _: "/gpu:0"))
 
     assert str(refused.value) == (
-        "the run shows nothing: towers has inputs for 2 towers, and all of them ran on "
-        "/device:GPU:0"
+        "inconclusive run: towers has inputs for 2 towers, and all of them ran on /device:GPU:0"
     )
 
 
@@ -512,8 +511,8 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
     assert differing_variables(whole.trials[0], whole.precisions) == {"w"}
     assert not differing_variables(apart.trials[0], apart.precisions)
     assert apart.trajectory == Missing(
-        "the statistics are those of each tower's rows, which the reference takes no step with; "
-        "only the gradients are compared"
+        "the reference computes its batch statistics on each tower's rows, and cannot take such a "
+        "step; only the gradients are compared"
     )
 
 
@@ -605,7 +604,7 @@ def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
 
 
 def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CannotRun, match="towers wants 2 GPUs, and real ones are asked for"):
+    with pytest.raises(CannotRun, match="towers needs 2 real GPUs, and this machine has fewer"):
         run(pairs.towers, devices="real")
 
     monkeypatch.setattr(

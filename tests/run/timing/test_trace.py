@@ -39,7 +39,9 @@ HOST_NAME, *GPU_NAMES = map(str, (HOST, *GPUS))
 def traced(towers: Callable[..., Any], gpus: int = 2) -> tuple[Trace, Sequence[Sequence[Device]]]:
     """Some steps of a program on simulated devices, and the devices of its towers."""
     reference = Program("single", partial(towers, 1))
-    pair = ProgramPair.of(load(Program("towers", towers), gpus), load(reference, 1), "simulated")
+    pair = ProgramPair.from_programs(
+        load(Program("towers", towers), gpus), load(reference, 1), "simulated"
+    )
     feeding = pair.feeding(pairs.batch)
     feeds = feeding.to_towers(feeding.batch(np.random.default_rng(0), feeding.rows))
     return trace_steps(pair.towers, feeds, feeding.rows, 60), tower_devices(pair.towers)
@@ -178,8 +180,8 @@ def test_a_program_that_does_not_say_what_a_step_is() -> None:
         traced(silent)
 
     assert str(error.value) == (
-        "towers does not say which op is one step; return it from the function that builds the "
-        "graph: {'train_op': train_op}"
+        "towers declares no train_op; return it from the function that builds the graph: "
+        "{'train_op': train_op}"
     )
 
 
@@ -194,8 +196,8 @@ def test_a_placeholder_that_nobody_feeds() -> None:
     assert message.startswith("nothing feeds the placeholder 'temperature' of towers, built at ")
     assert f"{Path(__file__).name}:" in message
     assert message.endswith(
-        "; list it in the inputs that its builder returns, and give its value in the batch "
-        "function"
+        "; list it in the inputs that its builder returns, and let the batch function return its "
+        "value"
     )
 
 
