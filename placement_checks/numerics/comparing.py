@@ -81,7 +81,7 @@ def compare_arrays(
         tolerance: the largest error of equal arrays, in eps.
         times_noise: the largest difference of equal arrays, as a multiple of the noise.
         allowed: an absolute difference that equal arrays may have in any case.
-        zero: the largest value by which rounding may replace an exact zero. Arrays with values up
+        zero: the largest value that rounding may yield instead of zero. Arrays with values up
             to an eighth of it count as zero.
     """
     eps = EPS.get(dtype, 0.0)  # integers are equal or not
@@ -125,7 +125,7 @@ def compare_gradients(
 ) -> list[Difference]:
     """Compare the gradients of all variables on one batch.
 
-    A gradient that is exactly zero, such as that of a bias before a normalization, is computed as
+    A gradient that is exactly zero, for example of a bias before a normalization, is computed as
     the rounding error of larger ones: at most 3 eps of the largest gradient in 14 random models;
     the smallest other gradient was 3,000 eps.
 

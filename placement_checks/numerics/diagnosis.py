@@ -372,7 +372,7 @@ class _GradientFit:
         return Diagnosis(
             "it falls short of the reference's by a multiple of the variable itself, like the "
             "gradient of a weight penalty: the penalty counts less than once, or not at all",
-            "add the penalty to the loss of every tower whose gradients are averaged",
+            "add the penalty to the loss of every tower with averaged gradients",
             (f"expected - found = {format_factor(-times)} x the variable",),
             mistake="penalty",
             consequence="the weights decay less than on one GPU",
@@ -399,7 +399,7 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
         what, fix = _diagnose_division(measured)
         fix = f"{fix}; if it is intended: {declared}"
     else:
-        what = "it is multiplied by one number"
+        what = "all elements are multiplied by one number"
         mistake = "scaled"
         fix = (
             "if it is a loss scale, undo it before the gradients are applied: "

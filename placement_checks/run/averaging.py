@@ -46,7 +46,7 @@ def average_gradients(
 
     Returns:
         For each variable the mean, of the gradients' shape and dtype, and the variable of the
-        first tower. The mean is None if all gradients are. It is
+        first tower. It is None if all gradients are None. It is
         ``tf.IndexedSlices`` if all gradients that are not None are: the concatenated rows of the
         towers. Optimizers add up rows of the same index.
 
@@ -64,7 +64,7 @@ def average_gradients(
 def mean_of_stacked(tower_grads: Iterable[Iterable[tuple[Any, Any]]]) -> list[tuple[Any, Any]]:
     """Average the towers' gradients of each variable as the tutorial does.
 
-    The result equals that of `average_gradients` up to rounding, and took about twice as long in
+    The result equals `average_gradients` up to rounding, and took about twice as long in
     measurements. ``tf.IndexedSlices`` are always converted to dense tensors.
 
     Args:

@@ -147,7 +147,7 @@ def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
     ],
 )
 def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> None:
-    """Of the small element; the eps is that of the large one."""
+    """The small element is off by multiples of the eps of the large one."""
     assert compare([1, 2**-12], [1, 2**-12 + off * ONE], **more).state == state
 
 
@@ -163,8 +163,8 @@ def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> Non
         (0.0026, 4, "noise"),
     ],
 )
-def test_where_a_hundredth_could_not_be_told(noise: float, times_noise: float, state: str) -> None:
-    """So many times the noise is a hundredth of the value, or more."""
+def test_noise_that_hides_a_hundredth(noise: float, times_noise: float, state: str) -> None:
+    """The noise times this factor is a hundredth of the value, or more."""
     values = [1.0, 0.5]
 
     assert compare(values, values, noise=noise, times_noise=times_noise).state == state

@@ -32,7 +32,7 @@ uneven = st.lists(st.integers(2, 6), min_size=2, max_size=4).map(lambda sizes: r
 
 
 def explained(trial: Trial, towers: int = 2, **more: Any) -> dict[str, Diagnosis]:
-    """What is said of the variables whose gradients differ."""
+    """Returns the diagnoses of variables with different gradients."""
     numbers = measurement(trial, towers=towers, **more)
     off = differing_variables(trial, numbers.dtypes)
     return diagnose(numbers, trial, [name for name in trial.expected if name in off])
@@ -49,7 +49,7 @@ def common(trial: Trial, towers: int = 2, **more: Any) -> Diagnosis:
 def counted(
     times: Array, split: Sequence[tuple[int, ...]], seed: int = 0, *, is_sum: bool = False
 ) -> Trial:
-    """A batch whose rows count so many times; each tower has the rows of a part."""
+    """Returns a batch with these weights of rows; each tower has the rows of a part."""
     given = problem(seed, len(times), is_sum=is_sum)
     return given.trial(given.times(times), split)
 
@@ -70,7 +70,7 @@ def test_no_variable_has_no_cause() -> None:
 # One number.
 
 
-def test_a_sum_is_told_where_the_mean_is_meant() -> None:
+def test_a_sum_instead_of_the_mean() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)))
 
@@ -104,7 +104,7 @@ def test_a_factor_of_no_known_cause_is_told() -> None:
     cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
 
     assert cause._replace(ratio=None) == Diagnosis(
-        "it is multiplied by one number",
+        "all elements are multiplied by one number",
         "if it is a loss scale, undo it before the gradients are applied: "
         "`(gradient / 128, variable)`; if it is intended: --set gradients-equal.scale=128",
         mistake="scaled",
@@ -141,10 +141,10 @@ def test_ratios_next_to_the_number_of_towers_are_its_own() -> None:
     given = problem()
     for ratio, what in [
         (2.001, "the gradients of 2 towers are added up instead of averaged"),
-        (2.02, "it is multiplied by one number"),
+        (2.02, "all elements are multiplied by one number"),
         (0.5004, "it is divided by the number of towers, 2, once too often"),
-        (0.51, "it is multiplied by one number"),
-        (-2.0, "it is multiplied by one number"),
+        (0.51, "all elements are multiplied by one number"),
+        (-2.0, "all elements are multiplied by one number"),
     ]:
         assert common(given.trial(given.times(np.full(12, ratio)), runs(6, 6))).what == what
 
@@ -154,7 +154,7 @@ def test_one_tower_has_no_sum_over_towers() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 0.5))), 1)
 
-    assert cause.what == "it is multiplied by one number"
+    assert cause.what == "all elements are multiplied by one number"
 
 
 def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
@@ -162,7 +162,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 1.0005))), 1)
 
-    assert cause.what == "it is multiplied by one number"
+    assert cause.what == "all elements are multiplied by one number"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
 def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
     ratio: float, said: str
 ) -> None:
-    """But for rounding, which is that of float32."""
+    """The ratio is rounded in float32."""
     given = problem()
 
     scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition("scale=")[2]
@@ -200,7 +200,7 @@ def test_two_numbers_are_enough_to_tell_a_factor() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 1.37)), runs(6, 6)))
 
-    assert cause.what == "it is multiplied by one number"
+    assert cause.what == "all elements are multiplied by one number"
 
 
 def test_what_is_clipped_by_a_factor_is_known_without_the_towers_rows() -> None:
@@ -213,7 +213,7 @@ def test_what_is_clipped_by_a_factor_is_known_without_the_towers_rows() -> None:
 
 @pytest.mark.parametrize("coarse", [True, False])
 def test_a_variable_that_is_coarser_or_noisier_is_explained_with_the_others(coarse: bool) -> None:
-    """A single number, of which nothing could be said alone."""
+    """A scalar alone could not be diagnosed."""
     given = problem(shapes={**SHAPES, "scale": ()})
     split = runs(6, 6)
     half = given.times(spread([1, 0], split))
@@ -268,8 +268,8 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
     assert explained(declared) == {}
 
 
-def test_a_gradient_of_zeros_is_told() -> None:
-    """A scale of 0 cannot be declared, so none is offered."""
+def test_a_gradient_of_zeros() -> None:
+    """A scale of 0 cannot be declared, so the fix offers no scale."""
     given = problem()
 
     assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Diagnosis(
@@ -343,7 +343,7 @@ def test_only_one_of_some_towers_counts(
     ],
 )
 def test_towers_that_are_lost(weights: list[float], who: str) -> None:
-    """Whether the mean is taken over those that are left, or over all."""
+    """The mean is over the remaining towers, or over all."""
     split = runs(*[3] * len(weights))
 
     cause = common(counted(spread(weights, split), split), len(weights))
@@ -538,7 +538,7 @@ def test_what_is_left_over_is_dropped(
     by = data.draw(st.sampled_from([1.0, (kept + left) / kept]))
     times = np.append(np.full(kept, by), np.zeros(left))
 
-    # Parts of one size, as measured: what is left over has no fewer only where it is one.
+    # Parts of equal size, as measured; the rest may be a single row.
     cause = common(tail([*[size] * towers, left], times, seed, in_parts=in_parts), towers)
 
     rows = "row is" if left == 1 else f"{left} rows are"
@@ -567,7 +567,7 @@ def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
         pytest.param([(3, 2.0), (3, 2.0), (6, 1.0)], 2, id="more than there are"),
         pytest.param([(4, 1.0 / 0.6), (8, 0.5)], 3, id="of no whole number of rows"),
         pytest.param([(5, 2.0), (7, 4 / 7)], 3, id="that do not make up their rows"),
-        pytest.param([(4, 1.5), (4, 0.0), (4, 1.5)], 2, id="of which one counts for nothing"),
+        pytest.param([(4, 1.5), (4, 0.0), (4, 1.5)], 2, id="one with weight 0"),
     ],
 )
 def test_rows_that_no_towers_explain(sizes: list[tuple[int, float]], towers: int) -> None:
@@ -638,7 +638,7 @@ def test_neighbours_of_one_size_are_towers_of_their_own(
 
 
 def test_towers_of_a_batch_that_the_program_splits() -> None:
-    """Whose rows are known where every tower has as many."""
+    """The rows of each tower are known if the towers have equal sizes."""
     split = runs(6, 6)
 
     assert common(tail([6, 6], spread([2, 0], split))).what == (
@@ -699,7 +699,7 @@ def test_more_parts_than_towers_and_a_tail_explain_nothing() -> None:
 
 
 def test_more_rows_than_elements_explain_nothing() -> None:
-    """Any gradient is then made up of those of the rows."""
+    """Any gradient is then a weighted sum of the rows' gradients."""
     given = problem(rows=12, shapes={"a": (3, 2)})
     times = np.append(np.full(10, 1.2), np.zeros(2))
 
@@ -707,7 +707,7 @@ def test_more_rows_than_elements_explain_nothing() -> None:
 
 
 def test_rows_that_are_alike_explain_nothing() -> None:
-    """Where all rows give nearly the same gradient, no fit tells them apart."""
+    """No fit can distinguish rows with nearly the same gradient."""
     given = problem(rows=6)
     first = {name: np.repeat(gradient[:1], 6, axis=0) for name, gradient in given.slopes.items()}
     alike = Problem(first, given.start)
@@ -719,7 +719,7 @@ def test_rows_that_are_alike_explain_nothing() -> None:
 
 
 def test_two_towers_of_three_on_the_same_rows_explain_nothing() -> None:
-    """How much each of them counts cannot be told."""
+    """The weight of each of them is undetermined."""
     given = problem(rows=9)
     twins = {
         name: np.concatenate([gradient[:3], gradient[3:6], gradient[3:6]])
@@ -734,7 +734,7 @@ def test_two_towers_of_three_on_the_same_rows_explain_nothing() -> None:
 
 
 def test_towers_that_are_nearly_alike_explain_nothing() -> None:
-    """What is small beside both is made up of them all the same: thousands of their difference."""
+    """A small gradient would be fitted by a huge multiple of the towers' difference."""
     given = problem(rows=6)
     nearly = Problem(
         {name: gradient[:1] + 1e-6 * gradient for name, gradient in given.slopes.items()},
@@ -821,18 +821,18 @@ def test_gradients_of_each_others_variable() -> None:
 @SLOW
 @given(seeds, st.permutations("abcdef"))
 def test_gradients_that_are_paired_wrongly(seed: int, order: Sequence[str]) -> None:
-    assert said_of_pairs(seed, order, alike=True) == {
+    assert diagnosed_pairs(seed, order, alike=True) == {
         own: other for own, other in zip("abcdef", order, strict=True) if own != other
     }
 
 
 def test_gradients_of_other_sizes_that_are_paired_wrongly() -> None:
-    """The gradient of e is a thousand times as large as that of a, and b's almost as large."""
-    assert said_of_pairs(15692638, "ebcdaf", alike=False) == {"a": "e", "e": "a"}
+    """The gradients of e and b are about a thousand times as large as a's."""
+    assert diagnosed_pairs(15692638, "ebcdaf", alike=False) == {"a": "e", "e": "a"}
 
 
-def said_of_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, str]:
-    """Whose gradient each is said to be; `alike` gives all one size."""
+def diagnosed_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, str]:
+    """Returns the diagnosed source of each gradient; `alike` scales all to equal size."""
     given = problem(seed, 8, {**dict.fromkeys("abcdef", (2, 3)), "g": (6,)})
     if alike:
         sized = {
@@ -849,7 +849,7 @@ def said_of_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, 
 
 
 def test_a_pair_is_more_likely_than_two_factors() -> None:
-    """Of one number, that of another variable may be a multiple."""
+    """The gradient of one scalar may be a multiple of another's."""
     pair = Problem({"s": np.full((4, 1), 1.0), "t": np.full((4, 1), 2.0)}, {})
 
     found = explained(pair.trial({"s": np.array([2.0]), "t": np.array([1.0])}, runs(2, 2)))
@@ -870,7 +870,7 @@ def test_a_pair_is_known_within_the_noise_of_the_other() -> None:
 
 
 def test_what_is_hardly_nearer_to_another_gradient_than_to_its_own_is_no_pair() -> None:
-    """Two variables whose gradients are nearly equal."""
+    """Two variables with nearly equal gradients."""
     given = problem(shapes={"a": (3, 4), "z": (3, 4)})
     rng = np.random.default_rng(3)
     a = given.of(range(12))["a"] / np.max(np.abs(given.of(range(12))["a"]))
@@ -954,7 +954,7 @@ def test_a_penalty_that_is_missing() -> None:
     assert penalized(-0.25)["a"] == Diagnosis(
         "it falls short of the reference's by a multiple of the variable itself, like the "
         "gradient of a weight penalty: the penalty counts less than once, or not at all",
-        "add the penalty to the loss of every tower whose gradients are averaged",
+        "add the penalty to the loss of every tower with averaged gradients",
         ("expected - found = 0.25 x the variable",),
         mistake="penalty",
         consequence=ANY,
@@ -996,7 +996,7 @@ def test_what_is_added_to_weights_that_are_all_alike_is_no_penalty() -> None:
 
 
 def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
-    """The mean of what the reference gives on gradient tower's rows; it is no sum over them."""
+    """Returns a batch with the mean over towers of gradients that are no sums over rows."""
     given = problem(seed, sum(map(len, split)))
     whole = given.trial({}, split)
 
@@ -1207,7 +1207,7 @@ def test_one_mistake_is_one_cause() -> None:
 def test_nothing_is_said_of_what_does_not_differ(
     seed: int, split: list[tuple[int, ...]], wrong: set[str]
 ) -> None:
-    """And the others' mistake is told from those that do alone."""
+    """The mistake of the other variables is diagnosed without these."""
     given = problem(seed, sum(map(len, split)))
     times = spread([len(split), *[0] * (len(split) - 1)], split)
     frozen = given.times(times)
@@ -1241,7 +1241,7 @@ def test_each_variable_has_its_own_mistake() -> None:
 
 
 def test_rows_of_single_variables() -> None:
-    """Whose own elements are enough: 12 for 13 rows are not, 14 are."""
+    """A fit of 13 rows needs more elements: 14 are enough, 12 are not."""
     shapes = {"a": (3, 4), "e": (14,)}
     given = problem(rows=13, shapes=shapes)
     wrong = {
@@ -1263,9 +1263,9 @@ def test_rows_of_single_variables() -> None:
     [
         (2.0, "the gradients of 2 towers are added up instead of averaged"),
         (0.5, "it is divided by the number of towers, 2, once too often"),
-        (128.0, "it is multiplied by one number"),
-        (-3.0, "it is multiplied by one number"),
-        (1 / 128, "it is multiplied by one number"),
+        (128.0, "all elements are multiplied by one number"),
+        (-3.0, "all elements are multiplied by one number"),
+        (1 / 128, "all elements are multiplied by one number"),
         (1.37, UNKNOWN),
         (0.73, UNKNOWN),
         (2.7, UNKNOWN),
@@ -1283,7 +1283,7 @@ def test_one_number_is_a_multiple_of_any(ratio: float, what: str) -> None:
 
 
 def test_one_number_among_others() -> None:
-    """The others tell what it is."""
+    """The mistake shows in the other variables."""
     given = problem(shapes={**SHAPES, "scale": ()})
     split = runs(6, 6)
 
@@ -1327,7 +1327,7 @@ def test_variables_may_be_of_any_size(seed: int, towers: int, size: float) -> No
 
 
 def test_noise_widens_what_is_near() -> None:
-    """The reference itself is off so much if its rows come in another order."""
+    """The reference differs as much in another order of its rows."""
     given = problem()
     split = runs(6, 6)
     rng = np.random.default_rng(1)
@@ -1376,7 +1376,7 @@ def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
         "global_batch_size=…)`; if the sum is intended"
     )
     assert "or over the rows of all replicas, or" in whole.what
-    assert "`strategy.experimental_distribute_dataset`; if a sum" in whole.fix
+    assert "`strategy.experimental_distribute_dataset`; if the sum" in whole.fix
     assert less.what == "it is divided by the number of replicas, 2, once too often"
     assert less.fix.startswith("divide the loss by the rows of all replicas alone, as")
 

@@ -45,7 +45,7 @@ def test_zero_without_noise_is_sure() -> None:
 
 
 def test_an_element_is_uncertain_if_it_is_at_any_step() -> None:
-    """The noise of each step is that of the same step in other orders."""
+    """Each step is compared with the same step in other orders."""
     first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
     noise = [{"w": 0.01}, {"w": 0.01}, {"w": 0.0}]
 

@@ -1,4 +1,4 @@
-"""What is kept of large arrays, and that it tells what whole arrays do."""
+"""Selected elements of large arrays lead to the same findings as whole arrays."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_gradient_that_is_another_variables_is_told() -> None:
     assert causes(some)["a"].what.startswith("it is the gradient of b")
 
 
-def test_a_penalty_is_told() -> None:
+def test_a_penalty_is_diagnosed() -> None:
     given = problem(0, 12, SHAPES)
     mean = given.of(range(12))
 
@@ -149,7 +149,7 @@ def test_few_rows_of_a_large_gradient_that_are_wrong_are_no_factor() -> None:
 
 
 def test_of_a_gradient_that_is_nearly_all_zeros_the_others_are_kept() -> None:
-    """Such as that of a table, of which a batch has some rows."""
+    """For example, a batch uses some rows of a table."""
     slopes = np.zeros((12, 1000, 100))
     slopes[range(12), range(100, 112)] = np.random.default_rng(0).normal(size=(12, 100))
     given = replace(problem(0, 12, {}), slopes={"table": slopes}, start={})
@@ -215,7 +215,7 @@ def test_a_change_is_told_by_the_same_elements_in_every_step() -> None:
 
 
 def test_no_copy_of_a_whole_array_is_made() -> None:
-    """Of a step, and of gradients beside a mask of their zeros and its numbers."""
+    """Neither of a step nor of gradients; a mask of zeros and its indices are smaller."""
     size = 2_000_000
     start, expected, found = (np.full(size, value, np.float32) for value in (1, 2, 3))
     names = dict.fromkeys("w", 0.0)

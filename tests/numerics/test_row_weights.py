@@ -1,4 +1,4 @@
-"""How often rows count, as it is told."""
+"""Texts for the weights of rows."""
 
 from __future__ import annotations
 

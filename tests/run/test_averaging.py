@@ -24,7 +24,7 @@ VARIANTS = pytest.mark.parametrize("variant", [average_gradients, mean_of_stacke
 
 
 class Case(NamedTuple):
-    """The gradients of one variable in each tower, and what they are in float64."""
+    """The gradients of one variable in each tower, and the same in float64."""
 
     grads: list[Any]
     dense: np.ndarray  # (towers, *shape), zeros for None

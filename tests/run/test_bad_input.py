@@ -1,4 +1,4 @@
-"""What cannot be run or compared: each says what is at fault, why, and the fix."""
+"""Programs that cannot be run or compared: the errors name the object, the reason and the fix."""
 
 from __future__ import annotations
 

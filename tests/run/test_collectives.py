@@ -196,11 +196,13 @@ def test_refuses_what_it_cannot_stand_in_for(graph: tf.Graph) -> None:
 
 
 def test_refuses_other_reductions_than_sums(graph: tf.Graph) -> None:
-    assert "reduces by 'Max', not by a sum" in refusal(reduced(tf.constant([1.0]), 1, merge_op="Max"))
+    largest = reduced(tf.constant([1.0]), 1, merge_op="Max")
+    assert "reduces by 'Max', not by a sum" in refusal(largest)
 
 
 def test_refuses_another_kind_of_nccl(graph: tf.Graph) -> None:
-    assert "reduces by 'min', not by a sum" in refusal(by_nccl(tf.constant([1.0]), 1, reduction="min"))
+    least = by_nccl(tf.constant([1.0]), 1, reduction="min")
+    assert "reduces by 'min', not by a sum" in refusal(least)
 
 
 def test_refuses_keys_that_are_made_as_it_runs(graph: tf.Graph) -> None:

@@ -1,4 +1,4 @@
-"""Watched programs whose rows come from pipelines: what those gave is fed to both programs."""
+"""Captured programs with input pipelines: the recorded elements are fed to both programs."""
 
 from __future__ import annotations
 

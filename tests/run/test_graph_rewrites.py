@@ -1,4 +1,4 @@
-"""Programs whose images have their channels first run where only GPUs have kernels for that."""
+"""Programs with images in NCHW run on CPU devices, which have kernels for NHWC only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two workers that train for real, on loopback, beside what is said of them without any."""
+"""Two real workers on loopback compute the same as their simulation in one process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def program(fixtures: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
-    """What each of two processes says at the end: its weights, and where the ops of a step ran."""
+    """Returns the last output of each of two processes: its weights, and devices of ops."""
     ports = [reserve_port() for _ in range(2)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
@@ -99,7 +99,7 @@ def test_weights_are_those_of_the_workers_on_one_host(
 
 
 def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
-    """The weights of the first worker after the steps, of which each worker gets its rows."""
+    """Returns the weights of the first worker after steps on the rows of each worker."""
     batches = [
         list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)
     ]

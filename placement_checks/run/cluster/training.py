@@ -91,7 +91,7 @@ class Cluster:
         return f"grpc://{self.spec[master.job][master.index]}"
 
     def ended(self) -> InputError | None:
-        """Returns an error for a task that has ended; None if none is known to."""
+        """Returns an error for a task that has ended; None if all seem to run."""
         return None
 
     def answers(self) -> None:

@@ -1,4 +1,4 @@
-"""Measures how the gradients and steps of a program differ from those of its reference."""
+"""Measures how the gradients and steps of a program differ from its reference."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NO_STEPS_PER_TOWER = (
 
 
 def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Measurement:
-    """Run both programs of a pair, and compare what they compute.
+    """Run both programs of a pair, and compare their gradients and steps.
 
     If something differs, the batches and initial values are saved as a case.
 

@@ -111,7 +111,7 @@ class PairedSessions:
         self.towers.initialize(self.start)
 
     def _vary(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Add noise to an array of equal elements, because zeros hide what they multiply."""
+        """Add noise to an array of equal elements, because zeros hide their factors."""
         if value.size < 2 or np.any(value != value.flat[0]):
             return value
         size = max(1.0, abs(float(value.flat[0])))

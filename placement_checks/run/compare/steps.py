@@ -185,7 +185,7 @@ def _diverged(sessions: PairedSessions, values: Sequence[Values]) -> Missing | N
 def _tower_steps(
     sessions: PairedSessions, batches: Sequence[Batch], reference: _ReferenceSteps
 ) -> Iterator[dict[str, VariableStep]]:
-    """Take the steps of the program, and yield each compared with that of the reference."""
+    """Take the steps of the program, and yield each compared with the reference."""
     towers, comparison = sessions.towers, _StepComparison(sessions, reference)
     towers.initialize(sessions.start)
     for number, batch in enumerate(track(batches, "step")):

@@ -3,7 +3,7 @@
 A script feeds tensors without declaring which of them hold the rows of each tower. Three steps
 find out:
 
-1. `match_tensors` matches the fed tensors of the program with those of the reference. The same
+1. `match_tensors` matches the fed tensors of the program and the reference. The same
    code builds both programs, so counterparts have the same last part of the name, dtype and row
    shape. Several tensors that look alike are matched in the building order of the graph.
 2. The lengths of their first axes give the batch sizes of both programs: the pair of lengths that
@@ -91,7 +91,7 @@ def infer_inputs(
     random_values: Values,
     reference_random_values: Values,
 ) -> InferredInputs:
-    """Infer what the rows of a program and its reference are, and which tensors they are fed to.
+    """Infer the rows of a program and its reference, and the tensors that take them.
 
     Args:
         towers: the program, with the values that it was fed.
@@ -245,7 +245,7 @@ def match_tensors(
     random_values: Values,
     reference_random_values: Values,
 ) -> tuple[list[MatchedTensors], Values, Values]:
-    """Match the fed tensors of a program with those of its reference.
+    """Match the fed tensors of a program and its reference.
 
     Tensors match if they agree in name and row shape, else in row shape, else in name and in the
     axes of fixed length, for rows that are padded to the longest of their batch.

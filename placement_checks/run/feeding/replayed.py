@@ -125,7 +125,7 @@ def _select_rows(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> n
 
 
 def error_context(feeding: Feeding) -> AbstractContextManager[None]:
-    """Returns the context for runs on these rows, which decides what an InputError means.
+    """Returns the context for runs on these rows, which handles InputError.
 
     Replayed rows were not requested by the user, so that an error is only a reason not to compare.
     """

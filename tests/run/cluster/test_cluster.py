@@ -1,4 +1,4 @@
-"""A cluster of processes: how it starts, what is said when a part of it fails, how it ends."""
+"""A cluster of processes: its start, the errors when a part of it fails, and its end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def build(num_gpus: int = 1) -> dict[str, Any]:
 
 
 def amid_training(call: Callable[[], object]) -> Callable[[np.random.Generator, int], Any]:
-    """Rows for `build`, with the tenth of which something happens."""
+    """Returns rows for `build`, and calls ``call`` with the tenth batch."""
     batches = itertools.count(1)
 
     def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def test_program_that_says_no_step(cluster: LocalCluster) -> None:
 @ONE_VERSION
 @pytest.mark.parametrize("strategy", ["parameter_server", "mirrored"])
 def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> None:
-    """What TensorFlow 2's strategies do on processes comes to what one process computes."""
+    """Strategies of TensorFlow 2 compute the same on several processes as on one."""
     workers = 2 if strategy == "mirrored" else 1
     ports = [reserve_port() for _ in range(workers)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}

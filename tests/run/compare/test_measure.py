@@ -171,7 +171,7 @@ def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None
 def test_slices_are_made_dense_and_rows_that_occur_twice_count_twice(
     shape: list[int | None] | None,
 ) -> None:
-    """Also those of a variable whose shape is known only when it has a value."""
+    """The shape of one variable is known only when it has a value."""
     values = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
     def loss(x: Any, y: Any) -> Any:
@@ -238,7 +238,7 @@ def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
 @pytest.mark.parametrize(
     ("factor", "asked"), [(1.0, {3}), (1 + 1e-5, {3, 12}), (1 + 1e-3, {3})], ids=str
 )
-def test_more_orders_of_the_rows_are_asked_before_a_small_difference_is_told(
+def test_a_small_difference_is_measured_in_more_orders_of_the_rows(
     monkeypatch: pytest.MonkeyPatch, factor: float, asked: set[int]
 ) -> None:
     orders = PairedSessions.orders
@@ -580,7 +580,7 @@ def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare()
 
 
 def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
-    """It does not run at all, and the others are evidence of what is missing."""
+    """It does not run at all, and its absence shows in the gradients."""
 
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
@@ -651,10 +651,10 @@ def wide_loss(x: Any, y: Any) -> Any:
     return tf.reduce_mean((pairs.predicted(hidden) - y) ** 2)
 
 
-def test_the_values_of_two_programs_are_compared_as_they_come() -> None:
-    """In bytes a parameter: Adam has three values of each, and every step of every order anew.
+def test_values_are_compared_without_copies_of_all() -> None:
+    """Memory in bytes per parameter: Adam has three values for each, in every step and order.
 
-    Some ten bytes of this model are those of its graph.
+    The graph of this model takes some ten bytes per parameter.
     """
     adam = partial(pairs.towers, optimizer=lambda: tf1.train.AdamOptimizer(0.001))
     bent = partial(adam, loss=lambda x, y: 1.5 * wide_loss(x, y))

@@ -1,4 +1,4 @@
-"""Which of the tensors that were fed hold rows, and which stand for each other."""
+"""Inference of rows and of counterparts among the tensors that were fed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 def program(
     gpus: int, fed: Mapping[str, Any], *, fixed: bool = False, free: bool = False
 ) -> RunnableProgram:
-    """A program with a placeholder for each array; those of a scope ``tower_i`` are on GPU i.
+    """A program with a placeholder for each array; the scope ``tower_i`` is on GPU i.
 
-    They take the arrays' shapes, any number of rows, or, if they are free, rows of any length.
+    Placeholders have the arrays' shapes (``fixed``), any number of rows, or rows of any length
+    (``free``).
     """
 
     def build() -> Any:
@@ -124,7 +125,7 @@ def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
 
 @pytest.mark.parametrize(("second", "free"), [((4, 8), True), ((4, 9), False)])
 def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) -> None:
-    """Those of the towers are not alike, or the graph takes rows of one length alone."""
+    """The towers' rows differ in length, or the graph takes one length only."""
     several = arrays({"x": (4, 9), "x_1": second})
     alone = arrays({"x": (8, 7)})
 
@@ -196,7 +197,7 @@ def test_a_number_of_rows_that_is_fed_allows_no_other() -> None:
     assert found(several, {**arrays({"x": (3, 3)}), "size": np.int32(5)}).any_batch_size
 
 
-def test_what_nothing_stands_for_is_named() -> None:
+def test_tensors_without_counterpart_are_named() -> None:
     assert refused({"x": (8, 3), "mask": (8, 2)}, {"x": (8, 3)}) == (
         "towers is fed 'mask:0', without a unique counterpart in single; give --batch"
     )

@@ -1,4 +1,4 @@
-"""A batch whose keys are the names of placeholders needs no inputs."""
+"""A batch with names of placeholders as keys needs no declared inputs."""
 
 from __future__ import annotations
 

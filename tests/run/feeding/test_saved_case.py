@@ -1,4 +1,4 @@
-"""Saved cases: what is written is read again, and what is no case is never trusted."""
+"""Saved cases: they are read as they were written, and other files are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.run.feeding import batches
 from placement_checks.run.feeding.batches import Case
 
-MANY = 10**12  # elements, of which a file holds none
+MANY = 10**12  # elements, none of them in the file
 
 
 def member(shape: str = "(2,)", descr: str = "'<f8'", *, header: str | None = None) -> bytes:

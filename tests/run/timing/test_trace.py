@@ -215,7 +215,7 @@ def test_what_stands_in_for_nothing(device: str) -> None:
 
 
 class Played:
-    """A session whose steps give statistics that are known."""
+    """A session with known step statistics."""
 
     def __init__(
         self, *steps: Mapping[str, Sequence[Any]], parts: Sequence[Any] = (), simulated: bool
@@ -252,7 +252,7 @@ def played(
 
 
 def ran(op: str, begin: int, start: int, end: int) -> Any:
-    """An op whose kernel began at a microsecond, and computed between two since then."""
+    """An op with the start of its kernel, and the relative start and end, in microseconds."""
     return step_stats_pb2.NodeExecStats(
         node_name=op, all_start_micros=begin, op_start_rel_micros=start, op_end_rel_micros=end
     )
@@ -266,7 +266,7 @@ def microseconds(timeline: Timeline) -> dict[Device, list[tuple[str, int, int]]]
 
 
 def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
-    """Under its own name are those at which kernels were queued, by the host."""
+    """The device's own name has the times when the host queued kernels."""
     streams = [ran("loss:Mean", 1090, 0, 9), ran("conv:Conv2D", 1010, 0, 80)]
     trace = played(
         {
@@ -418,7 +418,7 @@ def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
 
 @pytest.mark.parametrize("ref", ["", "Ref"])
 def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -> None:
-    """Also for the other variables of that loop, but not for those of another one."""
+    """The dependency includes other variables of that loop, but not of another loop."""
     node = partial(tf1.NodeDef, device=HOST_NAME)
 
     def loop(name: str) -> list[Any]:
