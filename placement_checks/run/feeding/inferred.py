@@ -3,9 +3,9 @@
 A script feeds tensors without declaring which of them hold the rows of each tower. Three steps
 find out:
 
-1. `match_tensors` matches the fed tensors of the program and the reference. The same
-   code builds both programs, so counterparts have the same last part of the name, dtype and row
-   shape. Several tensors that look alike are matched in the building order of the graph.
+1. `match_tensors` matches the fed tensors of the program and the reference. The same code builds
+   both programs, so counterparts have the same last part of the name, dtype and row shape. Several
+   such tensors are matched in the building order of the graph.
 2. The lengths of their first axes give the batch sizes of both programs: the pair of lengths that
    most tensors have. A tensor with a multiple of these lengths has several entries for each row,
    like a batch of sentences that is fed as one list of words.
