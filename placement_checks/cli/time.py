@@ -161,14 +161,14 @@ def _time(target: str, settings: Settings, options: _Options) -> list[Timing]:
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.core.errors import CannotRun
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.feeding.batches import batch_of
+    from placement_checks.run.feeding.batches import load_batch_function
 
     program = settings.script_of(target)
     reference = settings.reference_target or program
     try:
         towers = load(program, settings.gpus or 2)
-        pair = ProgramPair.of(towers, load_reference(reference, towers), "auto")
-        batch = batch_of(settings.batch, towers.gpus)
+        pair = ProgramPair.from_programs(towers, load_reference(reference, towers), "auto")
+        rows_of = load_batch_function(settings.batch, towers.gpus)
         with step(f"timing {target}"):
             return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
     except CannotRun as reason:
@@ -180,10 +180,10 @@ def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds
 
     with TimedPair(pair, batch, rows=rows) as timed, step(plural(timed.rows, "row")):
         for _ in track(range(rounds), "step"):
-            timed.others()
-            timed.towers()
+            timed.run_others()
+            timed.run_towers()
         with step("tracing"):
-            for _ in timed.traced():
+            for _ in timed.trace():
                 pass
         return timed.timing()
 

@@ -1,3 +1,3 @@
-"""Compares what two programs computed, and says which mistake explains a difference."""
+"""Compares the numbers of two programs, and diagnoses the mistake behind a difference."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Two arrays: equal, different, or too noisy to tell.
+"""Compares two arrays: they are equal, different, or too noisy to decide.
 
-Elements are not compared one by one: cancellation makes single ones of sound programs differ by
-400,000 eps, whereas the largest difference over the largest value stays below 14 eps in towers of
-a convolutional network, and below 28 in a scalar that cancels.
+Elements are not compared one by one: by cancellation, single elements of sound programs differ by
+400,000 eps. The largest difference divided by the largest value stays below 14 eps in towers of a
+convolutional network, and below 28 eps in a scalar with cancellation.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from placement_checks.core.measurement import EPS, Array, Trial, largest
 from placement_checks.numerics.block_statistics import least_squares_ratio
 
-# Where a difference of this size would not show, nothing is said: towers of 64 and 63 rows that
-# are averaged without weights are wrong by 0.2 to 0.7 %.
-COARSEST = 0.01
+# A comparison that cannot show a relative difference of this size is inconclusive. Towers of 64
+# and 63 rows that are averaged without weights are wrong by 0.2 to 0.7 %.
+REQUIRED_RESOLUTION = 0.01
 
-# Two rows have one other order, and what it changes may by chance be next to nothing: sums over
-# 131,072 pixels of two pictures came out by up to 95 eps apart, and their order showed 4 to 114.
+# Two rows have only one other order, and its noise may be almost zero by chance: sums over
+# 131,072 pixels of two images differed by up to 95 eps, and the other order showed 4 to 114 eps.
 _TIMES_ON_TWO_ROWS = 16.0
 
 State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
-def tolerance_on(rows: int, tolerance: float) -> float:
-    """The largest error that means nothing, in eps, on so many rows."""
+def scale_tolerance(rows: int, tolerance: float) -> float:
+    """Returns the largest error of sound programs on this number of rows, in eps."""
     return tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0)
 
 
@@ -36,12 +36,12 @@ class Difference(NamedTuple):
     """How two arrays differ.
 
     Attributes:
-        variable: whose arrays they are.
-        state: a difference of a hundredth could not be told from their noise (``noise``), or in
-            their dtype (``too-coarse``).
-        ratio: of the found to the expected values, by least squares; None if there is none.
+        variable: the variable that the arrays belong to.
+        state: ``equal`` or ``differs``; ``noise`` or ``too-coarse`` if the noise or the dtype
+            would hide a relative difference of 0.01.
+        ratio: the ratio of found to expected values by least squares; None if there is none.
         error: the largest difference, in eps of the largest expected value.
-        limit: what it may be, in the same unit.
+        limit: the largest error of equal arrays, in the same unit.
     """
 
     variable: str
@@ -51,14 +51,14 @@ class Difference(NamedTuple):
     limit: float
 
     def figures(self) -> dict[str, Any]:
-        """For reports; None for what is NaN or infinite."""
+        """Returns the attributes for reports, with None for NaN and infinite numbers."""
         return {
             key: None if isinstance(value, float) and not np.isfinite(value) else value
             for key, value in self._asdict().items()
         }
 
 
-def difference(
+def compare_arrays(
     variable: str,
     expected: Array,
     found: Array,
@@ -73,27 +73,27 @@ def difference(
     """Compare two arrays of one shape.
 
     Args:
-        variable: whose they are.
-        expected: one of them.
-        found: the other.
-        dtype: in which they were computed, which gives the eps.
-        noise: the largest absolute difference that means nothing.
-        tolerance: the largest error that means nothing, in eps.
-        times_noise: how many times the noise a difference must be to mean something.
-        allowed: an absolute difference that means nothing.
-        zero: what rounding may make of an array that is zero in truth, as one is whose values are
-            no larger than an eighth of it.
+        variable: the variable that they belong to.
+        expected: the values of the reference.
+        found: the values of the program.
+        dtype: the dtype of the computation, which gives the eps.
+        noise: the largest absolute difference in other orders of the rows.
+        tolerance: the largest error of equal arrays, in eps.
+        times_noise: the largest difference of equal arrays, as a multiple of the noise.
+        allowed: an absolute difference that equal arrays may have in any case.
+        zero: the largest value that rounding may yield instead of zero. Arrays with values up
+            to an eighth of it count as zero.
     """
     eps = EPS.get(dtype, 0.0)  # integers are equal or not
     size = largest(expected)
     unit = eps * size
     error = largest(found - expected)
-    noisy = bool(eps) and (times_noise * noise >= COARSEST * size or size <= zero / 8)
+    noisy = bool(eps) and (times_noise * noise >= REQUIRED_RESOLUTION * size or size <= zero / 8)
     limit = max(tolerance * unit, times_noise * noise, allowed, zero if noisy else 0.0)
     state: State
     if error > limit or not np.isfinite(error):
         state = "differs"
-    elif size and tolerance * eps > COARSEST:
+    elif size and tolerance * eps > REQUIRED_RESOLUTION:
         state = "too-coarse"
     elif noisy and max(size, error):
         state = "noise"
@@ -116,7 +116,7 @@ def _in_units(error: float, unit: float) -> float:
     return np.inf if error else 0.0
 
 
-def gradients(
+def compare_gradients(
     trial: Trial,
     precisions: Mapping[str, str],
     *,
@@ -125,25 +125,25 @@ def gradients(
 ) -> list[Difference]:
     """Compare the gradients of all variables on one batch.
 
-    One that is zero in truth, such as that of a bias before a normalisation, is what rounding
-    makes of larger ones: at most 3 eps of the largest gradient in 14 random models, whose smallest
-    real one was 3,000 eps.
+    A gradient that is exactly zero, for example of a bias before a normalization, is computed as
+    the rounding error of larger ones: at most 3 eps of the largest gradient in 14 random models;
+    the smallest other gradient was 3,000 eps.
 
     Args:
         trial: the batch.
-        precisions: the dtypes in which they are computed, by variable.
-        tolerance: as for `difference`, and in eps of the largest gradient, for zeros.
-        times_noise: as for `difference`.
+        precisions: the dtypes of the computation, by variable.
+        tolerance: as for `compare_arrays`; for zeros, in eps of the largest gradient.
+        times_noise: as for `compare_arrays`.
     """
     largest_gradient = max(map(largest, trial.expected.values()), default=0.0)
     compared = [
-        difference(
+        compare_arrays(
             name,
             expected,
             trial.found[name],
             dtype=precisions[name],
             noise=trial.noise[name],
-            tolerance=tolerance_on(trial.rows, tolerance),
+            tolerance=scale_tolerance(trial.rows, tolerance),
             times_noise=times_noise,
             zero=tolerance * EPS.get(precisions[name], 0.0) * largest_gradient,
         )
@@ -152,8 +152,8 @@ def gradients(
     return [one._replace(ratio=trial.ratios.get(one.variable, one.ratio)) for one in compared]
 
 
-def divided(trial: Trial, factor: float) -> Trial:
-    """The same batch with the gradients of the program divided by a number."""
+def divide_gradients(trial: Trial, factor: float) -> Trial:
+    """Returns a copy of the trial with the gradients of the program divided by a number."""
     return replace(
         trial,
         found={name: found / factor for name, found in trial.found.items()},
@@ -161,7 +161,7 @@ def divided(trial: Trial, factor: float) -> Trial:
     )
 
 
-def differing(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
-    """The variables whose gradients differ on one batch."""
-    compared = gradients(trial, precisions)
+def differing_variables(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
+    """Returns the variables with different gradients on one batch."""
+    compared = compare_gradients(trial, precisions)
     return {gradient.variable for gradient in compared if gradient.state == "differs"}

@@ -1,16 +1,18 @@
-"""Which mistake explains that a gradient is not the reference's.
+"""Diagnoses which mistake explains that a gradient differs from the reference's.
 
-Where the loss is a mean or sum over rows, so is its gradient. The gradient that the program
-applies is written as a weighted sum of the reference's gradients on single rows, or on the rows of
-each tower; the weights, by least squares, say what became of each row: counted twice, never, or as
-much as the rows of a larger tower.
+If the loss is a mean or sum over rows, so is its gradient. The gradient of the program is fitted,
+by least squares, as a weighted sum of the reference's gradients on single rows, or on the rows of
+each tower. The weights show how often each row counts: twice, never, or as a row of a larger
+tower.
 
-What it means that all gradients are those of the reference, times one number.
+`diagnose` tries these explanations in order. `diagnose_ratio` explains gradients that are all
+multiplied by one number, `diagnose_rows` explains weights of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,120 +25,104 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
-from placement_checks.numerics.row_weights import (
-    CLOSE,
-    Diagnosis,
-    Mistake,
-    blocks_of,
-    diagnose_rows,
-    four_digits,
-    ranges,
+from placement_checks.util.text import join_and
+
+CLOSE = 0.01  # tolerance of weights and ratios, which are fitted
+_MAX_CONDITION = 1e5  # of a fit with meaningful weights in float32
+
+# The kind of a mistake. Rules look for its source line by the kind.
+Mistake = Literal[
+    "",
+    "sum",
+    "divided",
+    "scaled",
+    "changed",
+    "changed in towers",
+    "slices",
+    "statistics",
+    "moved",
+    "paired",
+    "penalty",
+    "weights",
+    "counts",
+    "frozen",
+    "tail",
+]
+
+
+class Diagnosis(NamedTuple):
+    """The likely mistake.
+
+    Attributes:
+        what: a clause that describes the mistake.
+        fix: the change to make, or the option that declares it as intended.
+        shown: the evidence, one line each.
+        ratio: the number that all gradients are multiplied by, if that is the mistake.
+        mistake: its kind; ``""`` for none of the known kinds.
+        consequence: the effect on the training; ``""`` if it is obvious.
+        towers: the towers with the mistake; empty if all have it.
+    """
+
+    what: str
+    fix: str
+    shown: tuple[str, ...] = ()
+    ratio: float | None = None
+    mistake: Mistake = ""
+    consequence: str = ""
+    towers: tuple[int, ...] = ()
+
+
+_CLIPPED_DIFFERENTLY = Diagnosis(
+    "it is clipped or otherwise changed in a different way than the reference's, so that rows or "
+    "towers have different weights",
+    "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
+    "before that",
+    mistake="changed",
+    consequence="the step has another direction than on one GPU",
+)
+# Replaces "changed" if sparse gradients are clipped: numbers alone cannot distinguish the two.
+NORM_OF_SLICES = _CLIPPED_DIFFERENTLY._replace(
+    what="it is clipped by a norm of sparse gradients before rows of the same index are added up, "
+    "and the number of such rows depends on the towers",
+    fix="convert the gradients to dense tensors before the norm, in both programs: "
+    "tf.convert_to_tensor(gradient)",
+    mistake="slices",
+)
+_BY_COUNTS = (
+    "divide by the count of all towers, or weight the towers by their counts: "
+    "placement_checks.average_gradients(tower_grads, weights=counts)"
+)
+_OWN_COUNTS = Diagnosis(
+    "each tower divides its loss by its own count, such as its number of tokens, and the "
+    "reference by the count of the whole batch",
+    _BY_COUNTS,
+    mistake="counts",
+    consequence="an example counts more in a tower with a small count than in the others",
+)
+# Replaces "statistics" if towers also divide by counts: numbers alone cannot distinguish the two.
+COUNTS_OR_STATISTICS = _OWN_COUNTS._replace(
+    what="it is the mean over towers of the reference's gradients on each tower's rows alone: "
+    "each tower divides its loss by its own count, such as its number of tokens, or takes batch "
+    "statistics over its own rows",
+    fix=f"{_BY_COUNTS}; only if the towers have equal counts, and statistics per tower are "
+    "intended: --set gradients-equal.statistics=tower",
+)
+UNEXPLAINED = Diagnosis(
+    "no known mistake explains it",
+    "compare the two programs on this batch; if the difference is intended, allow it for the "
+    "variable: gradients-equal.allow",
 )
 
 
-def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
-    """What it means that all gradients are the reference's times one number."""
-    towers = measured.towers
-    declared = f"--set gradients-equal.scale={_declarable(ratio * measured.scale)}"
-    if abs(ratio) < 1e-6:
-        return Diagnosis(
-            "it is zero",
-            "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
-            consequence="these variables are never trained",
-        )
-    mistake: Mistake
-    if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
-        mistake = "sum"
-        what, fix = _added_up(measured)
-        fix = f"{fix}; if a sum is meant, with a rate that is divided by it: {declared}"
-    elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
-        mistake = "divided"
-        what, fix = _divided(measured)
-        fix = f"{fix}; if it is meant: {declared}"
-    else:
-        what = "all of it is multiplied by one number"
-        mistake = "scaled"
-        fix = (
-            "if it is a loss scale, undo it before the gradients are applied: "
-            f"`(gradient / {ratio:.4g}, variable)`; if it is meant: {declared}"
-        )
-    return Diagnosis(
-        what,
-        fix,
-        ratio=ratio,
-        mistake=mistake,
-        consequence=f"the step is that of a learning rate {ratio:.4g} times as high; optimisers "
-        "that divide by the size of gradients, such as Adam, hide it",
-    )
-
-
-def _added_up(measured: Measurement) -> tuple[str, str]:
-    """What it means that the sum over towers is applied, and what to do."""
-    towers, strategy = measured.towers, measured.strategy
-    if not strategy:
-        return (
-            f"the gradients of {towers} towers are added up where their mean is meant",
-            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`",
-        )
-    loss = "the loss is the mean over a replica's own rows"
-    fix = (
-        "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…)`"
-    )
-    if not measured.trials[0].split:
-        loss += ", or over the rows of all"
-        fix += ", and give each rows of its own: `strategy.experimental_distribute_dataset`"
-    return (
-        f"{strategy} adds up the gradients of {towers} replicas, and each is whole already: "
-        f"{loss}, or the program adds gradients up itself",
-        fix,
-    )
-
-
-def _divided(measured: Measurement) -> tuple[str, str]:
-    """What it means that gradients are divided by the number of towers, and what to do."""
-    if not measured.strategy:
-        return (
-            f"it is divided by the number of towers, {measured.towers}, once too often",
-            "divide the losses by the number of towers or take the mean of the gradients, not "
-            "both; where the loss is a sum over rows, add the gradients up",
-        )
-    return (
-        f"it is divided by the number of replicas, {measured.towers}, once too often",
-        "divide the loss by the rows of all replicas alone, as `tf.nn.compute_average_loss` does, "
-        "and add the gradients up: `tf.distribute.ReduceOp.SUM`",
-    )
-
-
-def is_simple(ratio: float) -> bool:
-    """Whether it is a whole number, a half, a third and so on, or nothing."""
-    return _is_whole(ratio) or abs(ratio) < 1e-6 or _is_whole(1 / ratio)
-
-
-def _is_whole(number: float) -> bool:
-    return bool(abs(number) > 1.5 and np.isclose(number, round(number), rtol=1e-4))
-
-
-def _declarable(ratio: float) -> str:
-    """A ratio to declare: the whole number or part that is meant but for rounding, or 9 digits."""
-    for meant in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
-        if meant and np.isclose(ratio, meant, rtol=1e-5):
-            return f"{meant:.16g}"
-    return f"{ratio:.9g}"
-
-
-_WORST_CONDITION = 1e5  # of a fit whose weights still mean something in float32
-
-
-def diagnoses(
+def diagnose(
     measured: Measurement, trial: Trial, variables: Sequence[str]
 ) -> dict[str, Diagnosis]:
-    """The cause for each variable whose gradient differs; those of one mistake share it.
+    """Find the mistake behind each gradient that differs; one mistake may explain several.
 
     Args:
-        measured: what is known of both programs.
-        trial: a batch for which gradients differ.
-        variables: whose gradients differ, all finite.
+        measured: the measurement of both programs.
+        trial: a batch on which gradients differ.
+        variables: the variables with different gradients, all finite.
     """
     if not variables:
         return {}
@@ -151,61 +137,20 @@ def diagnoses(
         return dict.fromkeys(variables, common)
     found = {}
     for variable in variables:
-        own = _GradientFit(measured, trial, [variable])
+        single = _GradientFit(measured, trial, [variable])
         found[variable] = (
-            own.swapped()
-            or own.penalised()
-            or own.scaled()
-            or own.weighted_towers()
-            or own.weighted_rows()
+            single.swapped()
+            or single.penalized()
+            or single.scaled()
+            or single.weighted_towers()
+            or single.weighted_rows()
             or UNEXPLAINED
         )
     return found
 
 
-_CHANGED_DIFFERENTLY = Diagnosis(
-    "it is clipped, or else changed, in another way than the reference's, so that rows or towers "
-    "count by another factor",
-    "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
-    "before that",
-    mistake="changed",
-    consequence="the step points elsewhere than on one GPU",
-)
-# What "changed" is where sparse gradients are clipped; numbers alone cannot tell the two apart.
-NORM_OF_SLICES = _CHANGED_DIFFERENTLY._replace(
-    what="it is clipped by a norm of sparse gradients, before rows of one index are added up, and "
-    "how many of these there are depends on the towers",
-    fix="make them dense before the norm, in both programs: tf.convert_to_tensor(gradient)",
-    mistake="slices",
-)
-_BY_COUNTS = (
-    "divide by the count of all towers, or weight the towers by their counts: "
-    "placement_checks.average_gradients(tower_grads, weights=counts)"
-)
-_OWN_COUNTS = Diagnosis(
-    "each tower divides its loss by a count of its own, such as its tokens, and the reference by "
-    "that of the whole batch",
-    _BY_COUNTS,
-    mistake="counts",
-    consequence="an example counts more in a tower with a small count than in the others",
-)
-# What "statistics" is where towers also divide by counts; numbers alone cannot tell them apart.
-COUNTS_OR_STATISTICS = _OWN_COUNTS._replace(
-    what="it is the mean over towers of what the reference gives on each tower's rows alone: each "
-    "tower divides its loss by a count of its own, such as its tokens, or takes batch statistics "
-    "over its own rows",
-    fix=f"{_BY_COUNTS}; only if the towers have equal counts, and statistics of each tower's rows "
-    "are meant: --set gradients-equal.statistics=tower",
-)
-UNEXPLAINED = Diagnosis(
-    "no known mistake explains it",
-    "compare the two programs on this batch; if the difference is meant, allow it for the "
-    "variable: gradients-equal.allow",
-)
-
-
 class _GradientFit:
-    """Some variables of one trial, their gradients joined into one vector, all of one size."""
+    """Fits the gradients of some variables, scaled to equal size and joined into one vector."""
 
     def __init__(self, measured: Measurement, trial: Trial, variables: Sequence[str]) -> None:
         self._measured = measured
@@ -216,8 +161,8 @@ class _GradientFit:
         self._found = self._joined(trial.found)
         eps = max(EPS.get(measured.precisions.get(name, ""), 0.0) for name in variables)
         noise = max(trial.noise.get(name, 0.0) / self._sizes[name] for name in variables)
-        # A fit of sound gradients adds up as many roundings as there are terms, and an explanation
-        # must be far nearer than the reference itself is.
+        # A fit of sound gradients adds one rounding error per term. An explanation must be much
+        # closer to the gradient than the reference is.
         self._tolerance = min(
             max(200 * eps, 16 * noise) * max(1.0, largest(self._found)),
             0.1 * largest(self._found - self._expected),
@@ -232,7 +177,7 @@ class _GradientFit:
         return largest(values - others) <= self._tolerance
 
     def scaled(self) -> Diagnosis | None:
-        """All gradients are the reference's times one number."""
+        """Explain gradients that are the reference's, multiplied by one number."""
         square = float(np.vdot(self._expected, self._expected))
         if not square:
             return None
@@ -243,124 +188,127 @@ class _GradientFit:
         if not is_simple(ratio) and any(
             name in self._measured.changed for name in self._variables
         ):
-            return _CHANGED_DIFFERENTLY
+            return _CLIPPED_DIFFERENTLY
         return diagnose_ratio(ratio, self._measured)
 
     def weighted_towers(self) -> Diagnosis | None:
-        """The gradients are those of the towers' rows, each with a weight of its own."""
+        """Explain gradients that are a weighted sum of the gradients on each tower's rows."""
         samples = self._trial.per_tower
         weights = self._weights(samples, self._found)
         if weights is None:
             return None
         share = np.array([len(sample.rows) for sample in samples]) / self._trial.rows
-        due = self._expected_weights(samples, share)
+        expected = self._expected_weights(samples, share)
         if counted := self._own_counts(samples, weights, share):
             return counted
-        if np.allclose(weights, due, rtol=CLOSE / 100):
+        if np.allclose(weights, expected, rtol=CLOSE / 100):
             return self._statistics_per_tower()
-        # What is clipped last is that of one tower alone, or it has no weights that mean anything.
+        # Weights are meaningless after clipping, unless only one tower is left.
         is_one_tower = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
         if not is_one_tower and any(name in self._measured.changed for name in self._variables):
-            return _CHANGED_DIFFERENTLY
+            return _CLIPPED_DIFFERENTLY
         return diagnose_rows(
-            self._row_factors(samples, weights / due), self._trial, self._measured.towers
+            self._row_factors(samples, weights / expected), self._trial, self._measured.towers
         )
 
     def weighted_rows(self) -> Diagnosis | None:
-        """The gradients are those of single rows, each with a weight of its own.
+        """Explain gradients that are a weighted sum of the gradients on single rows.
 
-        Rows that all have another weight explain nothing: where a loss is a function of one
-        output, the gradients of any labels are made up of those of the rows.
+        Rows with many different weights explain nothing: if a loss is a function of one output,
+        the gradients for any labels are a weighted sum of the gradients on the rows.
         """
         samples = self._trial.per_row
         weights = self._weights(samples, self._found)
         if weights is None:
             return None
-        due = self._expected_weights(samples, np.full(len(samples), 1 / self._trial.rows))
-        times = self._row_factors(samples, weights / due)
-        if len(list(blocks_of(times))) > self._measured.towers + 1:
+        expected = self._expected_weights(samples, np.full(len(samples), 1 / self._trial.rows))
+        times = self._row_factors(samples, weights / expected)
+        if len(list(equal_runs(times))) > self._measured.towers + 1:
             return None
         return diagnose_rows(times, self._trial, self._measured.towers)
 
     def _expected_weights(self, samples: Sequence[Sample], share: Array) -> Array:
-        """The weights that make up the reference's gradients: those of a mean, or of a sum."""
+        """Returns the weights of the samples in the reference: a mean's ``share``, a sum's 1."""
         weights = self._weights(samples, self._expected)
         is_sum = weights is not None and np.allclose(weights, 1, rtol=CLOSE)
         return np.ones(len(samples)) if is_sum else share
 
     def _row_factors(self, samples: Sequence[Sample], weights: Array) -> Array:
-        """The weights of the samples, for each row."""
+        """Returns for each row the weight of its sample."""
         times = np.zeros(self._trial.rows)
         for sample, weight in zip(samples, weights, strict=True):
             times[list(sample.rows)] = weight
         return times
 
     def _weights(self, samples: Sequence[Sample], gradients: Array) -> Array | None:
-        """The weights of the samples that make up the gradients; None if nothing fits."""
+        """Returns the weights of a sum of samples that fits the gradients; None if none does."""
         if not samples or np.count_nonzero(self._expected) <= len(samples):
             return None
         columns = np.stack([self._joined(sample.gradients) for sample in samples], axis=1)
         weights, _, _, singular = np.linalg.lstsq(columns, gradients, rcond=None)
-        if singular[0] > _WORST_CONDITION * singular[-1]:
+        if singular[0] > _MAX_CONDITION * singular[-1]:
             return None
         return np.asarray(weights) if self._is_near(columns @ weights, gradients) else None
 
     def _own_counts(
         self, samples: Sequence[Sample], weights: Array, share: Array
     ) -> Diagnosis | None:
-        """Towers that count by their rows, or alike, where the reference weights them otherwise.
+        """Explain towers with equal weights, or weights by rows, if the reference has others.
 
-        The reference's gradient is then made up of those of the towers' rows. With statistics of
-        the whole batch it is not.
+        The reference's gradient is then a weighted sum of its gradients on the towers' rows. With
+        batch statistics it is not.
         """
-        due = self._weights(samples, self._expected)
-        if due is None or not (min(due) > 0 and np.isclose(sum(due), 1, rtol=CLOSE / 10)):
+        expected = self._weights(samples, self._expected)
+        if expected is None or min(expected) <= 0:
             return None
-        alike = np.full(len(samples), 1 / len(samples))
-        is_mean = any(np.allclose(weights, each, rtol=CLOSE / 100) for each in (alike, share))
-        is_by_rows = np.allclose(due, share, rtol=CLOSE / 100)
+        if not np.isclose(sum(expected), 1, rtol=CLOSE / 10):
+            return None
+        equal = np.full(len(samples), 1 / len(samples))
+        is_mean = any(np.allclose(weights, each, rtol=CLOSE / 100) for each in (equal, share))
+        is_by_rows = np.allclose(expected, share, rtol=CLOSE / 100)
         is_changed = any(name in self._measured.changed for name in self._variables)
         if not is_mean or is_by_rows or is_changed:
             return None
-        return _OWN_COUNTS._replace(shown=tuple(ranges(self._row_factors(samples, weights / due))))
+        times = self._row_factors(samples, weights / expected)
+        return _OWN_COUNTS._replace(shown=tuple(describe_runs(times)))
 
     def _statistics_per_tower(self) -> Diagnosis:
-        """Right on every tower's own rows: the program computes more than a sum over rows."""
+        """Explain gradients that are right on each tower's rows, but not on the whole batch."""
         if any(name in self._measured.changed for name in self._variables):
             return Diagnosis(
                 "each tower changes its gradients, by clipping for example, before their mean is "
                 "taken; the reference changes the mean",
-                "clip the averaged gradients, after the loop over towers; if it is meant: "
+                "clip the averaged gradients, after the loop over towers; if it is intended: "
                 "--set gradients-equal.statistics=tower",
                 mistake="changed in towers",
-                consequence="only the towers with large gradients are cut down, so that the step "
-                "points elsewhere than on one GPU",
+                consequence="only the towers with large gradients are clipped, so the step has "
+                "another direction than on one GPU",
             )
         return Diagnosis(
-            "it is the mean over towers of what the reference gives on each tower's rows alone: "
-            "batch statistics, as in batch normalisation, are taken over a tower's rows",
-            "take them over all towers; if those of each tower's rows are meant: "
+            "it is the mean over towers of the reference's gradients on each tower's rows alone: "
+            "batch statistics, as in batch normalization, are taken over a tower's rows",
+            "take them over all towers; if statistics per tower are intended: "
             "--set gradients-equal.statistics=tower",
             mistake="statistics",
-            consequence="the more GPUs share a batch, the fewer rows the statistics are taken of",
+            consequence="the more GPUs share a batch, the fewer rows each statistic is taken over",
         )
 
     def shifted(self) -> Diagnosis | None:
-        """The rows of one input do not belong to those of the others."""
+        """Explain inputs with rows that are shifted against each other."""
         for how, gradients in self._trial.shifted.items():
             if self._is_near(self._joined(gradients), self._found):
                 return Diagnosis(
-                    f"it is what the reference gives with {how}",
-                    "on that line keep the rows of all inputs together, in one order: an "
-                    "example's label is in its own row",
+                    f"it is the reference's gradient with {how}",
+                    "on that line keep the rows of all inputs together, in one order: an example "
+                    "and its label are in the same row",
                     mistake="moved",
-                    consequence="the model is trained on examples that are put together from "
-                    "different rows",
+                    consequence="the model is trained on examples that are composed of different "
+                    "rows",
                 )
         return None
 
     def swapped(self) -> Diagnosis | None:
-        """The gradient is that of another variable."""
+        """Explain a gradient that belongs to another variable."""
         (own,) = self._variables
         for other, gradient in self._trial.expected.items():
             if not self._same_elements(own, other):
@@ -373,20 +321,20 @@ class _GradientFit:
             if size and error <= min(close, 0.1 * error_of_own):
                 return Diagnosis(
                     f"it is the gradient of {other}: gradients and variables are paired wrongly",
-                    "keep each gradient with its variable; where lists are joined with zip, both "
+                    "keep each gradient with its variable; if lists are joined with zip, both "
                     "must leave out the same entries",
                     mistake="paired",
-                    consequence="each of them is moved by the gradient of another",
+                    consequence="variables are updated by the gradients of other variables",
                 )
         return None
 
     def _same_elements(self, one: str, other: str) -> bool:
-        """Whether of two gradients of one shape the same elements are kept."""
+        """Whether the same elements of both gradients are kept, so that they can be compared."""
         kept, elements = self._trial.expected, self._trial.elements
         return kept[one].shape == kept[other].shape and elements.get(one) is elements.get(other)
 
-    def penalised(self) -> Diagnosis | None:
-        """The difference is a multiple of the variable itself."""
+    def penalized(self) -> Diagnosis | None:
+        """Explain a difference that is a multiple of the variable itself, by a weight penalty."""
         (own,) = self._variables
         start = self._trial.start.get(own)
         if start is None or start.shape != self._trial.expected[own].shape:
@@ -399,29 +347,261 @@ class _GradientFit:
             return None
         towers = self._measured.towers
         parts, once = (
-            ("replicas", "give each replica its part: `tf.nn.scale_regularization_loss(penalty)`")
+            (
+                "replicas",
+                "give each replica its part: `tf.nn.scale_regularization_loss(penalty)`",
+            )
             if self._measured.strategy
             else (
                 "towers",
-                "let the penalty count once: add it in one tower, or divide it by the number of "
-                "towers where gradients are added up",
+                "let the penalty count once: add it in one tower or, if gradients are added up, "
+                "divide it by the number of towers",
             )
         )
         if times > 0:
             return Diagnosis(
-                "what is added to it is a multiple of the variable itself, as a weight penalty's "
-                f"gradient is: the penalty counts more than once, in each of the {towers} {parts} "
-                "perhaps",
+                "it exceeds the reference's by a multiple of the variable itself, like the "
+                "gradient "
+                "of a weight penalty: the penalty counts more than once, perhaps in each of the "
+                f"{towers} {parts}",
                 once,
-                (f"found - expected = {four_digits(times)} x the variable",),
+                (f"found - expected = {format_factor(times)} x the variable",),
                 mistake="penalty",
-                consequence="the more GPUs, the harder the weights are pulled to zero",
+                consequence="the more GPUs, the more the weights decay",
             )
         return Diagnosis(
-            "what it lacks is a multiple of the variable itself, as a weight penalty's gradient "
-            "is: the penalty counts less than once, or not at all",
-            "add the penalty to the loss of every tower whose gradients are averaged",
-            (f"expected - found = {four_digits(-times)} x the variable",),
+            "it falls short of the reference's by a multiple of the variable itself, like the "
+            "gradient of a weight penalty: the penalty counts less than once, or not at all",
+            "add the penalty to the loss of every tower with averaged gradients",
+            (f"expected - found = {format_factor(-times)} x the variable",),
             mistake="penalty",
-            consequence="the weights are held back less than on one GPU",
+            consequence="the weights decay less than on one GPU",
         )
+
+
+def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
+    """Explain gradients that are the reference's, multiplied by one number."""
+    towers = measured.towers
+    declared = f"--set gradients-equal.scale={_scale_to_declare(ratio * measured.scale)}"
+    if abs(ratio) < 1e-6:
+        return Diagnosis(
+            "it is zero",
+            "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
+            consequence="these variables are never trained",
+        )
+    mistake: Mistake
+    if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
+        mistake = "sum"
+        what, fix = _diagnose_sum(measured)
+        fix = f"{fix}; if the sum is intended, with a learning rate divided by it: {declared}"
+    elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
+        mistake = "divided"
+        what, fix = _diagnose_division(measured)
+        fix = f"{fix}; if it is intended: {declared}"
+    else:
+        what = "all elements are multiplied by one number"
+        mistake = "scaled"
+        fix = (
+            "if it is a loss scale, undo it before the gradients are applied: "
+            f"`(gradient / {ratio:.4g}, variable)`; if it is intended: {declared}"
+        )
+    return Diagnosis(
+        what,
+        fix,
+        ratio=ratio,
+        mistake=mistake,
+        consequence=f"a step is as large as with a learning rate {ratio:.4g} times as high; "
+        "optimizers that divide by the size of gradients, such as Adam, hide it",
+    )
+
+
+def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
+    """Returns the mistake and the fix if the sum over towers is applied instead of the mean."""
+    towers, strategy = measured.towers, measured.strategy
+    if not strategy:
+        return (
+            f"the gradients of {towers} towers are added up instead of averaged",
+            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`",
+        )
+    loss = "the loss is the mean over a replica's own rows"
+    fix = (
+        "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
+        "global_batch_size=…)`"
+    )
+    if not measured.trials[0].split:
+        loss += ", or over the rows of all replicas"
+        fix += ", and give each replica its own rows: `strategy.experimental_distribute_dataset`"
+    return (
+        f"{strategy} adds up the gradients of {towers} replicas, but each is complete already: "
+        f"{loss}, or the program adds up gradients itself",
+        fix,
+    )
+
+
+def _diagnose_division(measured: Measurement) -> tuple[str, str]:
+    """Returns the mistake and the fix if gradients are divided by the number of towers."""
+    if not measured.strategy:
+        return (
+            f"it is divided by the number of towers, {measured.towers}, once too often",
+            "divide the losses by the number of towers or take the mean of the gradients, not "
+            "both; if the loss is a sum over rows, add up the gradients",
+        )
+    return (
+        f"it is divided by the number of replicas, {measured.towers}, once too often",
+        "divide the loss by the rows of all replicas alone, as `tf.nn.compute_average_loss` does, "
+        "and add the gradients up: `tf.distribute.ReduceOp.SUM`",
+    )
+
+
+def is_simple(ratio: float) -> bool:
+    """Whether it is a whole number, a half, a third and so on, or nothing."""
+    return _is_integer(ratio) or abs(ratio) < 1e-6 or _is_integer(1 / ratio)
+
+
+def _is_integer(number: float) -> bool:
+    return bool(abs(number) > 1.5 and np.isclose(number, round(number), rtol=1e-4))
+
+
+def _scale_to_declare(ratio: float) -> str:
+    """Returns a ratio without rounding errors: an integer, its reciprocal, or 9 digits."""
+    for exact in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
+        if exact and np.isclose(ratio, exact, rtol=1e-5):
+            return f"{exact:.16g}"
+    return f"{ratio:.9g}"
+
+
+def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
+    """Explain rows with wrong weights.
+
+    Args:
+        times: the weight of each row, as a multiple of the correct weight.
+        trial: the batch.
+        towers: the number of towers.
+    """
+    shown = tuple(describe_runs(times))
+    if trial.split:
+        return _diagnose_towers(times, trial.split, shown)
+    blocks = list(equal_runs(times))
+    begin, end, last = blocks[-1]
+    if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
+        rows = "row is" if end - begin == 1 else f"{end - begin} rows are"
+        return Diagnosis(
+            f"in a batch of {trial.rows} rows, which {towers} towers cannot share evenly, the "
+            f"last {rows} ignored",
+            "give the remaining rows to a tower, and weight the towers by their rows; or, if the "
+            f"number of rows is a multiple of {towers} in all batches: "
+            f"--set gradients-equal.rows={trial.rows // towers * towers}",
+            shown,
+            mistake="tail",
+            consequence="some rows of every such batch train nothing",
+        )
+    sizes = list(_tower_sizes(blocks, trial.rows, towers))
+    if len(sizes) == towers and len(set(sizes)) > 1:
+        return Diagnosis(
+            f"towers of {join_and(sizes)} rows are averaged as if they were equal",
+            "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
+            "tower_grads, weights=rows)",
+            shown,
+            mistake="weights",
+            consequence="a row counts more in a small tower than in a large one",
+        )
+    split = [part.rows for part in trial.per_tower]
+    if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
+        return _diagnose_towers(times, split, shown)
+    return Diagnosis(
+        "rows have different weights",
+        "give every row to one tower, and weight the towers by their rows",
+        shown,
+        mistake="weights",
+        consequence="some examples train the model more than others",
+    )
+
+
+def _tower_sizes(
+    blocks: Sequence[tuple[int, int, float]], rows: int, towers: int
+) -> Iterator[int]:
+    """Yields the rows of each tower if all towers have equal weights; ends early if not.
+
+    A row in a tower of n_i rows then counts rows / (towers * n_i) times.
+    """
+    for begin, end, value in blocks:
+        size = rows / (towers * value) if value > CLOSE else 0.0
+        if not size or abs(size - round(size)) > CLOSE * size or (end - begin) % round(size):
+            return
+        yield from [round(size)] * ((end - begin) // round(size))
+
+
+def _diagnose_towers(
+    times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]
+) -> Diagnosis:
+    per_tower = [times[list(rows)] for rows in split]
+    lost = [number for number, rows in enumerate(per_tower) if np.all(np.abs(rows) < CLOSE)]
+    counted = [number for number in range(len(per_tower)) if number not in lost]
+    whole = len(times) / len(per_tower[counted[0]]) if len(counted) == 1 else 0.0
+    if lost and whole and np.allclose(per_tower[counted[0]], whole, rtol=CLOSE):
+        last = ", the last," if counted[0] == len(per_tower) - 1 else ""
+        others = "the other tower" if len(per_tower) == 2 else "the other towers"
+        return Diagnosis(
+            f"only the rows of tower {counted[0]}{last} count: the gradients of {others} are "
+            "lost, or computed on the same rows",
+            "take the mean over the gradients of all towers, each computed on its own rows",
+            shown,
+            mistake="weights",
+            consequence="the results of the other GPUs change nothing: only one of "
+            f"{len(per_tower)} parts of a batch trains the model",
+        )
+    if lost:
+        noun, contribute = ("tower", "contributes") if len(lost) == 1 else ("towers", "contribute")
+        towers = f"{noun} {join_and(lost)}"
+        return Diagnosis(
+            f"{towers} {contribute} nothing to it, as if the variable were frozen there",
+            "look for a stop_gradient, a mask, a list of variables or an index that excludes it",
+            shown,
+            mistake="frozen",
+            consequence=f"the rows of {towers} train the rest of the model, but not this variable",
+            towers=tuple(lost),
+        )
+    shares = _shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
+    intended = (
+        "; if the towers are intended for parts of different size: "
+        f"--set 'gradients-equal.shares={shares}'"
+    )
+    return Diagnosis(
+        "the towers have wrong weights",
+        f"weight each tower by its rows{intended if shares else ''}",
+        shown,
+        mistake="weights",
+        consequence="the rows of some towers count more than the rows of others",
+    )
+
+
+def _shares(weights: Sequence[float]) -> list[int]:
+    """Returns small integers in the ratio of the weights; empty if there are none."""
+    if min(weights) <= 0:
+        return []
+    for times in range(1, 13):
+        shares = [times * weight / min(weights) for weight in weights]
+        if all(abs(share - round(share)) < CLOSE / 10 * times for share in shares):
+            return [round(share) for share in shares]
+    return []
+
+
+def equal_runs(times: Array) -> Iterator[tuple[int, int, float]]:
+    """Yields runs of rows with equal weights: the first row, the end, and the mean weight."""
+    begin = 0
+    for end in range(1, len(times) + 1):
+        if end == len(times) or abs(times[end] - times[begin]) > CLOSE:
+            yield begin, end, float(np.mean(times[begin:end]))
+            begin = end
+
+
+def describe_runs(times: Array) -> Iterator[str]:
+    """Yields a text for each run of rows with equal weights."""
+    for begin, end, value in equal_runs(times):
+        rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
+        yield f"{rows} {format_factor(value)} times"
+
+
+def format_factor(value: float) -> str:
+    """Returns four digits, stable under rounding of the sixth; values near zero are 0."""
+    return f"{0.0 if abs(value) < 1e-4 else float(f'{value:.6g}'):.4g}"

@@ -1,7 +1,7 @@
-"""What is kept of the values of two programs: enough elements to compare and to explain them.
+"""Selects elements of large arrays, enough to compare two programs and to explain differences.
 
-Whole arrays are compared as they come. Of large ones the elements that decide are kept: those that
-are largest or differ most, so that what is said of the largest is exact, and others at random.
+Whole arrays are read once and not stored. The selected elements are the largest ones and those
+that differ most, so that the largest error is exact, and random others.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from placement_checks.core.measurement import Array, Elements, Trial, VariableSt
 from placement_checks.numerics.block_statistics import (
     Indices,
     Values,
-    blocks,
+    find_peaks,
+    iterate_blocks,
     least_squares_ratio,
-    peaks,
 )
 
-_PEAKS = 32  # elements of each kind that decide
-_OF_GRADIENT = 4096  # elements; a fit of gradients has at most 128 unknowns
-_OF_ALL_GRADIENTS = 1 << 18
-_FEWEST_OF_GRADIENT = 512
-_OF_STEP = 512
+_PEAKS = 32  # elements of each kind: largest, or with the largest difference
+# Elements of one gradient, and of all. A fit of gradients has at most 128 unknowns.
+_MIN_OF_GRADIENT, _MAX_OF_GRADIENT = 512, 4096
+_MAX_OF_ALL_GRADIENTS = 1 << 18
+_OF_STEP = 512  # random elements of a variable after a step
 
 
 def select_elements(values: Values, elements: Elements) -> Array:
-    """A copy of some elements, or of all, in float64."""
+    """Returns a copy of the elements in float64; None selects all."""
     return np.array(values if elements is None else values.reshape(-1)[elements], np.float64)
 
 
 def select_all(arrays: Mapping[str, Values], elements: Mapping[str, Elements]) -> dict[str, Array]:
-    """Copies of some elements of those arrays that are named."""
+    """Returns copies of the selected elements of each named array."""
     return {name: select_elements(arrays[name], chosen) for name, chosen in elements.items()}
 
 
@@ -44,14 +44,14 @@ def build_trial(
     found: Mapping[str, Values],
     noise: Mapping[str, float],
 ) -> Trial:
-    """What is kept of the gradients of one batch, those that both programs have.
+    """Select elements of the gradients on one batch, for variables that both programs have.
 
     Args:
-        rows: of the batch.
+        rows: the number of rows in the batch.
         split: the rows of each tower, as `Trial.split`.
         expected: the gradients of the reference.
-        found: those of the program.
-        noise: how far those of the reference move if the rows are put in another order.
+        found: the gradients of the program.
+        noise: how far the gradients of the reference move in other orders of the rows.
     """
     expected = {name: value for name, value in expected.items() if name in found}
     ratios = {name: least_squares_ratio(value, found[name]) for name, value in expected.items()}
@@ -70,12 +70,13 @@ def build_trial(
 def _gradient_elements(
     expected: Mapping[str, Values], found: Mapping[str, Values], ratios: Mapping[str, float | None]
 ) -> dict[str, Elements]:
-    """By which elements each gradient is compared and explained; None for all of them.
+    """Returns the elements of each gradient to keep; None for all.
 
-    Variables of one shape have the same elements, as one may have the gradient of another.
+    For variables of equal shape, the same elements are kept, because the program may have swapped
+    their gradients.
     """
-    room = _OF_ALL_GRADIENTS // max(1, len(expected))
-    most = max(_FEWEST_OF_GRADIENT, min(_OF_GRADIENT, room))
+    budget = _MAX_OF_ALL_GRADIENTS // max(1, len(expected))
+    most = max(_MIN_OF_GRADIENT, min(_MAX_OF_GRADIENT, budget))
     elements: dict[str, Elements] = dict.fromkeys(expected)
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name, values in expected.items():
@@ -83,14 +84,14 @@ def _gradient_elements(
             by_shape.setdefault(values.shape, []).append(name)
     for names in by_shape.values():
         each = max(1, _PEAKS // len(names))
-        deciding = [
-            peaks(_gradient_sizes(expected[name], found[name], ratios[name]), each)
+        largest = [
+            find_peaks(_gradient_sizes(expected[name], found[name], ratios[name]), each)
             for name in names
         ]
         is_zero = np.logical_and.reduce(
             [(expected[name] == 0) & (found[name] == 0) for name in names]
         )
-        chosen = _filled_up(np.concatenate(deciding), is_zero.reshape(-1), most)
+        chosen = _add_random(np.concatenate(largest), is_zero.reshape(-1), most)
         elements |= dict.fromkeys(names, chosen)
     return elements
 
@@ -98,28 +99,28 @@ def _gradient_elements(
 def _gradient_sizes(
     expected: Values, found: Values, ratio: float | None
 ) -> Iterator[Sequence[Array]]:
-    for value, other in blocks(expected, found):
+    for value, other in iterate_blocks(expected, found):
         yield np.abs(value), np.abs(other - value), np.abs(other - (ratio or 0.0) * value)
 
 
-def _filled_up(deciding: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
-    """Elements, with others at random: zeros only where nothing else is left."""
+def _add_random(indices: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
+    """Adds random elements up to ``most``, zeros only if no others are left."""
     rng = np.random.default_rng(0)
     others = np.flatnonzero(~is_zero)
-    number = min(most - deciding.size, others.size)
-    found = np.union1d(deciding, rng.choice(others, max(0, number), replace=False))
+    number = min(most - indices.size, others.size)
+    found = np.union1d(indices, rng.choice(others, max(0, number), replace=False))
     number = max(0, most - found.size) if number == others.size else 0
     return np.union1d(found, rng.choice(is_zero.size, number, replace=False))
 
 
-def step_elements(size: int) -> Elements:
-    """By which elements of so many a change in one step is told, at random; None for all."""
+def sample_elements(size: int) -> Elements:
+    """Returns random elements of an array of this size, to follow its steps; None for all."""
     if size <= _OF_STEP:
         return None
     return np.random.default_rng(0).choice(size, _OF_STEP, replace=False)
 
 
-def variable_step(
+def build_variable_step(
     start: Values,
     expected: Values,
     found: Values,
@@ -128,24 +129,24 @@ def variable_step(
     noise: float,
     uncertain: npt.NDArray[np.bool_] | None,
 ) -> VariableStep:
-    """What is kept of one variable after one step.
+    """Select elements of one variable after one step.
 
     Args:
         start: its values before all steps.
-        expected: those of the reference after this step.
-        found: those of the program.
-        moved: the changes of both in this step, of the elements that `step_elements` names.
-        noise: how far those of the reference move if the rows are put in another order.
-        uncertain: the elements whose direction is rounding; it tells nothing of a slot that has
-            another shape.
+        expected: the values of the reference after this step.
+        found: the values of the program after this step.
+        moved: the changes of both in this step, for the elements of `sample_elements`.
+        noise: how far the values of the reference move in other orders of the rows.
+        uncertain: elements with a direction that rounding decides. It is ignored for slots of
+            another shape than their variable.
     """
     certain = None
     if uncertain is not None and uncertain.shape == start.shape:
         certain = ~uncertain
-    elements = step_elements(start.size)
+    elements = sample_elements(start.size)
     if elements is not None:
-        deciding = peaks(_step_sizes(start, expected, found, certain), _PEAKS)
-        elements = np.union1d(elements, deciding)
+        largest = find_peaks(_step_sizes(start, expected, found, certain), _PEAKS)
+        elements = np.union1d(elements, largest)
     return VariableStep(
         start=select_elements(start, elements),
         expected=select_elements(expected, elements),
@@ -161,7 +162,7 @@ def _step_sizes(
     start: Values, expected: Values, found: Values, certain: Values | None
 ) -> Iterator[Sequence[Array]]:
     arrays = (start, expected, found) if certain is None else (start, expected, found, certain)
-    for before, value, other, *counts in blocks(*arrays):
+    for before, value, other, *counts in iterate_blocks(*arrays):
         kinds = [np.abs(value), np.abs(other - value), np.abs(value - before)]
-        # What is compared are certain elements; how far it is off at last is told of all.
+        # Certain elements are compared, but the final error is reported for all.
         yield [*kinds, *(counts[0] * kind for kind in kinds[:2])] if counts else kinds

@@ -1,4 +1,4 @@
-"""Where the variables of two programs diverge over some training steps."""
+"""Finds the variables that diverge between two programs over some training steps."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from placement_checks.core.measurement import (
     largest,
 )
 from placement_checks.numerics.comparing import (
-    COARSEST,
+    REQUIRED_RESOLUTION,
     Difference,
-    difference,
-    differing,
-    gradients,
-    tolerance_on,
+    compare_arrays,
+    compare_gradients,
+    differing_variables,
+    scale_tolerance,
 )
 
-# Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
-# rounding then decides the direction of an element whose gradient is next to zero, and a factor on
-# all gradients leaves the weights as they are.
+# Optimizers with steps proportional to the gradient. The others divide the gradient by its size:
+# rounding then decides the direction of elements with a gradient near zero, and a factor on all
+# gradients does not change the weights.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
-_TELLING = 1e-4  # of a weight's size; rounding is far below, also that of many steps
-_DRIFT = 0.02  # of what a variable moves, under an optimiser that is not proportional
+_MIN_CHANGE = 1e-4  # of a weight's size; far above the rounding of many steps
+_DRIFT = 0.02  # of a variable's change, under an optimizer that is not proportional
 
 
 class Divergence(NamedTuple):
-    """A variable that is no longer the reference's.
+    """A variable that differs from the reference's after a step.
 
     Attributes:
-        difference: after the first step that shows it.
-        step: that step, from 1.
-        moved: its change in that step, as a multiple of the reference's; None where it is not a
-            multiple, 0 where it does not change.
-        error: the largest difference after the last step, as a part of the reference's change.
+        difference: the difference after the first such step.
+        step: the number of that step, from 1.
+        moved: the ratio of its change in that step to the reference's; None if the change is no
+            multiple, 0 if the variable does not change.
+        error: the largest difference after the last step, divided by the reference's change.
     """
 
     difference: Difference
@@ -50,7 +50,7 @@ class Divergence(NamedTuple):
 
 
 def is_proportional(optimizers: Collection[str]) -> bool:
-    """Whether every step is as large as the gradient."""
+    """Whether all optimizers take steps proportional to the gradient."""
     return bool(optimizers) and all(
         any(kind in optimizer for kind in _PROPORTIONAL) for optimizer in optimizers
     )
@@ -64,24 +64,27 @@ def compare_variables(
     times_noise: float = 8.0,
     scale: float = 1.0,
 ) -> tuple[list[Difference], list[Divergence]]:
-    """The variables that both programs have: those that stay equal, and those that do not.
+    """Compare the variables that both programs have, after each step.
 
-    Variables whose gradient is zero in truth, and their slots, go where rounding takes them, and
-    are left out. So are those whose value hangs on a race, and their slots.
+    Left out are variables with a gradient that is exactly zero, which rounding moves, variables
+    that depend on a race, and the slots of both.
 
     Args:
-        measured: what is known of both programs.
+        measured: the measurement of both programs.
         trajectory: the steps.
-        tolerance: as for `difference`.
-        times_noise: as for `difference`.
-        scale: what the gradients are multiplied by; it is found in the slots, once or squared.
+        tolerance: as for `compare_arrays`.
+        times_noise: as for `compare_arrays`.
+        scale: the factor on all gradients; slots may contain it, or its square.
+
+    Returns:
+        The differences of variables that stay equal, and the divergences of the others.
     """
     equal, divergences = [], []
     if measured.trials:
-        tolerance = tolerance_on(measured.trials[0].rows, tolerance)
-    noisy, racing = _noisy(measured), variables_with_races(measured, trajectory)
+        tolerance = scale_tolerance(measured.trials[0].rows, tolerance)
+    noisy, racing = _noisy_variables(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
-        trained = trained_variable_of(name, trajectory.trained)
+        trained = find_trained_variable(name, trajectory.trained)
         if trained in noisy or name in racing:
             continue
         for number, variables in enumerate(trajectory.steps):
@@ -105,21 +108,21 @@ def _difference_after(
     times_noise: float,
     factors: Collection[float],
 ) -> Difference:
-    """The difference of one variable after a step, from the nearest multiple that it may be."""
+    """Compare one variable after a step; of several allowed factors, the closest counts."""
     expected, found = step.expected, step.found
     dtype = measured.dtypes[name]
     allowed = 0.0
     if dtype in EPS:
-        # Gradients may be coarser than the variables that they move.
+        # Gradients may have a coarser dtype than their variables.
         coarsest = max((EPS.get(kind, 0.0) for kind in measured.precisions.values()), default=0.0)
-        if tolerance * coarsest > COARSEST:
+        if tolerance * coarsest > REQUIRED_RESOLUTION:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
         part = tolerance * coarsest if is_proportional(measured.optimizers) else _DRIFT
         allowed = part * largest(expected - step.start)
         if step.certain is not None and not is_proportional(measured.optimizers):
             expected, found = expected[step.certain], found[step.certain]
     differences = [
-        difference(
+        compare_arrays(
             name,
             expected * factor,
             found,
@@ -134,51 +137,56 @@ def _difference_after(
     return min(differences, key=lambda candidate: (candidate.state == "differs", candidate.error))
 
 
-def _noisy(measured: Measurement) -> set[str]:
-    """The variables whose gradient is zero in truth, or too noisy to compare."""
+def _noisy_variables(measured: Measurement) -> set[str]:
+    """Returns the variables with a gradient that is exactly zero, or too noisy to compare."""
     return {
         gradient.variable
         for trial in measured.trials
-        for gradient in gradients(trial, measured.precisions)
+        for gradient in compare_gradients(trial, measured.precisions)
         if gradient.state == "noise"
     }
 
 
 def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[str, str]:
-    """Those whose value hangs on a race, each with the variable that is raced for.
+    """Returns the variables that depend on a race, and their slots, with the raced variable.
 
-    The slots of a variable are updated with it, and by the same gradient.
+    The same gradient updates a variable and its slots.
     """
-    trained = {name: trained_variable_of(name, trajectory.trained) for name in trajectory.steps[0]}
+    trained = {
+        name: find_trained_variable(name, trajectory.trained) for name in trajectory.steps[0]
+    }
     return {
-        name: measured.races[each]
+        name: measured.races[racing]
         for name in trained
-        if (each := name if name in measured.races else trained[name] or "") in measured.races
+        if (racing := name if name in measured.races else trained[name] or "") in measured.races
     }
 
 
 def variables_with_stale_copies(measured: Measurement) -> set[str]:
-    """The variables whose gradient differs after the steps, from equal variables again.
+    """Returns the variables with different gradients after the steps, with equal variables again.
 
-    Then the program computes with something else than the variables that both have.
+    The program then computes with other state than the variables that both programs have, such as
+    copies that no step refreshes.
     """
     if not measured.trajectory or measured.trajectory.after is None:
         return set()
-    before = differing(measured.trials[0], measured.precisions) | _noisy(measured)
-    return differing(measured.trajectory.after, measured.precisions) - before
+    before = differing_variables(measured.trials[0], measured.precisions) | _noisy_variables(
+        measured
+    )
+    return differing_variables(measured.trajectory.after, measured.precisions) - before
 
 
 def compensated_factor(measured: Measurement) -> float:
-    """The number that all gradients are multiplied by and the rate is divided by; 1 if by none.
+    """Returns the factor on all gradients that the learning rate compensates; 1 if there is none.
 
-    That is so where the weights stay equal, under an optimiser whose step grows with the gradient,
-    and where they move so far that without the rate the number would show in them.
+    The learning rate compensates the factor if weights stay equal under a proportional optimizer,
+    although they move far enough that the factor would show.
     """
     if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0
     ratios = [
         gradient.ratio
-        for gradient in gradients(measured.trials[0], measured.precisions)
+        for gradient in compare_gradients(measured.trials[0], measured.precisions)
         if gradient.state != "noise" and gradient.ratio is not None
     ]
     if not ratios or not np.allclose(ratios, ratios[0], rtol=1e-4):
@@ -192,14 +200,14 @@ def compensated_factor(measured: Measurement) -> float:
 
 
 def _would_show(trajectory: Trajectory, factor: float) -> bool:
-    """Whether steps with so many times the gradients would lead weights elsewhere.
+    """Whether a factor on all gradients would change the weights visibly.
 
-    At a rate of 0, as at the begin of a warm-up, they lead nowhere.
+    It does not at a learning rate of 0, as at the start of a warm-up.
     """
     for name in trajectory.trained & trajectory.steps[-1].keys():
         last = trajectory.steps[-1][name]
-        apart = largest(last.expected - last.start) * abs(factor - 1)
-        if apart > _TELLING * largest(last.expected):
+        change = largest(last.expected - last.start) * abs(factor - 1)
+        if change > _MIN_CHANGE * largest(last.expected):
             return True
     return False
 
@@ -207,26 +215,26 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
 def undetectable_changes(
     measured: Measurement, trajectory: Trajectory, equal: Collection[Difference]
 ) -> dict[str, float]:
-    """Which part of its change could be wrong and not be seen, by trained variable.
+    """Returns the part of each variable's change that could be wrong without showing.
 
-    Those alone of which nothing but their value tells: no gradient was compared, and no slot.
+    Variables are left out if their gradient or a slot was compared.
 
     Args:
-        measured: what is known of both programs.
+        measured: the measurement of both programs.
         trajectory: the steps.
         equal: the variables that stay equal.
     """
-    told = {
+    compared = {
         gradient.variable
         for trial in measured.trials
-        for gradient in gradients(trial, measured.precisions)
+        for gradient in compare_gradients(trial, measured.precisions)
         if gradient.state == "equal"
     }
     slots = (same.variable for same in equal if same.variable not in trajectory.trained)
-    told |= {trained_variable_of(name, trajectory.trained) or "" for name in slots}
+    compared |= {find_trained_variable(name, trajectory.trained) or "" for name in slots}
     parts = {}
     for same in equal:
-        if same.variable in trajectory.trained - told:
+        if same.variable in trajectory.trained - compared:
             last = trajectory.steps[-1][same.variable]
             unit = EPS.get(measured.dtypes[same.variable], 0.0) * largest(last.expected)
             allowed = same.limit * unit
@@ -235,8 +243,8 @@ def undetectable_changes(
     return parts
 
 
-def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
-    """The trained variable that this is, or is a slot of: slots are named under their variable."""
+def find_trained_variable(name: str, trained: Collection[str]) -> str | None:
+    """Returns the trained variable of a variable or slot; slots are named under their variable."""
     while name:
         if name in trained:
             return name
@@ -246,16 +254,16 @@ def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
 
 def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Divergence:
     step, last = (trajectory.steps[at][first.variable] for at in (number, -1))
-    moved = _multiple(*step.moved)
+    moved = _ratio(*step.moved)
     if step.start.size == 1 and number and moved:
-        moved = None  # any change of one number is a multiple of another
+        moved = None  # any change of a scalar is a multiple of another
     size = largest(last.expected - last.start)
     error = largest(last.found - last.expected)
     return Divergence(first, number + 1, moved, error / size if size else np.inf)
 
 
-def _multiple(expected: Array, found: Array) -> float | None:
-    """The number by which one array is multiplied to get the other; None if there is none."""
+def _ratio(expected: Array, found: Array) -> float | None:
+    """Returns the factor between two arrays; None if one is no multiple of the other."""
     square = float(np.vdot(expected, expected))
     if not square:
         return None

@@ -38,7 +38,7 @@ from placement_checks.rules.base import path_lines
 from placement_checks.rules.source_lines import frames_up_to, joining_ops
 
 if TYPE_CHECKING:
-    from placement_checks.numerics.row_weights import Diagnosis, Mistake
+    from placement_checks.numerics.diagnosis import Diagnosis, Mistake
 
 _MOVES = REORDERS | GATHERS
 _PASSES_ROWS = _MOVES | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}

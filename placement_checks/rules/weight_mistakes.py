@@ -65,7 +65,7 @@ def find_cause(
         divergences: the first differences of all variables that differ.
     """
     from placement_checks.numerics.training_divergence import (
-        trained_variable_of,
+        find_trained_variable,
         variables_with_stale_copies,
     )
 
@@ -73,8 +73,8 @@ def find_cause(
         return earlier
     name = divergence.difference.variable
     if _is_count(measured, name):
-        return _counter_cause(trajectory, name, divergence.step)
-    trained = trained_variable_of(name, trajectory.trained)
+        return _of_count(trajectory, name, divergence.step)
+    trained = find_trained_variable(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
         return COPIES._replace(place=stale_copies(placement, trained or name))
     strategy = placement.strategy
@@ -89,13 +89,13 @@ def _earlier_cause(
     divergence: Divergence,
     divergences: Sequence[Divergence],
 ) -> Cause | None:
-    """Return another mistake that explains the divergence, if any."""
-    from placement_checks.numerics.comparing import differing
-    from placement_checks.numerics.training_divergence import trained_variable_of
+    """What else is wrong that explains it, if anything else is."""
+    from placement_checks.numerics.comparing import differing_variables
+    from placement_checks.numerics.training_divergence import find_trained_variable
 
     name = divergence.difference.variable
-    trained = trained_variable_of(name, trajectory.trained)
-    wrong = differing(measured.trials[0], measured.precisions)
+    trained = find_trained_variable(name, trajectory.trained)
+    wrong = differing_variables(measured.trials[0], measured.precisions)
     root = "gradients-equal" if wrong else None
     if trained in wrong:
         what = "the gradient differs, see gradients-equal"

@@ -1,1 +1,1 @@
-"""Runs programs on GPUs, or on CPU devices that stand in for them."""
+"""Runs programs on GPUs, or on CPU devices that simulate GPUs."""

@@ -1,6 +1,6 @@
 """The mean of the towers' gradients: drop-ins for the CIFAR-10 tutorial's ``average_gradients``.
 
-The ops are made on the device in scope: open ``tf.device("/cpu:0")`` around the call to average
+The ops are created on the device in scope: open ``tf.device("/cpu:0")`` around the call to average
 on the host. They work in a v1 graph, in a ``tf.function`` and eagerly.
 """
 
@@ -19,12 +19,12 @@ from placement_checks.util.text import plural
 def average_gradients(
     tower_grads: Iterable[Iterable[tuple[Any, Any]]], weights: Sequence[Any] | None = None
 ) -> list[tuple[Any, Any]]:
-    """The mean of the towers' gradients of each variable, or their weighted mean.
+    """Average the towers' gradients of each variable, optionally with weights.
 
-    Where each loss is the mean over a tower's own rows, and the towers have unequal numbers of
-    rows n_i, the gradient of the mean over all rows is the sum of n_i / sum(n) times gradient i:
-    give the n_i as ``weights``. For 8, 8, 8 and 1 rows the plain mean was off by 22-170 %, over
-    8 small models.
+    If each loss is the mean over a tower's own rows, and the towers have unequal numbers of rows
+    n_i, the gradient of the mean over all rows is the sum of n_i / sum(n) times gradient i: give
+    the n_i as ``weights``. For 8, 8, 8 and 1 rows the plain mean was off by 22-170 %, over 8 small
+    models.
 
     Gradients are added up (``tf.add_n``), then divided. With the update this took from a quarter
     to 0.57 of the time of expand_dims, concat and reduce_mean, on one core of a CPU, for two
@@ -36,50 +36,50 @@ def average_gradients(
             shape and dtype, any floating one. float16 and bfloat16 are averaged in float32 and
             rounded once, so that no sum overflows.
 
-            A gradient of None counts as zero, for the tower's loss does not depend on the
-            variable; the tower keeps its share. ``tf.IndexedSlices`` are made dense, by their
-            dense_shape, where other towers' gradients of the variable are dense.
-        weights: a number or a scalar tensor for each tower, of any real dtype: the number of its
-            rows, say. They are divided by their sum, in float64. A tower of weight 0 does not
-            count even where its gradient is NaN, as that of a mean over no rows is. Tensors are
-            not checked; where all are 0, the mean is NaN.
+            A gradient of None counts as zero: the tower's loss does not depend on the variable,
+            and the tower keeps its weight. ``tf.IndexedSlices`` are converted to dense tensors by
+            their dense_shape if another tower's gradient of the variable is dense.
+        weights: a number or a scalar tensor for each tower, of any real dtype, such as the number
+            of its rows. They are divided by their sum, in float64. A tower of weight 0 does not
+            count even if its gradient is NaN, like the gradient of a mean over no rows. Tensors
+            are not checked; if all are 0, the mean is NaN.
 
     Returns:
-        For each variable the mean, of the gradients' shape and dtype, and the variable as the
-        first tower has it. It is None where the gradients of all towers are, and
-        ``tf.IndexedSlices`` where all others are: every tower's rows one after another. Optimizers
-        add up the rows of one index.
+        For each variable the mean, of the gradients' shape and dtype, and the variable of the
+        first tower. It is None if all gradients are None. It is
+        ``tf.IndexedSlices`` if all gradients that are not None are: the concatenated rows of the
+        towers. Optimizers add up rows of the same index.
 
     Raises:
         ValueError: There is no tower; towers differ in the variables or their order, or in the
-            dtype or the static shape of a gradient; there are more or fewer weights than towers,
-            one is not a scalar, negative or not finite, or all are 0.
+            dtype or the static shape of a gradient; there are more or fewer weights than towers;
+            a weight is not a scalar, negative or not finite; or all weights are 0.
     """
     towers = [list(tower) for tower in tower_grads]
-    by_variable = _by_variable(towers)
-    shares = None if weights is None else _shares(weights, len(towers))
+    by_variable = _gradients_by_variable(towers)
+    shares = None if weights is None else _normalized_weights(weights, len(towers))
     return [(_mean(grads, len(towers), shares), variable) for grads, variable in by_variable]
 
 
 def mean_of_stacked(tower_grads: Iterable[Iterable[tuple[Any, Any]]]) -> list[tuple[Any, Any]]:
-    """The mean of the towers' gradients of each variable, as the tutorial computes it.
+    """Average the towers' gradients of each variable as the tutorial does.
 
-    Equal to `average_gradients` up to rounding, and took about twice as long where that was
-    measured; ``tf.IndexedSlices`` are always made dense.
+    The result equals `average_gradients` up to rounding, and took about twice as long in
+    measurements. ``tf.IndexedSlices`` are always converted to dense tensors.
 
     Args:
         tower_grads: as for `average_gradients`.
 
     Returns:
-        For each variable the mean, of the gradients' shape and dtype, or None where the gradients
-        of all towers are; and the variable as the first tower has it.
+        For each variable the mean, of the gradients' shape and dtype, or None if the gradients of
+        all towers are None; and the variable of the first tower.
 
     Raises:
         ValueError: as in `average_gradients`.
     """
     towers = [list(tower) for tower in tower_grads]
-    by_variable = _by_variable(towers)
-    return [(_mean_of_stack(grads, len(towers)), variable) for grads, variable in by_variable]
+    by_variable = _gradients_by_variable(towers)
+    return [(_stacked_mean(grads, len(towers)), variable) for grads, variable in by_variable]
 
 
 def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
@@ -87,7 +87,7 @@ def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
         return None
     first = next(iter(grads.values()))
     sparse = all(isinstance(grad, tf.IndexedSlices) for grad in grads.values())
-    parts = [_widened(grad.values if sparse else grad) for grad in grads.values()]
+    parts = [_to_dense(grad.values if sparse else grad) for grad in grads.values()]
     if shares:
         parts = [
             tf.math.multiply_no_nan(part, tf.cast(shares[tower], part.dtype))
@@ -101,29 +101,29 @@ def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
     return tf.IndexedSlices(mean, indices, first.dense_shape)
 
 
-def _mean_of_stack(grads: dict[int, Any], towers: int) -> Any:
+def _stacked_mean(grads: dict[int, Any], towers: int) -> Any:
     if not grads:
         return None
-    parts = [_widened(grad) for grad in grads.values()]
+    parts = [_to_dense(grad) for grad in grads.values()]
     parts += [tf.zeros_like(parts[0])] * (towers - len(parts))
     mean = tf.reduce_mean(tf.stack(parts), axis=0)
     return tf.cast(mean, next(iter(grads.values())).dtype)
 
 
-def _widened(grad: Any) -> Any:
-    """A gradient as a dense tensor, of float32 at least: to make it dense may add up rows."""
+def _to_dense(grad: Any) -> Any:
+    """Returns a gradient as a dense tensor of float32 or wider, because rows may be added up."""
     wide = tf.cast(grad, tf.float32) if grad.dtype.size < tf.float32.size else grad
     return tf.convert_to_tensor(wide)
 
 
-def _shares(weights: Sequence[Any], towers: int) -> list[Any]:
-    """Each tower's part of the whole, float64 scalars."""
+def _normalized_weights(weights: Sequence[Any], towers: int) -> list[Any]:
+    """Returns the weights divided by their sum, as float64 scalars."""
     if len(weights) != towers:
         raise ValueError(
             f"{plural(len(weights), 'weight')} for {plural(towers, 'tower')}: give one for each "
             "tower"
         )
-    rows = []
+    scalars = []
     for tower, weight in enumerate(weights):
         is_number = not tf.is_tensor(weight)
         if not (0 <= weight < math.inf if is_number else weight.shape.is_compatible_with([])):
@@ -132,27 +132,29 @@ def _shares(weights: Sequence[Any], towers: int) -> list[Any]:
                 "such as the number of the tower's rows"
             )
         # tf.cast would take a Python number through float32.
-        rows.append((tf.constant if is_number else tf.cast)(weight, tf.float64))
+        scalars.append((tf.constant if is_number else tf.cast)(weight, tf.float64))
     if not any(tf.is_tensor(weight) or weight for weight in weights):
-        raise ValueError("all weights are 0: give a tower that counts a weight above 0")
-    total = tf.add_n(rows)
-    return [row_count / total for row_count in rows]
+        raise ValueError("all weights are 0: give at least one tower a weight above 0")
+    total = tf.add_n(scalars)
+    return [scalar / total for scalar in scalars]
 
 
-def _by_variable(towers: list[list[tuple[Any, Any]]]) -> list[tuple[dict[int, Any], Any]]:
-    """Each variable with its gradients, but for None, by the number of the tower."""
+def _gradients_by_variable(
+    towers: list[list[tuple[Any, Any]]],
+) -> list[tuple[dict[int, Any], Any]]:
+    """Returns the gradients of each variable that are not None, by tower index."""
     if not towers:
         raise ValueError("tower_grads is empty: give the gradients of one tower at least")
     variables = []
-    for place, pairs in enumerate(zip_longest(*towers, fillvalue=(None, "nothing"))):
+    for index, pairs in enumerate(zip_longest(*towers, fillvalue=(None, "nothing"))):
         variable = pairs[0][1]
         for tower, (_, other) in enumerate(pairs):
-            # Variables may compare by their values, so == would not do.
+            # Variables may define == by their values.
             if other is not variable:
                 raise ValueError(
-                    f"pair {place} is of {_name(other)} in tower {tower} and of "
-                    f"{_name(variable)} in tower 0: let the towers share their variables, the "
-                    "objects and not only the names, and list them in one order"
+                    f"pair {index} is of {_name(other)} in tower {tower} and of "
+                    f"{_name(variable)} in tower 0: let the towers share the variable objects, "
+                    "not only the names, and list them in one order"
                 )
         grads = {tower: grad for tower, (grad, _) in enumerate(pairs) if grad is not None}
         first = min(grads, default=0)
@@ -162,7 +164,7 @@ def _by_variable(towers: list[list[tuple[Any, Any]]]) -> list[tuple[dict[int, An
                 raise ValueError(
                     f"the gradient of {_name(variable)} is {grad.dtype.name} of shape "
                     f"{grad.shape} in tower {tower} and {other.dtype.name} of shape {other.shape} "
-                    f"in tower {first}: let all towers compute with one model and one dtype"
+                    f"in tower {first}: let all towers compute one model in one dtype"
                 )
         variables.append((grads, variable))
     return variables

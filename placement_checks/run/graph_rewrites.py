@@ -1,15 +1,11 @@
-"""Images laid out as GPUs like them, channels first, for kernels of CPUs that take them last.
+"""Rewrites of a GraphDef, so that a program for GPUs runs on CPU devices and on given rows.
 
-Such an op is given transposed images, and what it yields is transposed back under its old name, so
-that the rest of the graph is as it was.
-
-Sums in place of collectives, which CPU devices that stand in for GPUs cannot all run.
-
-In a session a collective waits for the other devices of its group, without end where one of them
-does not come, and what NCCL adds up has no kernel on CPUs. A sum, which each device then takes,
-yields the same.
-
-Which ops of a program need not run, since what they yield is fed.
+- `convert_to_channels_last`: most CPU kernels take images in NHWC only. Ops that take NCHW get
+  transposed images, and their outputs are transposed back under the old name, so that the rest of
+  the graph stays as it is.
+- `replace_collectives`: NCCL ops have no CPU kernel, and in a session a collective waits forever
+  for a member of its group that does not run. One sum, which all members pass on, yields the same.
+- `remove_fed_dependencies`: ops with fed outputs need not run.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.analysis.towers.analysis import analyse
@@ -51,15 +46,15 @@ _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 class _Images(NamedTuple):
-    """Which inputs of an op are images, which are shapes of images, and whether it yields one."""
+    """Inputs of an op that are images or image shapes, and whether it yields an image."""
 
     inputs: tuple[int, ...]
     shapes: tuple[int, ...] = ()
     yields: bool = True
 
 
-# The ops whose CPU kernels take NHWC alone (core/kernels).
-_OPS = {
+# Ops with CPU kernels for NHWC only (core/kernels).
+_IMAGE_OPS = {
     "Conv2D": _Images((0,)),
     "Conv2DBackpropInput": _Images((2,), (0,)),
     "Conv2DBackpropFilter": _Images((0, 2), yields=False),
@@ -73,29 +68,29 @@ _OPS = {
 }
 
 
-def channels_last(graph_def: Any) -> None:
-    """Let the ops of a GraphDef take NHWC where they take NCHW; those of functions are left."""
+def convert_to_channels_last(graph_def: Any) -> None:
+    """Convert the ops of a GraphDef from NCHW to NHWC, except in bodies of functions."""
     new_nodes = [
         new_node
         for node in graph_def.node
-        if node.op in _OPS and node.attr["data_format"].s == b"NCHW"
-        for new_node in _converted(node, _OPS[node.op])
+        if node.op in _IMAGE_OPS and node.attr["data_format"].s == b"NCHW"
+        for new_node in _convert_node(node, _IMAGE_OPS[node.op])
     ]
     graph_def.node.extend(new_nodes)
 
 
-def _converted(node: Any, images: _Images) -> Iterator[Any]:
-    """Change a node, and yield those that go with it."""
+def _convert_node(node: Any, images: _Images) -> Iterator[Any]:
+    """Convert a node, and yield the new nodes around it."""
     name = node.name
     last, first, axis = (f"{name}/channels_{kind}" for kind in ("last", "first", "axis"))
-    # Constants that wait for an input are in the same loop as the node.
-    after = f"^{producer_of(node.input[0])}"
-    yield _int_constant(node, last, _TO_LAST, after)
+    # A control edge from an input puts the constants into the same loop as the node.
+    after = [f"^{producer_of(node.input[0])}"]
+    yield _constant(node, last, np.array(_TO_LAST, np.int32), after)
     for number in images.inputs:
         yield _new_node(node, "Transpose", f"{name}/image_{number}", [node.input[number], last])
         node.input[number] = f"{name}/image_{number}"
     for number in images.shapes:
-        yield _int_constant(node, axis, 0, after)
+        yield _constant(node, axis, np.int32(0), after)
         inputs = [node.input[number], last, axis]
         yield _new_node(node, "GatherV2", f"{name}/shape_{number}", inputs)
         node.input[number] = f"{name}/shape_{number}"
@@ -105,12 +100,12 @@ def _converted(node: Any, images: _Images) -> Iterator[Any]:
     _permute(node.attr["explicit_paddings"].list.i, 2)
     if images.yields:
         node.name = f"{name}/channels_are_last"
-        yield _int_constant(node, first, _TO_FIRST, after)
+        yield _constant(node, first, np.array(_TO_FIRST, np.int32), after)
         yield _new_node(node, "Transpose", name, [node.name, first])
 
 
 def _new_node(node: Any, op: str, name: str, inputs: Sequence[str]) -> Any:
-    new_node = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=node.device)
+    new_node = NodeDef(name=name, op=op, input=inputs, device=node.device)
     if op == "Transpose":
         new_node.attr["T"].type = node.attr["T"].type
         new_node.attr["Tperm"].type = tf.int32.as_datatype_enum
@@ -120,93 +115,90 @@ def _new_node(node: Any, op: str, name: str, inputs: Sequence[str]) -> Any:
     return new_node
 
 
-def _int_constant(node: Any, name: str, value: Any, after: str) -> Any:
-    new_node = node_def_pb2.NodeDef(name=name, op="Const", input=[after], device=node.device)
-    new_node.attr["dtype"].type = tf.int32.as_datatype_enum
-    new_node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.array(value, np.int32)))
-    return new_node
-
-
 def _permute(values: Any, size: int) -> None:
-    """Reorder a list that has ``size`` numbers for each dimension."""
+    """Reorder a list with ``size`` numbers for each dimension."""
     if len(values) == 4 * size:
         old = list(values)
         values[:] = [number for dim in _TO_LAST for number in old[dim * size :][:size]]
 
 
-_ADDS = {
+_SUM_ATTRIBUTES = {
     NCCL_REDUCE: ("reduction", b"sum"),
     COLLECTIVE_REDUCE: ("merge_op", b"Add"),
     COLLECTIVE_REDUCE_V1: ("merge_op", b"Add"),
 }
 _GATHERS = (COLLECTIVE_GATHER, COLLECTIVE_GATHER_V1)
-# Where a collective has the number of its devices and its keys.
-_AS_INPUTS = (COLLECTIVE_REDUCE, COLLECTIVE_GATHER)
-_AS_ATTRIBUTES = (COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1)
+# Collectives with the group size and the keys as inputs, or as attributes.
+_KEYS_AS_INPUTS = (COLLECTIVE_REDUCE, COLLECTIVE_GATHER)
+_KEYS_AS_ATTRIBUTES = (COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1)
 _MEAN = b"Div"
 
 
-def sums_for_collectives(graph_def: Any, program: str) -> None:
-    """Put one sum in the place of collectives that run together, and let each pass it on.
+def replace_collectives(graph_def: Any, program: str) -> None:
+    """Replace each group of collectives by one sum, which all its members pass on.
 
     Args:
-        graph_def: it is changed.
-        program: what it is called in reports.
+        graph_def: the graph, which is changed in place.
+        program: the name of the program in messages.
 
     Raises:
-        CannotRun: it has some that cannot be told apart, or that do something else.
+        CannotRun: the group of a collective is not known or incomplete, or it computes no sum.
     """
-    _take_branches(graph_def)
-    for node in _in_bodies(graph_def):
+    _inline_gather_branches(graph_def)
+    for node in _called_nodes(graph_def):
         if node.op in COLLECTIVES:
-            raise _cannot(program, node, "stands in a branch, loop or function")
+            raise _unsupported(program, node, "is inside a branch, loop or function")
     groups: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
     members = [node for node in graph_def.node if node.op in COLLECTIVES]
     by_name = {node.name: node for node in graph_def.node} if members else {}
     for node in members:
-        groups[_group(node, by_name, program)].append(node)
+        groups[_group_key(node, by_name, program)].append(node)
     for (size, *_), nodes in groups.items():
         if len(nodes) != size:
-            times = plural(len(nodes), "time")
-            raise _cannot(program, nodes[0], f"waits for {size} devices, and is there {times}")
-        graph_def.node.extend(_together(nodes))
+            found = plural(len(nodes), "op")
+            raise _unsupported(
+                program, nodes[0], f"waits for {size} devices, but its group has {found}"
+            )
+        graph_def.node.extend(_replace_group(nodes))
 
 
-def _take_branches(graph_def: Any) -> None:
-    """Put in place of branches that join rows the side for unequal numbers, which is always right.
+def _inline_gather_branches(graph_def: Any) -> None:
+    """Replace conditions that gather rows by their else branch, which is right in every case.
 
-    A strategy so joins the rows of gradients, which are `tf.IndexedSlices`: it pads them where
-    replicas have more or fewer (distribute/cross_device_utils.py, all_reduce_indexed_slices).
+    A strategy gathers `tf.IndexedSlices` like this. The else branch pads the rows of replicas that
+    have fewer than others (distribute/cross_device_utils.py, all_reduce_indexed_slices).
     """
     library = {function.signature.name: function for function in graph_def.library.function}
-    taken: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     sides: set[str] = set()
     for node in graph_def.node:
         if node.op in TWO_WAY_BRANCHES:
             both = [node.attr[side].func.name for side in ("then_branch", "else_branch")]
-            if all(_joins(library[side]) for side in both):
-                taken[node.name] = f"{node.name}/else"
+            if all(_has_gather(library[side]) for side in both):
+                new_names[node.name] = f"{node.name}/else"
                 sides.add(both[1])
-    if len(taken) < 2:  # a collective of one device is none
+    if len(new_names) < 2:  # a collective needs two devices
         return
     for node in graph_def.node:
-        node.name = taken.get(node.name, node.name)
-        node.input[:] = [rename_input(source, taken) for source in node.input]
+        node.name = new_names.get(node.name, node.name)
+        node.input[:] = [renamed(source, new_names) for source in node.input]
     flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
     graph_def.CopyFrom(flat)
 
 
-def _joins(function: Any) -> bool:
+def _has_gather(function: Any) -> bool:
     return any(node.op in _GATHERS for node in function.node_def)
 
 
-def _in_bodies(graph_def: Any) -> Iterator[Any]:
-    """The nodes of the functions that a graph calls; its library may hold others."""
+def _called_nodes(graph_def: Any) -> Iterator[Any]:
+    """Yields the nodes of functions that a graph calls; its library may hold others."""
     left = {function.signature.name: function for function in graph_def.library.function}
     waiting = [graph_def.node]
     while left and waiting:
         for node in waiting.pop():
-            functions = [function for value in node.attr.values() for function in _named(value)]
+            functions = [
+                function for value in node.attr.values() for function in _function_names(value)
+            ]
             for name in (node.op, *functions):
                 if name in left:
                     body = left.pop(name).node_def
@@ -214,8 +206,8 @@ def _in_bodies(graph_def: Any) -> Iterator[Any]:
                     yield from body
 
 
-def _named(value: Any) -> Iterator[str]:
-    """The functions that an attribute names."""
+def _function_names(value: Any) -> Iterator[str]:
+    """Yields the functions that an attribute names."""
     kind = value.WhichOneof("value")
     if kind == "func":
         yield value.func.name
@@ -223,40 +215,42 @@ def _named(value: Any) -> Iterator[str]:
         yield from (function.name for function in value.list.func)
 
 
-def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:
-    """On how many devices a collective runs, and what tells it from others.
+def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:
+    """Returns the size of a collective's group, and the keys that identify the group.
 
     Raises:
-        CannotRun: that is not known, or it does something else than to add or to join.
+        CannotRun: a key is not known, or the collective neither adds nor gathers.
     """
-    if node.op in _ADDS:
-        attribute, adds = _ADDS[node.op]
+    if node.op in _SUM_ATTRIBUTES:
+        attribute, adds = _SUM_ATTRIBUTES[node.op]
         if node.attr[attribute].s != adds:
-            raise _cannot(program, node, f"takes {node.attr[attribute].s.decode()!r}, and no sum")
+            raise _unsupported(
+                program, node, f"reduces by {node.attr[attribute].s.decode()!r}, not by a sum"
+            )
     if node.op == NCCL_REDUCE:
         return node.attr["num_devices"].i, node.attr["shared_name"].s
-    if node.op in _AS_ATTRIBUTES:
+    if node.op in _KEYS_AS_ATTRIBUTES:
         keys = [node.attr[key].i for key in ("group_size", "group_key", "instance_key")]
         return keys[0], node.op, *keys[1:]
-    if node.op not in _AS_INPUTS:
-        raise _cannot(program, node, "is of a kind that nothing stands in for")
-    size, *keys = (constant_int(source, by_name) for source in node.input[1:4])
+    if node.op not in _KEYS_AS_INPUTS:
+        raise _unsupported(program, node, "is a collective without replacement")
+    size, *keys = (whole_number(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
-        raise _cannot(program, node, "has a key that is only known when it runs")
+        raise _unsupported(program, node, "has a key that is known at run time only")
     return size, node.op, *keys
 
 
-def _together(nodes: list[Any]) -> Iterator[Any]:
-    """The ops that yield what some collectives do, which then pass it on.
+def _replace_group(nodes: list[Any]) -> Iterator[Any]:
+    """Yields new nodes that compute the result of a group, and turns its members into identities.
 
-    They are on the device of the first. What is joined is in the order of devices
+    The new nodes are on the device of the first member. Rows are gathered in the order of devices
     (core/common_runtime/collective_param_resolver_local.cc).
     """
     nodes.sort(key=lambda node: Device.parse(node.device))
     dtype = nodes[0].attr["T"].type
     last = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
     if nodes[0].op in _GATHERS:
-        yield (axis := _numpy_constant(nodes[0], "axis", np.int32(0)))
+        yield (axis := _constant(nodes[0], f"{nodes[0].name}/axis", np.int32(0)))
         last.op = JOIN
         last.input.append(axis.name)
         last.attr["Tidx"].type = axis.attr["dtype"].type
@@ -264,11 +258,11 @@ def _together(nodes: list[Any]) -> Iterator[Any]:
     yield last
     if nodes[0].attr["final_op"].s == _MEAN:
         number = np.array(len(nodes), tf.dtypes.as_dtype(dtype).as_numpy_dtype)
-        yield (divisor := _numpy_constant(nodes[0], "number", number))
+        yield (divisor := _constant(nodes[0], f"{nodes[0].name}/number", number))
         yield (last := _op(nodes[0], DIVISION, dtype, [last.name, divisor.name]))
     for node in nodes:
-        # What the keys wait for, an op that takes them need not wait for itself.
-        has_keys = node.op in _AS_INPUTS
+        # Identities have no key inputs, so they wait for the keys by control edges.
+        has_keys = node.op in _KEYS_AS_INPUTS
         keys = [producer_of(key) for key in node.input[1:4]] if has_keys else []
         waits = [source for source in node.input if source.startswith("^")]
         waits += [f"^{key}" for key in keys]
@@ -278,28 +272,28 @@ def _together(nodes: list[Any]) -> Iterator[Any]:
         node.input[:] = [last.name, *dict.fromkeys(waits)]
 
 
-def _op(beside: Any, kind: str, dtype: int, inputs: Sequence[str]) -> Any:
-    made = NodeDef(name=f"{beside.name}/{kind}", op=kind, device=beside.device, input=inputs)
-    made.attr["T"].type = dtype
-    return made
+def _op(member: Any, kind: str, dtype: int, inputs: Sequence[str]) -> Any:
+    node = NodeDef(name=f"{member.name}/{kind}", op=kind, device=member.device, input=inputs)
+    node.attr["T"].type = dtype
+    return node
 
 
-def _numpy_constant(beside: Any, name: str, value: Any) -> Any:
-    made = NodeDef(name=f"{beside.name}/{name}", op=CONST, device=beside.device)
-    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-    made.attr["dtype"].type = made.attr["value"].tensor.dtype
-    return made
+def _constant(neighbor: Any, name: str, value: Any, inputs: Sequence[str] = ()) -> Any:
+    node = NodeDef(name=name, op=CONST, device=neighbor.device, input=inputs)
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    node.attr["dtype"].type = node.attr["value"].tensor.dtype
+    return node
 
 
-def _cannot(program: str, node: Any, why: str) -> CannotRun:
+def _unsupported(program: str, node: Any, why: str) -> CannotRun:
     return CannotRun(f"{program} cannot run on CPU devices: {node.name} ({node.op}) {why}")
 
 
 def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
-    """The ops of some tensors that are fed.
+    """Returns the ops with outputs that are fed.
 
-    Also the next element of an iterator that is fed where it is opened, and what asks whether
-    there is one. A function waits for these in any case, as it waits for all that it does.
+    If the components of an iterator's next element are fed, these are also the op that yields the
+    element, and the ops that ask whether there is one: a function runs them in any case.
     """
     flow = analyse(placement).flow
     ops = {producer_of(tensor) for tensor in fed}
@@ -312,22 +306,14 @@ def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
 
 
 def remove_fed_dependencies(graph_def: Any, ops: Collection[str]) -> None:
-    """Let nothing wait for ops whose values are fed, and iterators that are have a next element.
+    """Remove control edges from ops with fed outputs; fed iterators have a next element.
 
-    TensorFlow runs an op that is fed if another waits for it by a control edge, unless it is a
-    placeholder (core/graph/subgraph.cc), and a queue that nothing fills is waited for in vain.
+    TensorFlow runs an op that is fed if a control edge starts there, unless it is a placeholder
+    (core/graph/subgraph.cc). Such an op may wait forever for a queue that nothing fills.
     """
     waits = {f"^{op}" for op in ops}
     for node in graph_def.node:
         if node.op == HAS_VALUE and node.name in ops:
-            _make_true(node)
+            node.CopyFrom(_constant(node, node.name, np.bool_(True)))
         if not waits.isdisjoint(node.input):
             node.input[:] = [source for source in node.input if source not in waits]
-
-
-def _make_true(node: Any) -> None:
-    node.op = CONST
-    del node.input[:]
-    node.attr.clear()
-    node.attr["dtype"].type = tf.bool.as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(True))

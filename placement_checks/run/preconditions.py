@@ -1,10 +1,12 @@
-"""Whether a run means anything: all is fed, nothing is random, the towers ran apart.
+"""Checks that comparing two programs proves something, and properties that limit the comparison.
 
-Whether two programs can be compared: they train the same variables, one of them on one GPU.
+Before a run, `check_comparable` checks that both programs train the same variables, and that the
+reference has one tower. With feeds, `check_all_fed` checks that every placeholder has a value,
+`check_repeatable` that no random op changes gradients, and `check_towers_ran_apart` that towers
+ran on their own devices.
 
-And which variables are not, as their values are not the same in every run of one program.
-
-What lies between the loss and a gradient: how precisely it is computed, and what changes it.
+`precisions`, `clipped_gradients`, `shared_races` and `random_op_in_step` find what changes a
+gradient or a variable apart from the rows.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.comparing import gradients
+from placement_checks.numerics.comparing import compare_gradients
 from placement_checks.numerics.reducing import build_trial
 from placement_checks.run.graph_rewrites import fed_ops
 from placement_checks.run.runnable import RunnableProgram
@@ -42,11 +44,11 @@ from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.text import join_and, nearest, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
-_MAX_STEPS = 10  # steps between a random op and what switches it
+_MAX_DISTANCE = 10  # edges between a random op and the placeholder that disables it
 
 
 def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
-    """The ops that run for some tensors or ops, in the order of building; not behind fed ones."""
+    """Returns the ops that the roots depend on, in building order, up to fed tensors."""
     flow = analyse(program.placement).flow
     ends = {flow.number[op] for op in fed_ops(program.placement, fed)}
     todo = [flow.number[producer_of(root)] for root in roots]
@@ -63,16 +65,16 @@ def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[st
 
 
 def gradient_tensors(program: RunnableProgram) -> list[str]:
-    """The tensors that make up the gradients."""
+    """Returns the tensors of all gradients: values, and indices of sparse ones."""
     gradients = program.gradient_tensors.gradients.values()
     return [tensor for gradient in gradients for tensor in gradient if tensor]
 
 
 def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
-    """Check that nothing behind the gradients and the step is left without a value.
+    """Check that everything behind the gradients and the step has a value.
 
     Raises:
-        CannotRun: a placeholder is not listed, or rows come from a pipeline.
+        CannotRun: a placeholder is not fed, or rows are read from an input pipeline.
     """
     training = program.placement.step
     ops = program.placement.ops
@@ -80,24 +82,24 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
         if ops[name].type in PLACEHOLDERS_TO_FEED and _is_read(program, name):
             if _is_resource(program, name):
                 raise CannotRun(
-                    f"{program.name} takes '{name}', such as a lookup table, from outside of its "
-                    "step, and that is not there when the step is run alone"
+                    f"{program.name} takes the resource '{name}', such as a lookup table, from "
+                    "outside of its step, and the step is run without it"
                 )
             raise CannotRun(
-                f"nothing feeds the placeholder '{name}' of {program.name}{_at(program, name)}; "
-                "list it in the inputs that its builder returns, and give its value in the batch "
-                "function"
+                f"nothing feeds the placeholder '{name}' of {program.name}"
+                f"{_built_at(program, name)}; list it in the inputs that its builder returns, and "
+                "let the batch function return its value"
             )
         if ops[name].type in _PIPELINE:
             raise CannotRun(
-                f"{program.name} takes rows from '{name}' ({ops[name].type})"
-                f"{_at(program, name)}, so that both programs cannot be given the same; make it a "
-                "placeholder_with_default, and list that in its inputs"
+                f"{program.name} reads rows from '{name}' ({ops[name].type})"
+                f"{_built_at(program, name)}, so both programs cannot be fed the same rows; make "
+                "it a placeholder_with_default, and list that in its inputs"
             )
 
 
 def _is_read(program: RunnableProgram, op: str) -> bool:
-    """Whether something takes what an op yields, in the graph that runs."""
+    """Whether an op has consumers in the graph that runs."""
     outputs = program.graph.get_operation_by_name(op).outputs
     return any(output.consumers() for output in outputs)
 
@@ -107,114 +109,119 @@ def _is_resource(program: RunnableProgram, op: str) -> bool:
     return any(output.dtype == "resource" for output in outputs)
 
 
-def _at(program: RunnableProgram, op: str) -> str:
-    """Where an op was built, for a refusal: a traceback is read for each op that is asked for."""
+def _built_at(program: RunnableProgram, op: str) -> str:
+    """Returns the source line of an op for a message. It is slow: it reads a traceback."""
     where = program.placement.where(op)
     return f", built at {where}" if where else ""
 
 
 def check_step_known(program: RunnableProgram) -> None:
-    """Check that a program says what one step is.
+    """Check that a program declares its training op.
 
     Raises:
-        CannotRun: it does not.
+        CannotRun: it declares none.
     """
     if not program.placement.step.train_op:
         raise CannotRun(
-            f"{program.name} does not say which op is one step; return it from the function that "
-            "builds the graph: {'train_op': train_op}"
+            f"{program.name} declares no train_op; return it from the function that builds the "
+            "graph: {'train_op': train_op}"
         )
 
 
 def check_repeatable(session: ProgramSession, feeds: Values) -> None:
-    """Check that the gradients are those of the last run when the program runs again.
+    """Check that two runs give equal gradients.
+
+    Gradients must not depend on stateless random ops either: these repeat their numbers, but
+    others in the reference.
 
     Raises:
-        CannotRun: a random op reaches them and is not switched off.
+        CannotRun: the gradients depend on a random op, or differ for another reason.
     """
     program = session.program
     analysis = analyse(program.placement)
     tensors = gradient_tensors(program)
     ops = ancestors(program, tensors or program.placement.step.train_op, feeds)
     random = [name for name in ops if program.placement.ops[name].type in RANDOM]
-    if random and not tensors:  # no two runs can be compared
-        raise _depends_on_random(program, analysis, random[0], feeds)
+    if random and not tensors:  # there are no gradients to compare
+        raise _random_gradients(program, analysis, random[0], feeds)
     first = session.gradients(feeds)
-    if _differ(first, session.gradients(feeds)):
+    if _gradients_differ(first, session.gradients(feeds)):
         if not random:
             raise CannotRun(
                 f"two runs of {program.name} on the same rows give different gradients"
             )
-        raise _depends_on_random(program, analysis, random[0], feeds)
+        raise _random_gradients(program, analysis, random[0], feeds)
     for name in random:
         if program.placement.ops[name].type in RANDOM_STATELESS:
             if program.placement.ops[name].caller:  # it cannot be fed
-                raise _depends_on_random(program, analysis, name, feeds)
-            drawn = f"{name}:0"
-            others = _other_numbers(session.run(drawn, feeds))
-            if _differ(first, session.gradients({**feeds, drawn: others})):
-                raise _depends_on_random(program, analysis, name, feeds)
+                raise _random_gradients(program, analysis, name, feeds)
+            output = f"{name}:0"
+            others = _other_numbers(session.run(output, feeds))
+            if _gradients_differ(first, session.gradients({**feeds, output: others})):
+                raise _random_gradients(program, analysis, name, feeds)
 
 
-def random_steps(program: RunnableProgram, fed: Collection[str]) -> str | None:
-    """A random op that reaches a step beside the gradients, such as noise on the weights."""
-    drawn = set(ancestors(program, gradient_tensors(program), fed))
+def random_op_in_step(program: RunnableProgram, fed: Collection[str]) -> str | None:
+    """Returns a random op that a step reads besides gradients, such as noise on the weights."""
+    behind_gradients = set(ancestors(program, gradient_tensors(program), fed))
     return next(
         (
             name
             for name in ancestors(program, program.placement.step.train_op, fed)
-            if name not in drawn and program.placement.ops[name].type in RANDOM
+            if name not in behind_gradients and program.placement.ops[name].type in RANDOM
         ),
         None,
     )
 
 
-def _differ(some: Values, others: Values) -> bool:
-    """Whether gradients differ by more than what another order of additions does to them."""
+def _gradients_differ(some: Values, others: Values) -> bool:
+    """Whether gradients differ by more than another order of additions explains."""
     finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
     dtypes = {name: str(value.dtype) for name, value in finite.items()}
     trial = build_trial(0, (), finite, others, dict.fromkeys(finite, 0.0))
-    compared = gradients(trial, dtypes, tolerance=1000)
+    compared = compare_gradients(trial, dtypes, tolerance=1000)
     return any(gradient.state == "differs" for gradient in compared)
 
 
-def _other_numbers(drawn: np.ndarray) -> np.ndarray:
-    """Other numbers than those drawn, within the same bounds."""
-    others = drawn[..., ::-1] if drawn.ndim else drawn
-    return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
+def _other_numbers(values: np.ndarray) -> np.ndarray:
+    """Returns different random numbers within the same bounds."""
+    others = values[..., ::-1] if values.ndim else values
+    return others * values.dtype.type(0.5) if values.dtype.kind == "f" else others
 
 
-def _depends_on_random(
+def _random_gradients(
     program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Values
 ) -> CannotRun:
-    switch = _switch(program, analysis, random)
+    switch = _disabling_placeholder(program, analysis, random)
     if switch is None:
         fix = (
-            "let the builder take an argument that leaves it out, such as the rate of a dropout, "
-            "and name a builder that gives it"
+            "let the builder take an argument that disables it, such as a dropout rate, and name "
+            "a target that gives this argument"
         )
     elif f"{switch}:0" in feeds:
         fix = (
-            f"'{switch}' is fed {feeds[f'{switch}:0']:g}; let the batch function give what "
-            "switches it off"
+            f"'{switch}' is fed {feeds[f'{switch}:0']:g}; let the batch function return the value "
+            "that disables it"
         )
     else:
         fix = (
-            f"feed '{switch}' with what switches it off: list it in the inputs that the builder "
-            "returns, and give its value in the batch function"
+            f"feed '{switch}' the value that disables it: list it in the inputs that the builder "
+            "returns, and let the batch function return its value"
         )
     return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type}){_at(program, random)}; {fix}"
+        f"({program.placement.ops[random].type}){_built_at(program, random)}; {fix}"
     )
 
 
-def _switch(program: RunnableProgram, analysis: TowerAnalysis, random: str) -> str | None:
-    """The scalar placeholder that decides what becomes of what a random op draws."""
+def _disabling_placeholder(
+    program: RunnableProgram, analysis: TowerAnalysis, random: str
+) -> str | None:
+    """Returns the scalar placeholder that decides whether a random op has an effect."""
     flow = analysis.flow
-    after = _near([flow.number[random]], lambda op: flow.consumers[op])
+    after = _nearby_ops([flow.number[random]], lambda op: flow.consumers[op])
     for op in after:
-        for before in _near(flow.inputs[op], lambda op: flow.inputs[op]):
+        for before in _nearby_ops(flow.inputs[op], lambda op: flow.inputs[op]):
             name = flow.names[before]
             shapes = [output.shape for output in program.placement.details.outputs(name)]
             if flow.types[before] in PLACEHOLDERS and shapes == [()]:
@@ -222,11 +229,11 @@ def _switch(program: RunnableProgram, analysis: TowerAnalysis, random: str) -> s
     return None
 
 
-def _near(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
-    """Some ops and those a few edges away, the nearest first."""
+def _nearby_ops(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """Yields ops and their successors by ``following``, nearest first."""
     nearest = list(ops)
     seen = set(nearest)
-    for _ in range(_MAX_STEPS):
+    for _ in range(_MAX_DISTANCE):
         yield from nearest
         reached = (other for op in nearest for other in following(op))
         nearest = [other for other in reached if other not in seen]
@@ -234,10 +241,10 @@ def _near(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iter
 
 
 def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarray]) -> None:
-    """Check that the towers ran on devices of their own.
+    """Check that the towers ran on different devices.
 
     Raises:
-        CannotRun: a device that a tower asks for computed nothing, or one had them all.
+        CannotRun: a device that a tower requests computed nothing, or all towers ran on one.
     """
     program = session.program
     requested = {device for tower in analyse(program.placement).towers for device in tower.devices}
@@ -246,12 +253,12 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
     ran = {
         (device.index or 0) - first
-        for name, device in session.ran_on(feeds).items()
+        for name, device in session.executed_devices(feeds).items()
         if device.type == kind
         and name in program.placement.ops
         and program.placement.ops[name].type not in NO_COMPUTATION
     }
-    # A tower that no gradient needs is left out of the mean, which the numbers tell.
+    # A tower that no gradient depends on is not idle but ignored, which shows in the numbers.
     idle = [
         device
         for device in requested
@@ -259,25 +266,24 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
     ]
     towers = 1 if program.shared else len(program.inputs)
     if idle:
-        raise CannotRun(
-            f"the run shows nothing: no op of {program.name} ran on what stands in for "
-            f"{join_and(device.short for device in sorted(idle))}"
-        )
+        where = join_and(device.short for device in sorted(idle))
+        device = f"the device that simulates {where}" if program.simulated else where
+        raise CannotRun(f"inconclusive run: no op of {program.name} ran on {device}")
     if len(requested) < min(2, towers):
         where = join_and(device.short for device in requested) or "the host"
         raise CannotRun(
-            f"the run shows nothing: {program.name} has inputs for {plural(towers, 'tower')}, "
+            f"inconclusive run: {program.name} has inputs for {plural(towers, 'tower')}, "
             f"and all of them ran on {where}"
         )
 
 
 def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
-    """Check that both programs train the same variables, and the reference on one device.
+    """Check that both programs train the same variables, and that the reference has one tower.
 
     Raises:
-        InputError: the reference has towers, or a step trains nothing.
-        CannotRun: the variables differ, it is not known what a step is, or all gradients are
-            taken inside of a loop.
+        InputError: the reference has several towers, or a step trains nothing.
+        CannotRun: the variables differ, the training op is not known, or all gradients are inside
+            of a loop.
     """
     towers = analyse(reference.placement).towers
     if len(towers) > 1:
@@ -292,16 +298,19 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
 
 
 def shared_races(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
-    """The variables with a race in either program, each with the variable raced for.
+    """Returns the variables that depend on a read-write race in either program.
 
-    Programs for one GPU and for several are scheduled differently, so that the same race ends
-    otherwise in each, run after run.
+    Programs for one GPU and for several GPUs are scheduled differently, so the same race has
+    different winners in them, in every run.
+
+    Returns:
+        For each variable, the variable that is read before or after its update.
     """
     return {**races(program.placement), **races(reference.placement)}
 
 
 def _check_trains(program: RunnableProgram) -> None:
-    """Refuse a program whose step trains nothing, or whose gradients cannot be read."""
+    """Check that a program trains variables, and that its gradients are not all in a loop."""
     if program.gradient_tensors.gradients or program.gradient_tensors.unread:
         return
     if program.built.gradients_inside:
@@ -311,13 +320,12 @@ def _check_trains(program: RunnableProgram) -> None:
             program.name, "its step trains no variable", "return the op that trains as train_op"
         )
     raise CannotRun(
-        f"no op of {program.name} is seen to apply a gradient; return the op that trains as "
-        "train_op"
+        f"no op of {program.name} applies a gradient; return the op that trains as train_op"
     )
 
 
 def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
-    """Variables are compared by name, so those that are trained must have one name and shape."""
+    """Check that the trained variables of the reference have the same names and shapes."""
     shapes = {variable.name: variable.shape for variable in program.placement.variables}
     trained = [*reference.gradient_tensors.gradients, *reference.gradient_tensors.unread]
     missing = [name for name in trained if name not in shapes]
@@ -342,9 +350,9 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
 
 
 def precisions(program: RunnableProgram) -> dict[str, str]:
-    """The coarsest dtype in which the gradient of each variable is computed.
+    """Returns the coarsest dtype in the computation of each variable's gradient.
 
-    That of the variable tells nothing where the model computes in another, as in mixed precision.
+    With mixed precision, it is coarser than the dtype of the variable.
     """
     analysis = analyse(program.placement)
     names = sorted(EPS, key=EPS.__getitem__)
@@ -368,28 +376,28 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
     return found
 
 
-# A strategy adds up what replicas have computed, or gives each the rows of all.
-_ADDS_UP = LINEAR | {
+# Ops that add up the gradients of replicas, or gathers the rows of sparse ones.
+_SUMS = LINEAR | {
     *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
     *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
 }
 
 
 def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
-    """The variables whose gradient is clipped, or else changed, before it is applied.
+    """Yields the variables with a gradient that is clipped or otherwise changed before its update.
 
-    What does not depend on gradients, such as the rows of a tower, only scales them, or chooses
-    one of the branches of a condition.
+    Linear ops do not count. Nor does the condition of a branch, nor a factor that does not depend
+    on gradients, such as the number of a tower's rows.
     """
     analysis = analyse(program.placement)
     flow, backward = analysis.flow, analysis.backward.ops
-    of_gradients = flow.propagate([int(is_backward) for is_backward in backward])
+    depends_on_gradients = flow.masks([int(is_backward) for is_backward in backward])
 
     def changes(op: int) -> bool:
-        if not of_gradients[op] or backward[op] or flow.types[op] in _ADDS_UP:
+        if not depends_on_gradients[op] or backward[op] or flow.types[op] in _SUMS:
             return False
-        # Its other inputs, and the ops of its branches, are between loss and update themselves.
-        return flow.types[op] not in BRANCHES or bool(of_gradients[flow.inputs[op][0]])
+        # The walk visits the other inputs of a branch, and the ops in it, by themselves.
+        return flow.types[op] not in BRANCHES or bool(depends_on_gradients[flow.inputs[op][0]])
 
     for variable, gradient in program.gradient_tensors.gradients.items():
         start = flow.number[producer_of(gradient.values)]

@@ -1,14 +1,11 @@
-"""Programs made to run: their graphs with GPUs, or with CPU devices in place of them.
+"""Makes programs runnable: chooses devices, rewrites the graph for them, and finds the gradients.
 
-Which tensor is the gradient that a variable receives, before the optimiser makes it an update.
+Programs run on the GPUs of this machine or, if there are too few, on simulated ones: logical CPUs,
+``CPU:i+1`` for ``GPU:i``. A v1 session creates as many logical CPUs as its configuration requests.
 
-An apply op has it as an input. Optimisers that assign an update show it nowhere in the graph; it
-is what the program declares, or what `apply_gradients` was called with while the program was
-built. An update is never taken for a gradient.
-
-Devices to run on: the GPUs that are here, or logical CPUs in their place.
-
-A v1 session makes as many logical CPUs as its configuration asks for, whatever the process has.
+The gradient of a variable is the input of its apply op. Optimizers that assign an update have no
+apply op; their gradient is known only if the program declares it, or if `apply_gradients` was
+recorded while the program was built. An update is never mistaken for a gradient.
 """
 
 from __future__ import annotations
@@ -40,24 +37,26 @@ from placement_checks.core.program import (
 from placement_checks.graph.graph_def import keep_constants_whole
 from placement_checks.graph.train_step import component_tensors
 from placement_checks.run.graph_rewrites import (
-    channels_last,
+    convert_to_channels_last,
     fed_ops,
     remove_fed_dependencies,
-    sums_for_collectives,
+    replace_collectives,
 )
 from placement_checks.tf.simulated_devices import to_simulated
 from placement_checks.util.text import plural
 
+tf1 = tf.compat.v1
+
 
 @dataclass
 class GradientTensors:
-    """The gradients of one program.
+    """The gradient tensors of one program.
 
     Attributes:
-        gradients: by variable.
-        unread: variables that are trained, and why their gradient cannot be read.
-        optimizers: the types of the ops, or the classes, that apply them.
-        updates: the op that updates a variable, by variable.
+        gradients: the gradient of each variable, before the optimizer turns it into an update.
+        unread: trained variables without a readable gradient, and the reason.
+        optimizers: the types of the apply ops, or the classes of the optimizers.
+        updates: the op that updates each variable.
     """
 
     gradients: dict[str, Gradient] = field(default_factory=dict)
@@ -66,138 +65,20 @@ class GradientTensors:
     updates: dict[str, str] = field(default_factory=dict)
 
 
-def gradient_tensors_of(
-    placement: Placement,
-    graph: tf.Graph,
-    applied: Sequence[AppliedGradient],
-    initial: InitialState,
-) -> GradientTensors:
-    """The gradients that one step of a program applies.
-
-    Args:
-        placement: what the program asks for.
-        graph: its graph, or a copy.
-        applied: what the program declares, and what its optimisers were called with.
-        initial: which variables are copies, that receive what their first does; and whether it is
-            a traced step, which can declare nothing.
-    """
-    found = GradientTensors()
-    analysis = analyse(placement)
-    recorded = {gradient.variable: gradient for gradient in applied}
-    for variable, updates in analysis.updates.by_variable.items():
-        names = [analysis.flow.names[update.op] for update in updates]
-        applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
-        found.updates[variable] = names[-1]
-        if len(applies) == 1 and not placement.ops[applies[0]].caller:
-            found.gradients[variable] = _input(graph.get_operation_by_name(applies[0]))
-            found.optimizers.add(placement.ops[applies[0]].type)
-        elif len(applies) > 1:
-            found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
-        elif given := recorded.get(variable):
-            if given.gradient and _is_of_one_tower(placement, given.gradient, updates):
-                found.unread[variable] = "each tower changes its own, before they are added up"
-            elif given.gradient:
-                found.gradients[variable] = given.gradient
-            elif given.in_body:
-                found.unread[variable] = "it is applied inside a branch, loop or function"
-            if given.optimizer:
-                found.optimizers.add(given.optimizer)
-        elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
-            update = f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update"
-            found.unread[variable] = (
-                f"{update}, for which no optimiser is called"
-                if initial.values
-                else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
-            )
-    return found
-
-
-def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:
-    """Whether what an optimiser is given is of one tower alone, and its updates are of several."""
-    analysis = analyse(placement)
-    behind = analysis.towers_behind[analysis.flow.number[producer_of(gradient.values)]]
-    of_all = (gradient_flow(placement).towers(update) for update in updates)
-    return (behind & analysis.all_towers).bit_count() == 1 and any(
-        towers.bit_count() > 1 for towers in of_all
-    )
-
-
-def _input(op: tf.Operation) -> Gradient:
-    """The gradient among the inputs of an apply op (the names of core/ops/training_ops.cc)."""
-    names = [argument.name for argument in op.op_def.input_arg]
-    values = op.inputs[names.index("delta" if "delta" in names else "grad")].name
-    return Gradient(values, op.inputs[names.index("indices")].name if "indices" in names else "")
-
-
-def uses_simulated(gpus: int, devices: Devices = "auto") -> bool:
-    """Whether CPU devices stand in for GPUs.
-
-    Args:
-        gpus: how many GPUs a program names.
-        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
-    """
-    return devices == "simulated" or len(local_gpus()) < gpus
-
-
-def session_config(gpus: int, devices: Devices = "auto") -> Any:
-    """The ``ConfigProto`` of a session with as many GPUs, or CPU devices; soft placement is off.
-
-    Args:
-        gpus: how many GPUs the program names.
-        devices: as for `uses_simulated`.
-    """
-    if uses_simulated(gpus, devices):
-        return tf.compat.v1.ConfigProto(device_count={"CPU": gpus + 1, "GPU": 0})
-    return tf.compat.v1.ConfigProto(gpu_options=tf.compat.v1.GPUOptions(allow_growth=True))
-
-
-@contextlib.contextmanager
-def running_on(gpus: int, *, devices: Devices = "auto") -> Iterator[Any]:
-    """Build into the default graph for ``gpus`` GPUs, or for what stands in for them.
-
-    Args:
-        gpus: how many GPUs the program names.
-        devices: as for `uses_simulated`.
-
-    Yields:
-        The ``ConfigProto`` for the session that runs the graph, which may be changed.
-    """
-    config = session_config(gpus, devices)
-    with contextlib.ExitStack() as stack:
-        if uses_simulated(gpus, devices):
-            stack.enter_context(tf.compat.v1.device(lambda op: to_simulated(op.device)))
-        yield config
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Let GPUs multiply float32 as float32, and not as TF32, which has 10 bits of fraction."""
-    settings = tf.config.experimental
-    before = settings.tensor_float_32_execution_enabled()
-    settings.enable_tensor_float_32_execution(False)
-    try:
-        yield
-    finally:
-        settings.enable_tensor_float_32_execution(before)
-
-
-tf1 = tf.compat.v1
-
-
 @dataclass(frozen=True)
 class RunnableProgram:
-    """A program that can be run. Tensors and ops are known by name.
+    """A program that can be run. Tensors and ops are identified by name.
 
     Attributes:
         built: the program.
-        graph: its graph, on the devices that are there.
-        simulated: whether CPU devices stand in for the GPUs.
-        config: for the sessions that run it.
-        inputs: the tensors to feed by the names of arrays, one mapping a tower or a single one;
-            empty where the program does not say.
-        shared: whether it splits the batch itself.
-        gradient_tensors: the gradients that its variables receive.
-        ends_at: when its runs must have ended, in seconds of `time.monotonic`.
+        graph: its graph, rewritten for the devices of this machine.
+        simulated: whether CPU devices simulate the GPUs.
+        config: the configuration of its sessions.
+        inputs: mappings of array names to the tensors that they are fed to: one for each tower, or
+            one for all; empty if the program declares none.
+        shared: whether one mapping is for all towers: the program splits the batch itself.
+        gradient_tensors: the gradients of its variables.
+        ends_at: the time limit of its runs, in seconds of `time.monotonic`.
     """
 
     built: BuiltProgram
@@ -211,70 +92,70 @@ class RunnableProgram:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """The name of the program in messages."""
         return self.built.name
 
     @property
     def gpus(self) -> int:
-        """How many it was built for."""
+        """The number of GPUs that it was built for."""
         return self.built.gpus
 
     @property
     def placement(self) -> Placement:
-        """What it asked for, on GPUs."""
+        """The requested placement, on GPUs."""
         return self.built.requested
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
-        """The variables that are initialised, by name, with their dtypes."""
+        """The dtypes of the variables that are initialized, by name."""
         initial = self.built.initial
-        initialised = initial.compared | initial.local_initializers.keys()
+        initialized = initial.compared | initial.local_initializers.keys()
         return {
             variable.name: variable.dtype
             for variable in self.built.requested.variables
-            if variable.name in initialised
+            if variable.name in initialized
         }
 
 
-def runnable(
+def make_runnable(
     built: BuiltProgram, devices: Devices, *, cluster: Machine | None = None
 ) -> RunnableProgram:
-    """Put real or simulated devices in place of those that a program names.
+    """Check that a program can be run, and rewrite its graph for real or simulated devices.
 
     Args:
-        built: what runs.
+        built: the program.
         devices: ``auto``, ``real`` or ``simulated``.
-        cluster: the tasks that may be named, whose devices are ``real`` or ``simulated``; none by
-            default.
+        cluster: the tasks on which the program runs; by default it runs in this process. With a
+            cluster, ``devices`` is ``real`` or ``simulated``.
 
     Raises:
-        InputError: what it says about its step cannot be used, or it names a task that the
-            cluster has not.
-        CannotRun: it is a graph without its program, or names tasks, and no cluster is there; or
-            real devices are asked for and missing.
+        InputError: the step that the builder returned is malformed, or the program names a task
+            that is not in the cluster.
+        CannotRun: there is only a graph and no program; the program names tasks without a cluster;
+            its step is not a single one, or creates variables; or real devices are missing.
     """
     if not built.program:
         what = "is a saved graph" if built.graph is None else "was built elsewhere"
         raise CannotRun(f"{built.name} {what}, and only programs are run")
     if built.turns > 1:
         raise CannotRun(
-            f"{built.name} takes {built.turns} different training steps in turn, and what is "
-            "compared is one"
+            f"{built.name} alternates between {built.turns} different training steps, and only "
+            "a single step can be compared"
         )
     placement = built.requested
     indices = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most_gpus = max([built.gpus, *(index + 1 for index in indices)])
     if cluster is not None:
         simulated = devices == "simulated"
-        _in_cluster(placement, cluster)
+        _check_tasks(placement, cluster)
     else:
         simulated = uses_simulated(most_gpus, devices)
-        _on_this_machine(placement, most_gpus, devices)
-    _have_values(built)
+        _check_single_host(placement, most_gpus, devices)
+    _check_initial_values(built)
     config = session_config(most_gpus, devices)
     config.allow_soft_placement = placement.soft
-    inputs, shared = _inputs(built.step, built.name)
-    graph = _on_devices(built, simulated=simulated, whole=cluster is not None)
+    inputs, shared = _declared_inputs(built.step, built.name)
+    graph = _rewrite_graph(built, simulated=simulated, whole=cluster is not None)
     return RunnableProgram(
         built=built,
         graph=graph,
@@ -282,12 +163,12 @@ def runnable(
         config=config,
         inputs=inputs,
         shared=shared,
-        gradient_tensors=gradient_tensors_of(placement, graph, built.applied, built.initial),
+        gradient_tensors=find_gradient_tensors(placement, graph, built.applied, built.initial),
     )
 
 
-def _have_values(built: BuiltProgram) -> None:
-    """Check that something is known of what each variable of a watched step begins with."""
+def _check_initial_values(built: BuiltProgram) -> None:
+    """Check that the initial value of each variable in a traced step is known."""
     values = built.initial.values
     if not values:
         return
@@ -295,15 +176,15 @@ def _have_values(built: BuiltProgram) -> None:
         if variable.name not in values:
             where = built.requested.where(variable.name)
             raise CannotRun(
-                f"the first step of {built.name} makes {variable.name}"
-                f"{f' (built at {where})' if where else ''}, of a value that only the step knows; "
-                "make it before: a layer with model.build(…), slots with "
+                f"the first step of {built.name} creates {variable.name}"
+                f"{f' (built at {where})' if where else ''}, with an initial value that depends "
+                "on the step; create it before: a layer with model.build(…), slots with "
                 "optimizer.build(model.trainable_variables)"
             )
 
 
-def _in_cluster(placement: Placement, cluster: Machine) -> None:
-    """Check that the cluster has every task that a program names."""
+def _check_tasks(placement: Placement, cluster: Machine) -> None:
+    """Check that the cluster contains every task that a program names."""
     for op in placement.ops.values():
         if lacking := cluster.lacks(op.requested):
             where = placement.where(op.name)
@@ -314,21 +195,21 @@ def _in_cluster(placement: Placement, cluster: Machine) -> None:
             )
 
 
-def _on_this_machine(placement: Placement, gpus: int, devices: Devices) -> None:
-    """Check that a program of so many GPUs names no other task, nor real GPUs that are missing."""
+def _check_single_host(placement: Placement, gpus: int, devices: Devices) -> None:
+    """Check that a program names no other task, and that real GPUs exist if requested."""
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
     if jobs:
         raise CannotRun(
-            f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
+            f"it names the job {min(map(str, jobs))}: programs of several tasks are not run"
         )
     if devices == "real" and uses_simulated(gpus):
         raise CannotRun(
-            f"{placement.program} wants {plural(gpus, 'GPU')}, and real ones are asked for"
+            f"{placement.program} needs {plural(gpus, 'real GPU')}, and this machine has fewer"
         )
 
 
-def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
-    """The placeholders by the names of arrays, and whether one mapping is for all towers."""
+def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
+    """Returns the tensors by input name, and whether one mapping is for all towers."""
     if step.inputs is None:
         return [], False
     shared = isinstance(step.inputs, Mapping)
@@ -340,32 +221,32 @@ def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
             "return one mapping of names to placeholders for each tower",
         )
     named = [
-        {str(key): _tensor(tensor, str(key), program) for key, tensor in mapping.items()}
+        {str(key): _tensor_name(tensor, str(key), program) for key, tensor in mapping.items()}
         for mapping in listed
     ]
     return named, shared or len(named) == 1
 
 
-def _tensor(value: Any, key: str, program: str) -> str:
-    """The name of the tensor that an input is."""
+def _tensor_name(value: Any, key: str, program: str) -> str:
+    """Returns the tensor name of an input."""
     if isinstance(value, str):
         return value
     if isinstance(value, tf.Tensor):
         return str(value.name)
     if isinstance(value, tf.Variable) or component_tensors(value):
         raise CannotRun(
-            f"the input '{key}' of {program} is a {type(value).__name__}; rows are given as arrays"
+            f"the input '{key}' of {program} is a {type(value).__name__}; rows are fed as arrays"
         )
     raise InputError(
         program, f"its input '{key}' is {value!r:.60}", "return the placeholder itself"
     )
 
 
-def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
-    """The graph of a program, also the bodies of its functions, on the devices that are there.
+def _rewrite_graph(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
+    """Returns the graph of a program, rewritten to run on the devices of this machine.
 
-    The devices are changed in the GraphDef: those of a live graph do not reach into functions.
-    With ``whole``, tasks do not get constants of their own, under other names.
+    Devices are changed in the GraphDef, because a live graph does not give access to the bodies of
+    functions. With ``whole``, TensorFlow does not copy constants to each task under new names.
     """
     copied = type(built.graph_def)()
     copied.CopyFrom(built.graph_def)
@@ -376,13 +257,128 @@ def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Grap
             if simulated:
                 node.device = to_simulated(node.device)
             if node.op in RANDOM_SEEDED and not (node.attr["seed"].i or node.attr["seed2"].i):
-                node.attr["seed2"].i = number + 1  # so that the next run starts alike
+                node.attr["seed2"].i = number + 1  # so that every run draws the same numbers
     if simulated:
-        sums_for_collectives(copied, built.name)
-        channels_last(copied)
+        replace_collectives(copied, built.name)
+        convert_to_channels_last(copied)
     if whole:
         keep_constants_whole(copied)
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(copied, name="")
     return graph
+
+
+def find_gradient_tensors(
+    placement: Placement,
+    graph: tf.Graph,
+    applied: Sequence[AppliedGradient],
+    initial: InitialState,
+) -> GradientTensors:
+    """Find the gradients that one step of a program applies.
+
+    Args:
+        placement: the requested placement of the program.
+        graph: the graph of the program, or a copy.
+        applied: gradients that the program declares, or that its optimizers were called with.
+        initial: the mirrored copies of variables, which get the gradient of the first copy. Its
+            values are empty unless the step is traced; a traced step declares no gradients.
+    """
+    found = GradientTensors()
+    analysis = analyse(placement)
+    recorded = {gradient.variable: gradient for gradient in applied}
+    for variable, updates in analysis.updates.by_variable.items():
+        names = [analysis.flow.names[update.op] for update in updates]
+        applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
+        found.updates[variable] = names[-1]
+        if len(applies) == 1 and not placement.ops[applies[0]].caller:
+            found.gradients[variable] = _gradient_input(graph.get_operation_by_name(applies[0]))
+            found.optimizers.add(placement.ops[applies[0]].type)
+        elif len(applies) > 1:
+            found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
+        elif given := recorded.get(variable):
+            if given.gradient and _is_of_one_tower(placement, given.gradient, updates):
+                found.unread[variable] = "each tower changes its gradient before they are summed"
+            elif given.gradient:
+                found.gradients[variable] = given.gradient
+            elif given.in_body:
+                found.unread[variable] = "it is applied inside a branch, loop or function"
+            if given.optimizer:
+                found.optimizers.add(given.optimizer)
+        elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
+            update = f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update"
+            found.unread[variable] = (
+                f"{update}, without a call of an optimizer"
+                if initial.values
+                else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
+            )
+    return found
+
+
+def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:
+    """Whether an optimizer gets the gradient of one tower, but its updates use several."""
+    analysis = analyse(placement)
+    behind = analysis.towers_behind[analysis.flow.number[producer_of(gradient.values)]]
+    flow = gradient_flow(placement)
+    return (behind & analysis.all_towers).bit_count() == 1 and any(
+        flow.towers(update).bit_count() > 1 for update in updates
+    )
+
+
+def _gradient_input(op: tf.Operation) -> Gradient:
+    """Returns the gradient input of an apply op (names from core/ops/training_ops.cc)."""
+    names = [argument.name for argument in op.op_def.input_arg]
+    values = op.inputs[names.index("delta" if "delta" in names else "grad")].name
+    return Gradient(values, op.inputs[names.index("indices")].name if "indices" in names else "")
+
+
+def uses_simulated(gpus: int, devices: Devices = "auto") -> bool:
+    """Whether CPU devices simulate GPUs.
+
+    Args:
+        gpus: the number of GPUs that a program names.
+        devices: ``auto`` takes real GPUs if there are enough, ``simulated`` never does.
+    """
+    return devices == "simulated" or len(local_gpus()) < gpus
+
+
+def session_config(gpus: int, devices: Devices = "auto") -> Any:
+    """Returns the ``ConfigProto`` of a session with real or simulated GPUs; placement is strict.
+
+    Args:
+        gpus: the number of GPUs that the program names.
+        devices: as for `uses_simulated`.
+    """
+    if uses_simulated(gpus, devices):
+        return tf1.ConfigProto(device_count={"CPU": gpus + 1, "GPU": 0})
+    return tf1.ConfigProto(gpu_options=tf1.GPUOptions(allow_growth=True))
+
+
+@contextlib.contextmanager
+def running_on(gpus: int, *, devices: Devices = "auto") -> Iterator[Any]:
+    """Build into the default graph for real or simulated GPUs.
+
+    Args:
+        gpus: the number of GPUs that the program names.
+        devices: as for `uses_simulated`.
+
+    Yields:
+        The ``ConfigProto`` for the session that runs the graph; the caller may change it.
+    """
+    config = session_config(gpus, devices)
+    with contextlib.ExitStack() as stack:
+        if uses_simulated(gpus, devices):
+            stack.enter_context(tf1.device(lambda op: to_simulated(op.device)))
+        yield config
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Disable TF32, which has 10 bits of fraction, for products of float32 on GPUs."""
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        settings.enable_tensor_float_32_execution(before)

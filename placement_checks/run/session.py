@@ -1,7 +1,4 @@
-"""Runs a program: its gradients, its steps, its variables, and where its ops ran.
-
-The ops that read and assign the variables of a program, whichever kind they are.
-"""
+"""Runs a program in a session: its gradients, its steps and its variables."""
 
 from __future__ import annotations
 
@@ -25,75 +22,25 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.script import Script, uses_gpus
 from placement_checks.run.runnable import RunnableProgram
 
-_MAX_BYTES = 1 << 23  # of variables that are read or assigned at once, but for one
-_MAX_ITEM = 8
-
-
-class VariableOps:
-    """Ops that are added to the graph of a program when they are first asked for."""
-
-    def __init__(self, program: RunnableProgram) -> None:
-        self._program = program
-
-    @cached_property
-    def parts(self) -> Sequence[Sequence[str]]:
-        """The variables in parts of some megabytes: TensorFlow copies what it gives and takes."""
-        parts: list[list[str]] = []
-        size = _MAX_BYTES
-        for variable in self._program.placement.variables:
-            if variable.name in self._program.variables:
-                if size >= _MAX_BYTES:
-                    parts.append([])
-                    size = 0
-                parts[-1].append(variable.name)
-                size += math.prod(n or 1 for n in variable.shape or ()) * _MAX_ITEM
-        return parts
-
-    @cached_property
-    def reads(self) -> Mapping[str, Any]:
-        """For each variable the tensor of its value."""
-        return {name: self._read(name) for name in self._program.variables}
-
-    def _read(self, name: str) -> Any:
-        holder = self._program.graph.get_tensor_by_name(f"{name}:0")
-        if holder.dtype != tf.resource:
-            return holder
-        dtype = tf.dtypes.as_dtype(self._program.variables[name])
-        with self._program.graph.as_default():
-            return tf.raw_ops.ReadVariableOp(resource=holder, dtype=dtype)
-
-    @cached_property
-    def assigns(self) -> Mapping[str, tuple[Any, Any]]:
-        """For each variable the op that assigns it, and the placeholder for its value."""
-        return {name: self._assign(name) for name in self._program.variables}
-
-    def _assign(self, name: str) -> tuple[Any, Any]:
-        holder = self._program.graph.get_tensor_by_name(f"{name}:0")
-        with self._program.graph.as_default():
-            value = tf1.placeholder(self._program.variables[name])
-            if holder.dtype == tf.resource:
-                return tf.raw_ops.AssignVariableOp(resource=holder, value=value), value
-            return tf.raw_ops.Assign(ref=holder, value=value, validate_shape=False).op, value
-
-
 tf1 = tf.compat.v1
 
 Values = Mapping[str, npt.NDArray[Any]]
-# The lines around the sentence of an error that says what is wrong.
-_AROUND = re.compile(
+_MAX_BYTES = 1 << 23  # of variables that are read or assigned at once; a single one may be larger
+_ITEM_SIZE = 8  # bytes of an element, at most
+_MAX_FETCHED = 2000  # tensors of one run
+# Lines of a TensorFlow error around the sentence that describes it.
+_CONTEXT_LINE = re.compile(
     r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
 )
-_OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
-_NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
-_MAX_FETCHED = 2000
+_FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
+_ROOT_ERROR = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 
 
 class ProgramSession:
     """A session of one program.
 
-    Its ops run as they were built, without graph optimisation: Grappler would make control edges
-    out of shapes, and so run a pipeline that is fed around. To be timed, it is optimised as in
-    the user's own session.
+    The graph is not optimized unless steps are timed: Grappler turns shapes into control edges,
+    and would so run an input pipeline although its outputs are fed.
     """
 
     def __init__(
@@ -108,19 +55,19 @@ class ProgramSession:
         """Open the session.
 
         Args:
-            program: what runs.
-            seconds: that one run may take.
-            threads: how many run ops, each of which then computes on one core; 0 for TensorFlow's
-                own choice. What an op computes on is settled for the process by its first session,
-                unless ``TF_OVERRIDE_GLOBAL_THREADPOOL`` was set before (core/common_runtime/
-                local_device.cc).
-            timed: whether graph optimisation is left on.
+            program: the program.
+            seconds: the time limit of one run.
+            threads: the number of threads that run ops, each op on one core; 0 for TensorFlow's
+                default. The first session of a process fixes the threads of a single op, unless
+                ``TF_OVERRIDE_GLOBAL_THREADPOOL`` is set before
+                (core/common_runtime/local_device.cc).
+            timed: whether the graph is optimized, as in the user's own session.
             target: the master of a cluster; this process by default.
         """
         self.program = program
         self._seconds = seconds
         self._timeout_fix = (
-            "do all tasks of the cluster run? Else give it more seconds, or fewer rows"
+            "check that all tasks of the cluster run, or give it more seconds or fewer rows"
             if target
             else "take fewer rows"
             if timed
@@ -161,15 +108,21 @@ class ProgramSession:
         *,
         traced: bool = False,
     ) -> Any:
-        """Run a part of the graph; what to fetch and to feed is known by name.
+        """Run a part of the graph.
+
+        Args:
+            fetches: the names of the tensors and ops to run, in any nested structure.
+            feeds: arrays by tensor name.
+            metadata: a ``RunMetadata`` to fill with partition graphs.
+            traced: whether to fill it with step statistics, too.
 
         Raises:
-            InputError: it failed, or took too long.
-            CannotRun: an op of it runs on no CPU, or the time for all runs is over.
+            InputError: the run failed, or exceeded the time limit of one run.
+            CannotRun: an op has no CPU kernel, or the time limit of all runs is exceeded.
         """
         left = self.program.ends_at - time.monotonic()
         if left <= 0:
-            raise self._over_time()
+            raise self._time_limit_exceeded()
         options = tf1.RunOptions(
             timeout_in_ms=math.ceil(1000 * min(self._seconds, left)),
             output_partition_graphs=metadata is not None,
@@ -180,20 +133,20 @@ class ProgramSession:
             return self._session.run(fetches, feeds, options, metadata)
         except tf.errors.DeadlineExceededError:
             if self.program.ends_at < math.inf:
-                raise self._over_time() from None
+                raise self._time_limit_exceeded() from None
             raise InputError(
                 name,
                 f"one run of it took longer than {self._seconds:g} s",
                 self._timeout_fix,
             ) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            reason, where = self._explained(error)
+            reason, where = self._explain(error)
             if self.program.simulated and is_gpu_only(reason):
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
-    def _over_time(self) -> CannotRun:
-        """The end of a comparison that nobody asked for, with what asks for it."""
+    def _time_limit_exceeded(self) -> CannotRun:
+        """Returns the error that ends a comparison without --reference."""
         script = self.program.built.program
         reference = "and a program for one GPU"
         if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
@@ -203,13 +156,13 @@ class ProgramSession:
             f"{reference} to lift it"
         )
 
-    def _explained(self, error: Exception) -> tuple[str, str]:
-        """The sentence of an error that says what is wrong, and the op at fault with its line."""
+    def _explain(self, error: Exception) -> tuple[str, str]:
+        """Returns the sentence that describes an error, and the op at fault with its line."""
         message = str(getattr(error, "message", error)).strip()
         lines = message.splitlines() or [type(error).__name__]
-        sentences = [line for line in lines if not _AROUND.match(line)] or lines[:1]
-        reason = _NUMBERED.sub("", sentences[0]).strip()
-        if (task := _OF_TASK.match(reason)) and sentences[1:]:
+        sentences = [line for line in lines if not _CONTEXT_LINE.match(line)] or lines[:1]
+        reason = _ROOT_ERROR.sub("", sentences[0]).strip()
+        if (task := _FROM_TASK.match(reason)) and sentences[1:]:
             reason = f"{task[1]}{task[2]}: {sentences[1]}"
         op = getattr(error, "op", None)
         if op is None:
@@ -218,12 +171,12 @@ class ProgramSession:
         at = f", built at {where}" if where else ""
         return reason, f" (op {op.name}{at})"
 
-    def begin(self, values: Values) -> None:
+    def initialize(self, values: Values) -> None:
         """Initialize all variables, then set the given ones.
 
-        Variables initialized from others, such as a target network, use the given values. The
-        copies of a mirrored variable start equal, whether a strategy keeps them or the program
-        does, which may copy the first one to the others in an op of its own after initialization.
+        Variables initialized from others, such as a target network, use the given values. All
+        copies of a mirrored variable start equal, also if the program creates them without a
+        strategy: it may copy the first one to the others in an op that runs after initialization.
         """
         initial = self.program.built.initial
         values = self._with_copies(values)
@@ -234,23 +187,25 @@ class ProgramSession:
             if values:
                 self.run([op for name, op in kind.items() if name not in values])
         self.run(list(initial.tables))
-        unset = {copy: of for copy, of in self._own_copies.items() if of not in values}
-        if unset:
+        copies = {
+            copy: first for copy, first in self._manual_copies.items() if first not in values
+        }
+        if copies:
             reads = self._variables.reads
-            first = self.run({of: reads[of] for of in set(unset.values()) if of in reads})
-            self.load({copy: first[of] for copy, of in unset.items() if of in first})
+            read = self.run({name: reads[name] for name in set(copies.values()) if name in reads})
+            self.load({copy: read[first] for copy, first in copies.items() if first in read})
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
-        """The values of all variables, by name; they stay as they are."""
+        """Returns the values of all variables, by name."""
         return {name: value for part in self.read() for name, value in part.items()}
 
     def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """The values of all variables, of some after others where they are large."""
+        """Yields the values of all variables, by name, in parts of some megabytes."""
         for names in self._variables.parts:
             yield self.run({name: self._variables.reads[name] for name in names})
 
     def load(self, values: Values) -> None:
-        """Give variables values, and so their copies; what the program has not is left out."""
+        """Assign values to variables and their copies; unknown names are ignored."""
         values = self._with_copies(values)
         assigns = self._variables.assigns
         for part in self._variables.parts:
@@ -259,13 +214,14 @@ class ProgramSession:
                 self.run(ops, {assigns[name][1]: values[name] for name in names})
 
     def _with_copies(self, values: Values) -> Values:
-        """The values, also for the copies of mirrored variables."""
-        copies = {**self._own_copies, **self.program.built.initial.mirrors}
-        return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
+        """Returns the values, also under the names of copies of mirrored variables."""
+        copies = {**self._manual_copies, **self.program.built.initial.mirrors}
+        known = {copy: values[first] for copy, first in copies.items() if first in values}
+        return {**values, **known}
 
     @cached_property
-    def _own_copies(self) -> Mapping[str, str]:
-        """The copies that the program itself keeps of variables, each with the first copy."""
+    def _manual_copies(self) -> Mapping[str, str]:
+        """Copies of variables that the program mirrors without a strategy, with the first copy."""
         return {
             copy: group.copies[min(group.copies)]
             for group in variable_layout(self.program.placement).mirrored
@@ -275,7 +231,7 @@ class ProgramSession:
         }
 
     def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
-        """The gradient of every variable, dense, by its name."""
+        """Returns the gradient of every variable as a dense array, by variable name."""
         read = self.program.gradient_tensors.gradients
         fetches = {
             name: tuple(part for part in gradient if part) for name, gradient in read.items()
@@ -287,7 +243,7 @@ class ProgramSession:
         }
 
     def _dense(self, name: str, values: Any, indices: Any) -> npt.NDArray[Any]:
-        """The sum of slices; of rows that are listed more than once, all count."""
+        """Returns slices as a dense array, with the sum over slices of the same index."""
         variables = self.program.placement.variables
         shape: Any = next(variable.shape for variable in variables if variable.name == name)
         if shape is None or None in shape:
@@ -296,8 +252,8 @@ class ProgramSession:
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
 
-    def as_gradients(self, values: Values) -> dict[str, npt.NDArray[Any]]:
-        """The feeds with which a step applies these gradients in place of its own."""
+    def gradient_feeds(self, values: Values) -> dict[str, npt.NDArray[Any]]:
+        """Returns feeds that make a step apply these gradients in place of its own."""
         feeds = {}
         for name, gradient in self.program.gradient_tensors.gradients.items():
             feeds[gradient.values] = values[name]
@@ -306,26 +262,26 @@ class ProgramSession:
         return feeds
 
     def step(self, feeds: Values, metadata: Any = None) -> None:
-        """Take one training step; ``metadata`` is given partition graphs and step statistics."""
+        """Take one training step; ``metadata`` is filled with partition graphs and statistics."""
         train_op = list(self.program.placement.step.train_op)
         self.run(train_op, feeds, metadata, traced=metadata is not None)
 
-    def prepared(self, feeds: Values) -> Callable[[], object]:
-        """A training step on these rows, made ready so that a call takes little but the step."""
+    def prepare_step(self, feeds: Values) -> Callable[[], object]:
+        """Returns a function that takes a training step with little overhead."""
         train_op = list(self.program.placement.step.train_op)
         step = self._session.make_callable(train_op, feed_list=list(feeds))
         return partial(step, *feeds.values())
 
     @property
     def _trace_level(self) -> Any:
-        """Step statistics; those of GPUs come from their own tracer."""
+        """The level of step statistics; GPUs need the hardware tracer."""
         simulated = self.program.simulated
         return tf1.RunOptions.SOFTWARE_TRACE if simulated else tf1.RunOptions.FULL_TRACE
 
-    def ran_on(self, feeds: Values) -> dict[str, Device]:
-        """Where the ops behind the gradients ran, by name, read from the partition graphs.
+    def executed_devices(self, feeds: Values) -> dict[str, Device]:
+        """Run the gradients, and return the device of every op, from the partition graphs.
 
-        Where no gradient can be read, those of a step, which changes variables.
+        If no gradient can be read, a training step is run, which changes variables.
         """
         metadata = tf1.RunMetadata()
         if self.program.gradient_tensors.gradients:
@@ -339,11 +295,11 @@ class ProgramSession:
         }
 
     def first_not_finite(self, ops: Iterable[str], feeds: Values) -> str | None:
-        """The first of these ops, in the order of building, that yields a NaN or an infinity."""
+        """Returns the first op, in building order, that yields a NaN or an infinity."""
         names = self._numeric(ops)
         for start in range(0, len(names), _MAX_FETCHED):
             part = names[start : start + _MAX_FETCHED]
-            for name, value in zip(part, self.fetched(part, feeds), strict=True):
+            for name, value in zip(part, self.fetch(part, feeds), strict=True):
                 if value is not None and not np.all(np.isfinite(np.asarray(value, np.float64))):
                     return name.partition(":")[0]
         return None
@@ -359,12 +315,59 @@ class ProgramSession:
             if tensor.dtype.is_floating and tensor.dtype == tensor.dtype.base_dtype
         ]
 
-    def fetched(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
-        """The values of tensors; None for those of a branch that is not taken."""
+    def fetch(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
+        """Returns the values of tensors; None for tensors in a branch that does not run."""
         try:
             return list(self.run(list(names), feeds))
         except (InputError, CannotRun):
             if len(names) == 1:
                 return [None]
             half = len(names) // 2
-            return [*self.fetched(names[:half], feeds), *self.fetched(names[half:], feeds)]
+            return [*self.fetch(names[:half], feeds), *self.fetch(names[half:], feeds)]
+
+
+class VariableOps:
+    """Ops that read and assign the variables of a program, created at the first access."""
+
+    def __init__(self, program: RunnableProgram) -> None:
+        self._program = program
+
+    @cached_property
+    def parts(self) -> Sequence[Sequence[str]]:
+        """The variables in parts of some megabytes, because TensorFlow copies every part."""
+        parts: list[list[str]] = []
+        size = _MAX_BYTES
+        for variable in self._program.placement.variables:
+            if variable.name in self._program.variables:
+                if size >= _MAX_BYTES:
+                    parts.append([])
+                    size = 0
+                parts[-1].append(variable.name)
+                size += math.prod(n or 1 for n in variable.shape or ()) * _ITEM_SIZE
+        return parts
+
+    @cached_property
+    def reads(self) -> Mapping[str, Any]:
+        """The tensor with the value of each variable."""
+        return {name: self._read(name) for name in self._program.variables}
+
+    def _read(self, name: str) -> Any:
+        variable = self._program.graph.get_tensor_by_name(f"{name}:0")
+        if variable.dtype != tf.resource:
+            return variable
+        dtype = tf.dtypes.as_dtype(self._program.variables[name])
+        with self._program.graph.as_default():
+            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=dtype)
+
+    @cached_property
+    def assigns(self) -> Mapping[str, tuple[Any, Any]]:
+        """For each variable, the op that assigns it and the placeholder for its value."""
+        return {name: self._assign(name) for name in self._program.variables}
+
+    def _assign(self, name: str) -> tuple[Any, Any]:
+        variable = self._program.graph.get_tensor_by_name(f"{name}:0")
+        with self._program.graph.as_default():
+            value = tf1.placeholder(self._program.variables[name])
+            if variable.dtype == tf.resource:
+                return tf.raw_ops.AssignVariableOp(resource=variable, value=value), value
+            return tf.raw_ops.Assign(ref=variable, value=value, validate_shape=False).op, value

@@ -1,8 +1,8 @@
-"""CPU devices in place of GPUs for TensorFlow 2: eager code, functions and strategies.
+"""Simulates GPUs by CPU devices for TensorFlow 2: eager code, functions and strategies.
 
-The eager runtime makes its devices once, when it first runs anything. So many logical CPUs must be
-asked for before that; afterwards TensorFlow refuses, and what asks for ``/gpu:1`` would run on
-``CPU:0`` without a word, as soft placement has it.
+The eager runtime creates its devices when it runs its first op. Logical CPUs must be requested
+before, because TensorFlow refuses it afterwards; ops on ``/gpu:1`` would then silently run on
+``CPU:0`` by soft placement.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from placement_checks.run.runnable import uses_simulated
 from placement_checks.tf import distribution, eager, patching, sessions
 from placement_checks.tf.simulated_devices import configure_logical_cpus, simulated_scope
 
-# Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
+# The first collective group key of each strategy.
 _group_keys = count(1000, 1000)
 
 
 @contextlib.contextmanager
 def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
-    """Run what names GPUs, unchanged, on CPU devices in their place: ``GPU:i`` is ``CPU:i+1``.
+    """Run code for GPUs, unchanged, on CPU devices: ``GPU:i`` is ``CPU:i+1``.
 
-    Within it, whatever opens a device scope is led elsewhere: eager code, functions that are
-    traced here, and strategies such as ``tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])``.
-    ``MirroredStrategy()`` and ``CentralStorageStrategy()``, which take all GPUs, take these; a
-    list of GPUs from TensorFlow has the real ones alone, since Keras would use kernels of GPUs.
-    Soft placement is off, so that nothing falls back unseen. Where there are as many GPUs, nothing
-    is changed but that.
+    Inside the context, every device scope is redirected: in eager code, in functions that are
+    traced here, and in strategies such as ``tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])``.
+    ``MirroredStrategy()`` and ``CentralStorageStrategy()`` use all simulated GPUs. TensorFlow
+    still lists real GPUs only, because Keras would choose GPU kernels for others. Soft placement
+    is off, so that no op silently falls back to another device. If the machine has enough GPUs,
+    only soft placement is changed.
 
-    Strategies may follow one another in a process: TensorFlow itself fails if a second one adds up
-    tensors of other shapes (github.com/tensorflow/tensorflow/issues/62790), on real GPUs too.
+    A process may use several strategies one after another. TensorFlow itself fails if the second
+    one reduces tensors of other shapes (github.com/tensorflow/tensorflow/issues/62790), on real
+    GPUs too.
 
     Args:
-        gpus: how many GPUs the code names.
-        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
+        gpus: the number of GPUs that the code names.
+        devices: ``auto`` takes real GPUs if there are enough, ``simulated`` never does.
 
     Raises:
         UsageError: TensorFlow has started with fewer logical CPUs.
@@ -51,15 +52,15 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     try:
         with contextlib.ExitStack() as patched:
             if simulated:
-                for patch in _patches(gpus):
+                for patch in _device_patches(gpus):
                     patched.enter_context(patch)
             yield
     finally:
         tf.config.set_soft_device_placement(soft)
 
 
-def _patches(gpus: int) -> Iterator[patching.Patched]:
-    """What leads elsewhere: device scopes, and what strategies take for the GPUs there are."""
+def _device_patches(gpus: int) -> Iterator[patching.Patched]:
+    """Yields patches that redirect device scopes, and that show strategies the simulated GPUs."""
     yield eager.around_eager_devices(simulated_scope)
     yield patching.patched(tf.Graph, "device", simulated_scope)
 
@@ -67,7 +68,7 @@ def _patches(gpus: int) -> Iterator[patching.Patched]:
     yield sessions.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
     yield sessions.around_local_devices(lambda of: lambda found: of(found or gpus))
 
-    # Keys begin at 1 in every strategy, and a group that was used before expects the same shapes.
+    # Keys start at 1 in every strategy, and a group that was used before expects the same shapes.
     yield distribution.around_collective_keys(
         lambda init: (
             lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))

@@ -62,17 +62,17 @@ class TowerBenchmark:
         from placement_checks.capture.programs import load, load_reference
         from placement_checks.core.errors import CannotRun
         from placement_checks.run.compare.pair import ProgramPair
-        from placement_checks.run.feeding.batches import batch_of
+        from placement_checks.run.feeding.batches import load_batch_function
         from placement_checks.run.timing.benchmark import TimedPair
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled
         try:
             built = load(towers, gpus or self._gpus)
-            pair = ProgramPair.of(built, load_reference(single, built), self._devices)
-            with TimedPair(pair, batch_of(batch, built.gpus), rows=rows) as timed:
-                self._benchmark.pedantic(timed.towers, setup=timed.others, rounds=rounds)
-                for _ in timed.traced():
+            pair = ProgramPair.from_programs(built, load_reference(single, built), self._devices)
+            with TimedPair(pair, load_batch_function(batch, built.gpus), rows=rows) as timed:
+                self._benchmark.pedantic(timed.run_towers, setup=timed.run_others, rounds=rounds)
+                for _ in timed.trace():
                     if disabled:
                         break
                 timing = timed.timing()

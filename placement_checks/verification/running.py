@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
     from placement_checks.core.trace import Trace
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.compare.settings import Conditions
+    from placement_checks.run.compare.sessions import Conditions
 
 
 _T = TypeVar("_T")
@@ -71,7 +71,7 @@ def with_numbers(
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.run.compare.measure import measure
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.feeding.batches import batch_of
+    from placement_checks.run.feeding.batches import load_batch_function
 
     evidence = Evidence.of(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
@@ -87,16 +87,16 @@ def with_numbers(
     selected = set(only or rules) - set(without)
     if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
         return evidence
-    batch_function = batch_of(batch, towers.gpus if towers else 1)
+    rows = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
         raise InputError(
             evidence.placement.program,
             f"cannot be compared with a reference: {towers}",
             "leave out the reference, or name the program that printed a log with --graph",
         )
-    limit = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
-    ends_at = time.monotonic() + limit
-    pair = _or_missing(lambda: ProgramPair.of(towers, single, devices, ends_at=ends_at))
+    seconds = _UNASKED_SECONDS if reference is None else math.inf
+    ends_at = time.monotonic() + seconds
+    pair = _or_missing(lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at))
     if not pair:
         return replace(evidence, measurement=pair, trace=pair)
     if TowersOverlap.name in selected:
@@ -124,8 +124,8 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
 
 
 def _conditions(rules: Mapping[str, Rule]) -> Conditions:
-    """The conditions of the runs, from the parameters of the rules on runs."""
-    from placement_checks.run.compare.settings import Conditions
+    """How programs are run, by the parameters of the rules on runs."""
+    from placement_checks.run.compare.sessions import Conditions
 
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
     assert isinstance(gradients, GradientsEqual)
@@ -144,10 +144,10 @@ def _trace(pair: ProgramPair, batch: BatchFunction | None, conditions: Condition
     """Trace some steps of the towers."""
     import numpy as np
 
-    from placement_checks.run.feeding.replayed import failures_of
+    from placement_checks.run.feeding.replayed import error_context
     from placement_checks.run.timing.trace import trace_steps
 
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
-    with failures_of(feeding):
+    with error_context(feeding):
         data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
         return trace_steps(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)

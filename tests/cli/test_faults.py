@@ -85,7 +85,7 @@ STAGES = {
     "placement_checks.placer.placing.place_async": "placeable",
     "placement_checks.verification.running._trace": "towers-overlap",
     "placement_checks.run.compare.measure.measure": "weights-equal",
-    "placement_checks.run.compare.pair.runnable": "gradients-equal",
+    "placement_checks.run.compare.pair.make_runnable": "gradients-equal",
 }
 WRITERS = {
     "text": "placement_checks.report.text.writer.write",
@@ -268,7 +268,7 @@ def test_the_other_commands_fail_as_one(
 
 
 def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
-    monkeypatch.setattr("placement_checks.run.compare.pair.runnable", failing(fault))
+    monkeypatch.setattr("placement_checks.run.compare.pair.make_runnable", failing(fault))
 
     ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
 

@@ -69,13 +69,14 @@ def test_a_ratio_of_all_variables_is_reported_once_and_the_case_is_saved(run: Ru
     assert "  BROKEN       gradients-equal" in ran.out
     assert (
         "fixtures/defects/sum_for_mean.py:17: the gradient of fc1/weights is 2 times the "
-        "reference's: the gradients of 2 towers are added up where their mean is meant "
+        "reference's: the gradients of 2 towers are added up instead of averaged "
         "| (tf.add_n([grad for grad, _ in pairs]), pairs[0][1]) # <- not divided "
         "called from line 16 likewise 3 more: fc1/biases, fc2/weights, fc2/biases "
-        "the step is that of a learning rate 2 times as high; optimisers that divide by the size "
+        "a step is as large as with a learning rate 2 times as high; optimizers that divide by "
+        "the size "
         "of gradients, such as Adam, hide it "
-        "fix: divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if a sum is "
-        "meant, with a rate that is divided by it: --set gradients-equal.scale=2 "
+        "fix: divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if the sum is "
+        "intended, with a learning rate divided by it: --set gradients-equal.scale=2 "
     ) in ran.words
     assert "weights-equal: 8 findings follow from gradients-equal (--all shows them)" in ran.out
     assert "in eps" not in ran.out

@@ -30,8 +30,8 @@ def project(fixtures: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     (tmp_path / "fixtures").symlink_to(fixtures)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(POOL, "1")
-    monkeypatch.setattr(execute_timing, "_ONE_CORE", math.inf)
-    monkeypatch.setattr(execute_timing, "MOST_TRACED", 3)
+    monkeypatch.setattr(execute_timing, "_MAX_CORES", math.inf)
+    monkeypatch.setattr(execute_timing, "MAX_TRACED", 3)
     return tmp_path
 
 
@@ -175,8 +175,8 @@ def test_a_program_that_cannot_be_timed_says_why_and_loses_nothing(
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.splitlines()[-1] == (
         "placement-checks: fixtures/styles.py:variable_scopes cannot be timed: "
-        "fixtures/styles.py:variable_scopes does not say what to feed; return it from the "
-        "function that builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+        "fixtures/styles.py:variable_scopes declares no inputs; return them from the function "
+        "that builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
     )
 
 

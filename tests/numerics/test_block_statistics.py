@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from placement_checks.numerics.block_statistics import (
     BLOCK,
-    blocks,
+    find_peaks,
+    iterate_blocks,
     largest_difference,
     least_squares_ratio,
-    peaks,
 )
 
 sizes = st.sampled_from([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 5])
@@ -45,7 +45,7 @@ def test_blocks_tell_what_whole_arrays_do(seed: int, size: int) -> None:
 def test_the_largest_of_all_is_among_the_peaks(seed: int, size: int, most: int) -> None:
     one, other = two(seed, size)
 
-    found = peaks(([np.abs(a), b] for a, b in blocks(one, other)), most)
+    found = find_peaks(([np.abs(a), b] for a, b in iterate_blocks(one, other)), most)
 
     assert {np.argmax(np.abs(one)), np.argmax(other)} <= set(found.tolist())
     assert len(found) <= 2 * min(most, -(-size // BLOCK))
@@ -59,7 +59,7 @@ def test_what_is_not_finite_is_found(at: int, value: float) -> None:
 
     assert not np.isfinite(largest_difference(one, other))
     assert least_squares_ratio(one, other) is None
-    assert at in peaks(([np.abs(a)] for (a,) in blocks(other)), 1)
+    assert at in find_peaks(([np.abs(a)] for (a,) in iterate_blocks(other)), 1)
     among = np.arange(other.size) != at
     assert least_squares_ratio(one, other, among) is not None
 

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from support.measurements import measurement, problem
 
 from placement_checks.core.measurement import Array, Trial
-from placement_checks.numerics.comparing import Difference, difference, differing, gradients
+from placement_checks.numerics.comparing import (
+    Difference,
+    compare_arrays,
+    compare_gradients,
+    differing_variables,
+)
 
 EPS = {
     "float64": float(np.finfo(np.float64).eps),
@@ -30,7 +35,7 @@ faults = st.sampled_from([0.0, 0.0, 2.0**-20, 0.25, 3.0])
 
 
 def compare(expected: Any, found: Any, dtype: str = "float32", **more: Any) -> Difference:
-    return difference(
+    return compare_arrays(
         "w", np.asarray(expected, np.float64), np.asarray(found, np.float64), dtype=dtype, **more
     )
 
@@ -142,7 +147,7 @@ def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
     ],
 )
 def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> None:
-    """Of the small element; the eps is that of the large one."""
+    """The small element is off by multiples of the eps of the large one."""
     assert compare([1, 2**-12], [1, 2**-12 + off * ONE], **more).state == state
 
 
@@ -158,8 +163,8 @@ def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> Non
         (0.0026, 4, "noise"),
     ],
 )
-def test_where_a_hundredth_could_not_be_told(noise: float, times_noise: float, state: str) -> None:
-    """So many times the noise is a hundredth of the value, or more."""
+def test_noise_that_hides_a_hundredth(noise: float, times_noise: float, state: str) -> None:
+    """The noise times this factor is a hundredth of the value, or more."""
     values = [1.0, 0.5]
 
     assert compare(values, values, noise=noise, times_noise=times_noise).state == state
@@ -285,7 +290,7 @@ def trial(**found: float) -> Trial:
 
 
 def test_gradients_of_all_variables() -> None:
-    found = gradients(
+    found = compare_gradients(
         trial(a=1.0, b=1 + 7e-5, c=2.0, d=1 + 7e-5), {**dict.fromkeys("abc", "float32"), "d": "x"}
     )
 
@@ -305,9 +310,9 @@ def test_gradients_are_compared_as_told() -> None:
     dtypes = {"b": "float32"}
     batch = trial(b=1 + 7e-5)
 
-    (gradient,) = gradients(batch, dtypes, times_noise=6)
+    (gradient,) = compare_gradients(batch, dtypes, times_noise=6)
     assert gradient.state == "differs"
-    (gradient,) = gradients(batch, dtypes, times_noise=6, tolerance=700)
+    (gradient,) = compare_gradients(batch, dtypes, times_noise=6, tolerance=700)
     assert gradient.state == "equal"
 
 
@@ -318,7 +323,7 @@ def test_gradients_are_compared_as_told() -> None:
 def test_two_rows_tell_too_little_of_the_noise(rows: int, off: float, state: str) -> None:
     expected, found = {"b": np.ones(2)}, {"b": np.array([1.0, 1 + off * ONE])}
 
-    (gradient,) = gradients(Trial(rows, (), expected, found, {"b": 0.0}), {"b": "float32"})
+    (gradient,) = compare_gradients(Trial(rows, (), expected, found, {"b": 0.0}), {"b": "float32"})
 
     assert gradient.state == state
 
@@ -342,11 +347,15 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(
     batch = Trial(4, (), expected, {**expected, "bias": bias}, {"bias": 1e-9, "w": 0.0, "v": 0.0})
     dtypes = {"bias": dtype, "w": "float32", "v": "float32"}
 
-    states = {gradient.variable: gradient.state for gradient in gradients(batch, dtypes, **more)}
+    states = {
+        gradient.variable: gradient.state for gradient in compare_gradients(batch, dtypes, **more)
+    }
 
     assert states == {"bias": state, "w": "equal", "v": "equal"}
     quiet = Trial(4, (), expected, batch.found, dict.fromkeys(expected, 0.0))
-    states = {gradient.variable: gradient.state for gradient in gradients(quiet, dtypes, **more)}
+    states = {
+        gradient.variable: gradient.state for gradient in compare_gradients(quiet, dtypes, **more)
+    }
     assert states["bias"] == state  # next to zero, it is so whatever its noise
 
 
@@ -355,9 +364,9 @@ def test_the_eps_is_that_of_each_variable() -> None:
     off = {name: value * (1 + 1e-9) for name, value in batch.expected.items()}
     numbers = measurement(problem().trial(off))
 
-    assert differing(numbers.trials[0], numbers.precisions) == set()
+    assert differing_variables(numbers.trials[0], numbers.precisions) == set()
     quiet = Trial(12, (), batch.expected, off, dict.fromkeys("abcd", 0.0))
-    assert differing(quiet, {**numbers.precisions, "b": "float64"}) == {"b"}
+    assert differing_variables(quiet, {**numbers.precisions, "b": "float64"}) == {"b"}
 
 
 @settings(deadline=None, max_examples=50)
@@ -375,4 +384,4 @@ def test_sound_towers_do_not_differ(seed: int, rows: int, towers: int, is_sum: b
         for name in given.slopes
     }
 
-    assert differing(given.trial(found), dict.fromkeys(given.slopes, "float32")) == set()
+    assert differing_variables(given.trial(found), dict.fromkeys(given.slopes, "float32")) == set()

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from support.measurements import SHAPES, Problem, measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Array, Arrays, Sample, Trial
-from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.diagnosis import diagnoses
-from placement_checks.numerics.row_weights import Diagnosis
+from placement_checks.numerics.comparing import differing_variables
+from placement_checks.numerics.diagnosis import Diagnosis, diagnose
 from placement_checks.verification.policy import policy_errors
 
 UNKNOWN = "no known mistake explains it"
-FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that leaves it out"
+FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that excludes it"
 
 SLOW = settings(deadline=None, max_examples=50)
 
@@ -33,10 +32,10 @@ uneven = st.lists(st.integers(2, 6), min_size=2, max_size=4).map(lambda sizes: r
 
 
 def explained(trial: Trial, towers: int = 2, **more: Any) -> dict[str, Diagnosis]:
-    """What is said of the variables whose gradients differ."""
+    """Returns the diagnoses of variables with different gradients."""
     numbers = measurement(trial, towers=towers, **more)
-    off = differing(trial, numbers.dtypes)
-    return diagnoses(numbers, trial, [name for name in trial.expected if name in off])
+    off = differing_variables(trial, numbers.dtypes)
+    return diagnose(numbers, trial, [name for name in trial.expected if name in off])
 
 
 def common(trial: Trial, towers: int = 2, **more: Any) -> Diagnosis:
@@ -50,7 +49,7 @@ def common(trial: Trial, towers: int = 2, **more: Any) -> Diagnosis:
 def counted(
     times: Array, split: Sequence[tuple[int, ...]], seed: int = 0, *, is_sum: bool = False
 ) -> Trial:
-    """A batch whose rows count so many times; each tower has the rows of a part."""
+    """Returns a batch with these weights of rows; each tower has the rows of a part."""
     given = problem(seed, len(times), is_sum=is_sum)
     return given.trial(given.times(times), split)
 
@@ -65,20 +64,20 @@ def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = 
 def test_no_variable_has_no_cause() -> None:
     trial = problem().trial({})
 
-    assert diagnoses(measurement(trial), trial, []) == {}
+    assert diagnose(measurement(trial), trial, []) == {}
 
 
 # One number.
 
 
-def test_a_sum_is_told_where_the_mean_is_meant() -> None:
+def test_a_sum_instead_of_the_mean() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)))
 
     assert cause._replace(ratio=None) == Diagnosis(
-        "the gradients of 2 towers are added up where their mean is meant",
-        "divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if a sum is meant, "
-        "with a rate that is divided by it: --set gradients-equal.scale=2",
+        "the gradients of 2 towers are added up instead of averaged",
+        "divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if the sum is "
+        "intended, with a learning rate divided by it: --set gradients-equal.scale=2",
         mistake="sum",
         consequence=ANY,
     )
@@ -92,8 +91,8 @@ def test_a_division_too_many_is_told() -> None:
     assert cause._replace(ratio=None) == Diagnosis(
         "it is divided by the number of towers, 4, once too often",
         "divide the losses by the number of towers or take the mean of the gradients, not both; "
-        "where the loss is a sum over rows, add the gradients up; if it is meant: "
-        "--set gradients-equal.scale=0.25",
+        "if the loss is a sum over rows, add up the gradients; if it is intended: --set "
+        "gradients-equal.scale=0.25",
         mistake="divided",
         consequence=ANY,
     )
@@ -105,9 +104,9 @@ def test_a_factor_of_no_known_cause_is_told() -> None:
     cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
 
     assert cause._replace(ratio=None) == Diagnosis(
-        "all of it is multiplied by one number",
+        "all elements are multiplied by one number",
         "if it is a loss scale, undo it before the gradients are applied: "
-        "`(gradient / 128, variable)`; if it is meant: --set gradients-equal.scale=128",
+        "`(gradient / 128, variable)`; if it is intended: --set gradients-equal.scale=128",
         mistake="scaled",
         consequence=ANY,
     )
@@ -141,11 +140,11 @@ def test_ratios_next_to_the_number_of_towers_are_its_own() -> None:
     """Fitted numbers are off a little; one that is off by a hundredth is another."""
     given = problem()
     for ratio, what in [
-        (2.001, "the gradients of 2 towers are added up where their mean is meant"),
-        (2.02, "all of it is multiplied by one number"),
+        (2.001, "the gradients of 2 towers are added up instead of averaged"),
+        (2.02, "all elements are multiplied by one number"),
         (0.5004, "it is divided by the number of towers, 2, once too often"),
-        (0.51, "all of it is multiplied by one number"),
-        (-2.0, "all of it is multiplied by one number"),
+        (0.51, "all elements are multiplied by one number"),
+        (-2.0, "all elements are multiplied by one number"),
     ]:
         assert common(given.trial(given.times(np.full(12, ratio)), runs(6, 6))).what == what
 
@@ -155,7 +154,7 @@ def test_one_tower_has_no_sum_over_towers() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 0.5))), 1)
 
-    assert cause.what == "all of it is multiplied by one number"
+    assert cause.what == "all elements are multiplied by one number"
 
 
 def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
@@ -163,7 +162,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 1.0005))), 1)
 
-    assert cause.what == "all of it is multiplied by one number"
+    assert cause.what == "all elements are multiplied by one number"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
 def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
     ratio: float, said: str
 ) -> None:
-    """But for rounding, which is that of float32."""
+    """The ratio is rounded in float32."""
     given = problem()
 
     scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition("scale=")[2]
@@ -201,7 +200,7 @@ def test_two_numbers_are_enough_to_tell_a_factor() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 1.37)), runs(6, 6)))
 
-    assert cause.what == "all of it is multiplied by one number"
+    assert cause.what == "all elements are multiplied by one number"
 
 
 def test_what_is_clipped_by_a_factor_is_known_without_the_towers_rows() -> None:
@@ -214,7 +213,7 @@ def test_what_is_clipped_by_a_factor_is_known_without_the_towers_rows() -> None:
 
 @pytest.mark.parametrize("coarse", [True, False])
 def test_a_variable_that_is_coarser_or_noisier_is_explained_with_the_others(coarse: bool) -> None:
-    """A single number, of which nothing could be said alone."""
+    """A scalar alone could not be diagnosed."""
     given = problem(shapes={**SHAPES, "scale": ()})
     split = runs(6, 6)
     half = given.times(spread([1, 0], split))
@@ -228,7 +227,10 @@ def test_a_variable_that_is_coarser_or_noisier_is_explained_with_the_others(coar
 
     found = explained(trial, **more)
 
-    assert found["scale"].what == "nothing of it comes from tower 1, as if it were frozen there"
+    assert (
+        found["scale"].what
+        == "tower 1 contributes nothing to it, as if the variable were frozen there"
+    )
 
 
 def test_the_scale_that_is_declared_counts() -> None:
@@ -266,8 +268,8 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
     assert explained(declared) == {}
 
 
-def test_a_gradient_of_zeros_is_told() -> None:
-    """A scale of 0 cannot be declared, so none is offered."""
+def test_a_gradient_of_zeros() -> None:
+    """A scale of 0 cannot be declared, so the fix offers no scale."""
     given = problem()
 
     assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Diagnosis(
@@ -283,11 +285,11 @@ def test_a_gradient_of_zeros_is_told() -> None:
 @pytest.mark.parametrize(
     ("tower", "towers", "what"),
     [
-        (0, 2, "tower 0 count: the other's are lost"),
-        (1, 2, "tower 1, the last, count: the other's are lost"),
-        (0, 3, "tower 0 count: those of the others are lost"),
-        (1, 3, "tower 1 count: those of the others are lost"),
-        (2, 3, "tower 2, the last, count: those of the others are lost"),
+        (0, 2, "tower 0 count: the gradients of the other tower are lost"),
+        (1, 2, "tower 1, the last, count: the gradients of the other tower are lost"),
+        (0, 3, "tower 0 count: the gradients of the other towers are lost"),
+        (1, 3, "tower 1 count: the gradients of the other towers are lost"),
+        (2, 3, "tower 2, the last, count: the gradients of the other towers are lost"),
     ],
 )
 def test_only_one_tower_counts(tower: int, towers: int, what: str) -> None:
@@ -331,22 +333,22 @@ def test_only_one_of_some_towers_counts(
 @pytest.mark.parametrize(
     ("weights", "who"),
     [
-        ([1, 0], "tower 1"),
-        ([0, 1], "tower 0"),
-        ([1, 0, 1], "tower 1"),
-        ([1.5, 0, 1.5], "tower 1"),
-        ([1, 0, 0], "towers 1 and 2"),
-        ([0, 1, 0, 0], "towers 0, 2 and 3"),
-        ([2, 0, 1, 1], "tower 1"),
+        ([1, 0], "tower 1 contributes"),
+        ([0, 1], "tower 0 contributes"),
+        ([1, 0, 1], "tower 1 contributes"),
+        ([1.5, 0, 1.5], "tower 1 contributes"),
+        ([1, 0, 0], "towers 1 and 2 contribute"),
+        ([0, 1, 0, 0], "towers 0, 2 and 3 contribute"),
+        ([2, 0, 1, 1], "tower 1 contributes"),
     ],
 )
 def test_towers_that_are_lost(weights: list[float], who: str) -> None:
-    """Whether the mean is taken over those that are left, or over all."""
+    """The mean is over the remaining towers, or over all."""
     split = runs(*[3] * len(weights))
 
     cause = common(counted(spread(weights, split), split), len(weights))
 
-    assert cause.what == f"nothing of it comes from {who}, as if it were frozen there"
+    assert cause.what == f"{who} nothing to it, as if the variable were frozen there"
     assert cause.fix == FROZEN
 
 
@@ -373,7 +375,7 @@ def test_towers_are_lost_in_means_and_in_sums(
 
     cause = common(counted(times, split, seed, is_sum=is_sum), towers)
 
-    assert "nothing of it comes from" in cause.what
+    assert " nothing to it, as if the variable were frozen there" in cause.what
     numbers = cause.what.partition(",")[0] if len(lost) < 3 else cause.what
     assert [k for k in range(towers) if str(k) in numbers] == sorted(lost)
 
@@ -384,8 +386,8 @@ def test_towers_that_do_not_count_alike() -> None:
     cause = common(counted(spread([1.5, 0.5], split), split))
 
     assert cause == Diagnosis(
-        "the towers do not count alike",
-        "weight each tower by its rows; if the towers are meant for parts of different size: "
+        "the towers have wrong weights",
+        "weight each tower by its rows; if the towers are intended for parts of different size: "
         "--set 'gradients-equal.shares=[3, 1]'",
         ("rows 0 to 5 count 1.5 times", "rows 6 to 11 count 0.5 times"),
         mistake="weights",
@@ -415,7 +417,7 @@ def test_the_shares_to_declare_are_the_weights(
 
     cause = common(counted(times, split, seed, is_sum=is_sum), towers)
 
-    assert cause.what == "the towers do not count alike"
+    assert cause.what == "the towers have wrong weights"
     assert cause.fix.endswith(f"--set 'gradients-equal.shares={shares}'")
 
 
@@ -439,7 +441,7 @@ def test_shares_to_declare_make_the_gradients_equal_or_are_none(ratio: float) ->
     cause = common(counted(spread(weights, split), split))
 
     assert (cause.what, cause.fix) == (
-        "the towers do not count alike",
+        "the towers have wrong weights",
         "weight each tower by its rows",
     )
 
@@ -451,7 +453,7 @@ def test_negative_weights_have_no_shares_to_declare(weights: list[float]) -> Non
     cause = common(counted(spread(weights, split), split), len(weights))
 
     assert (cause.what, cause.fix) == (
-        "the towers do not count alike",
+        "the towers have wrong weights",
         "weight each tower by its rows",
     )
 
@@ -468,7 +470,7 @@ def test_declared_parts_of_other_size_that_are_not_weighted(
 
     cause = common(counted(times, split, seed), towers)
 
-    assert cause.what == "the towers do not count alike"
+    assert cause.what == "the towers have wrong weights"
     assert cause.fix.endswith(f"gradients-equal.shares={[1] * towers}'")
 
 
@@ -477,14 +479,14 @@ def test_a_tower_that_is_lost_beside_one_that_counts_for_all() -> None:
 
     cause = common(counted(spread([3, 1, 0], split), split), 3)
 
-    assert cause.what == "nothing of it comes from tower 2, as if it were frozen there"
+    assert cause.what == "tower 2 contributes nothing to it, as if the variable were frozen there"
 
 
 def test_a_tower_that_loses_one_of_its_rows_is_not_lost() -> None:
     split = runs(6, 6)
     times = np.append(np.zeros(1), np.ones(11))
 
-    assert common(counted(times, split)).what == "the towers do not count alike"
+    assert common(counted(times, split)).what == "the towers have wrong weights"
 
 
 def test_shares_may_be_far_apart() -> None:
@@ -516,9 +518,9 @@ def test_the_last_row_is_dropped(in_parts: bool) -> None:
     cause = common(tail([6, 6, 1], times, in_parts=in_parts))
 
     assert cause == Diagnosis(
-        "of a batch of 13 rows, which 2 towers do not divide, the last row counts for nothing",
-        "give what is left over to a tower, and weight the towers by their rows; or, if all "
-        "batches have a number of rows that 2 divides: --set gradients-equal.rows=12",
+        "in a batch of 13 rows, which 2 towers cannot share evenly, the last row is ignored",
+        "give the remaining rows to a tower, and weight the towers by their rows; or, if the "
+        "number of rows is a multiple of 2 in all batches: --set gradients-equal.rows=12",
         ("rows 0 to 11 count 1.083 times", "row 12 counts 0 times"),
         mistake="tail",
         consequence=ANY,
@@ -536,15 +538,15 @@ def test_what_is_left_over_is_dropped(
     by = data.draw(st.sampled_from([1.0, (kept + left) / kept]))
     times = np.append(np.full(kept, by), np.zeros(left))
 
-    # Parts of one size, as measured: what is left over has no fewer only where it is one.
+    # Parts of equal size, as measured; the rest may be a single row.
     cause = common(tail([*[size] * towers, left], times, seed, in_parts=in_parts), towers)
 
-    rows = "row counts" if left == 1 else f"{left} rows count"
+    rows = "row is" if left == 1 else f"{left} rows are"
     assert cause.what == (
-        f"of a batch of {kept + left} rows, which {towers} towers do not divide, the last {rows} "
-        "for nothing"
+        f"in a batch of {kept + left} rows, which {towers} towers cannot share evenly, the last "
+        f"{rows} ignored"
     )
-    assert f"a number of rows that {towers} divides" in cause.fix
+    assert f"the number of rows is a multiple of {towers} in" in cause.fix
     assert cause.fix.endswith(f"gradients-equal.rows={kept}")
 
 
@@ -555,7 +557,7 @@ def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
 
     assert (
         cause.what
-        == "of a batch of 9 rows, which 2 towers do not divide, the last row counts for nothing"
+        == "in a batch of 9 rows, which 2 towers cannot share evenly, the last row is ignored"
     )
 
 
@@ -565,19 +567,19 @@ def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
         pytest.param([(3, 2.0), (3, 2.0), (6, 1.0)], 2, id="more than there are"),
         pytest.param([(4, 1.0 / 0.6), (8, 0.5)], 3, id="of no whole number of rows"),
         pytest.param([(5, 2.0), (7, 4 / 7)], 3, id="that do not make up their rows"),
-        pytest.param([(4, 1.5), (4, 0.0), (4, 1.5)], 2, id="of which one counts for nothing"),
+        pytest.param([(4, 1.5), (4, 0.0), (4, 1.5)], 2, id="one with weight 0"),
     ],
 )
 def test_rows_that_no_towers_explain(sizes: list[tuple[int, float]], towers: int) -> None:
     times = np.concatenate([np.full(rows, value) for rows, value in sizes])
 
-    assert common(tail([], times, in_parts=False), towers).what == "rows do not count alike"
+    assert common(tail([], times, in_parts=False), towers).what == "rows have different weights"
 
 
 def test_as_many_rows_as_towers_are_no_tail() -> None:
     times = np.append(np.full(10, 1.2), np.zeros(2))
 
-    assert common(tail([6, 6], times)).what == "rows do not count alike"
+    assert common(tail([6, 6], times)).what == "rows have different weights"
 
 
 def test_unequal_parts_that_are_not_weighted() -> None:
@@ -636,11 +638,12 @@ def test_neighbours_of_one_size_are_towers_of_their_own(
 
 
 def test_towers_of_a_batch_that_the_program_splits() -> None:
-    """Whose rows are known where every tower has as many."""
+    """The rows of each tower are known if the towers have equal sizes."""
     split = runs(6, 6)
 
     assert common(tail([6, 6], spread([2, 0], split))).what == (
-        "only the rows of tower 0 count: the other's are lost, or computed on the same rows"
+        "only the rows of tower 0 count: the gradients of the other tower are lost, or computed "
+        "on the same rows"
     )
     assert common(tail([6, 6], spread([1.5, 0.5], split))).fix.endswith("shares=[3, 1]'")
 
@@ -665,8 +668,8 @@ def test_rows_that_count_otherwise(is_sum: bool) -> None:
     cause = common(given.trial(given.times(spread([1, 3, 1], runs(3, 2, 8)))))
 
     assert cause == Diagnosis(
-        "rows do not count alike",
-        "see that every row is in one tower, and that towers are weighted by their rows",
+        "rows have different weights",
+        "give every row to one tower, and weight the towers by their rows",
         (
             "rows 0 to 2 count 1 times",
             "rows 3 to 4 count 3 times",
@@ -690,12 +693,13 @@ def test_more_parts_than_towers_and_a_tail_explain_nothing() -> None:
 
     assert common(given.trial(given.times(times), per_tower=[])).what == UNKNOWN
     assert (
-        common(given.trial(given.times(times), per_tower=[]), 3).what == "rows do not count alike"
+        common(given.trial(given.times(times), per_tower=[]), 3).what
+        == "rows have different weights"
     )
 
 
 def test_more_rows_than_elements_explain_nothing() -> None:
-    """Any gradient is then made up of those of the rows."""
+    """Any gradient is then a weighted sum of the rows' gradients."""
     given = problem(rows=12, shapes={"a": (3, 2)})
     times = np.append(np.full(10, 1.2), np.zeros(2))
 
@@ -703,7 +707,7 @@ def test_more_rows_than_elements_explain_nothing() -> None:
 
 
 def test_rows_that_are_alike_explain_nothing() -> None:
-    """Where all rows give nearly the same gradient, no fit tells them apart."""
+    """No fit can distinguish rows with nearly the same gradient."""
     given = problem(rows=6)
     first = {name: np.repeat(gradient[:1], 6, axis=0) for name, gradient in given.slopes.items()}
     alike = Problem(first, given.start)
@@ -715,7 +719,7 @@ def test_rows_that_are_alike_explain_nothing() -> None:
 
 
 def test_two_towers_of_three_on_the_same_rows_explain_nothing() -> None:
-    """How much each of them counts cannot be told."""
+    """The weight of each of them is undetermined."""
     given = problem(rows=9)
     twins = {
         name: np.concatenate([gradient[:3], gradient[3:6], gradient[3:6]])
@@ -730,7 +734,7 @@ def test_two_towers_of_three_on_the_same_rows_explain_nothing() -> None:
 
 
 def test_towers_that_are_nearly_alike_explain_nothing() -> None:
-    """What is small beside both is made up of them all the same: thousands of their difference."""
+    """A small gradient would be fitted by a huge multiple of the towers' difference."""
     given = problem(rows=6)
     nearly = Problem(
         {name: gradient[:1] + 1e-6 * gradient for name, gradient in given.slopes.items()},
@@ -762,9 +766,9 @@ def test_labels_of_other_rows() -> None:
     cause = common(given.trial(labels, runs(6, 6), shifted=ways))
 
     assert cause == Diagnosis(
-        "it is what the reference gives with the rows of 'y' moved by 6",
-        "on that line keep the rows of all inputs together, in one order: an example's label is "
-        "in its own row",
+        "it is the reference's gradient with the rows of 'y' moved by 6",
+        "on that line keep the rows of all inputs together, in one order: an example and its "
+        "label are in the same row",
         mistake="moved",
         consequence=ANY,
     )
@@ -792,7 +796,7 @@ def test_labels_of_other_rows_of_any_batch(
     found = explained(trial, len(split))
 
     assert found.keys() == {"w"}  # the mean error is the same
-    assert found["w"].what == f"it is what the reference gives with moved by {-by}"
+    assert found["w"].what == f"it is the reference's gradient with moved by {-by}"
 
 
 def test_gradients_of_each_others_variable() -> None:
@@ -805,7 +809,7 @@ def test_gradients_of_each_others_variable() -> None:
     assert found == {
         own: Diagnosis(
             f"it is the gradient of {other}: gradients and variables are paired wrongly",
-            "keep each gradient with its variable; where lists are joined with zip, both must "
+            "keep each gradient with its variable; if lists are joined with zip, both must "
             "leave out the same entries",
             mistake="paired",
             consequence=ANY,
@@ -817,18 +821,18 @@ def test_gradients_of_each_others_variable() -> None:
 @SLOW
 @given(seeds, st.permutations("abcdef"))
 def test_gradients_that_are_paired_wrongly(seed: int, order: Sequence[str]) -> None:
-    assert said_of_pairs(seed, order, alike=True) == {
+    assert diagnosed_pairs(seed, order, alike=True) == {
         own: other for own, other in zip("abcdef", order, strict=True) if own != other
     }
 
 
 def test_gradients_of_other_sizes_that_are_paired_wrongly() -> None:
-    """The gradient of e is a thousand times as large as that of a, and b's almost as large."""
-    assert said_of_pairs(15692638, "ebcdaf", alike=False) == {"a": "e", "e": "a"}
+    """The gradients of e and b are about a thousand times as large as a's."""
+    assert diagnosed_pairs(15692638, "ebcdaf", alike=False) == {"a": "e", "e": "a"}
 
 
-def said_of_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, str]:
-    """Whose gradient each is said to be; `alike` gives all one size."""
+def diagnosed_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, str]:
+    """Returns the diagnosed source of each gradient; `alike` scales all to equal size."""
     given = problem(seed, 8, {**dict.fromkeys("abcdef", (2, 3)), "g": (6,)})
     if alike:
         sized = {
@@ -845,7 +849,7 @@ def said_of_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, 
 
 
 def test_a_pair_is_more_likely_than_two_factors() -> None:
-    """Of one number, that of another variable may be a multiple."""
+    """The gradient of one scalar may be a multiple of another's."""
     pair = Problem({"s": np.full((4, 1), 1.0), "t": np.full((4, 1), 2.0)}, {})
 
     found = explained(pair.trial({"s": np.array([2.0]), "t": np.array([1.0])}, runs(2, 2)))
@@ -866,7 +870,7 @@ def test_a_pair_is_known_within_the_noise_of_the_other() -> None:
 
 
 def test_what_is_hardly_nearer_to_another_gradient_than_to_its_own_is_no_pair() -> None:
-    """Two variables whose gradients are nearly equal."""
+    """Two variables with nearly equal gradients."""
     given = problem(shapes={"a": (3, 4), "z": (3, 4)})
     rng = np.random.default_rng(3)
     a = given.of(range(12))["a"] / np.max(np.abs(given.of(range(12))["a"]))
@@ -918,7 +922,7 @@ def test_a_gradient_that_is_far_too_large_is_not_any_others_of_that_size() -> No
     assert explained(small.trial({"a": other}))["a"].what == UNKNOWN
 
 
-def penalised(times: float, towers: int = 2) -> dict[str, Diagnosis]:
+def penalized(times: float, towers: int = 2) -> dict[str, Diagnosis]:
     given = problem(rows=4 * towers)
     expected = given.of(range(given.rows))
     off = {name: times * given.start[name] for name in ("a", "b")}
@@ -929,15 +933,16 @@ def penalised(times: float, towers: int = 2) -> dict[str, Diagnosis]:
 
 
 def test_a_penalty_that_counts_in_every_tower() -> None:
-    found = penalised(0.25, towers=3)
+    found = penalized(0.25, towers=3)
 
     assert found == dict.fromkeys(
         ["a", "b"],
         Diagnosis(
-            "what is added to it is a multiple of the variable itself, as a weight penalty's "
-            "gradient is: the penalty counts more than once, in each of the 3 towers perhaps",
-            "let the penalty count once: add it in one tower, or divide it by the number of "
-            "towers where gradients are added up",
+            "it exceeds the reference's by a multiple of the variable itself, like the gradient "
+            "of a weight penalty: the penalty counts more than once, perhaps in each of the 3 "
+            "towers",
+            "let the penalty count once: add it in one tower or, if gradients are added up, "
+            "divide it by the number of towers",
             ("found - expected = 0.25 x the variable",),
             mistake="penalty",
             consequence=ANY,
@@ -946,10 +951,10 @@ def test_a_penalty_that_counts_in_every_tower() -> None:
 
 
 def test_a_penalty_that_is_missing() -> None:
-    assert penalised(-0.25)["a"] == Diagnosis(
-        "what it lacks is a multiple of the variable itself, as a weight penalty's gradient is: "
-        "the penalty counts less than once, or not at all",
-        "add the penalty to the loss of every tower whose gradients are averaged",
+    assert penalized(-0.25)["a"] == Diagnosis(
+        "it falls short of the reference's by a multiple of the variable itself, like the "
+        "gradient of a weight penalty: the penalty counts less than once, or not at all",
+        "add the penalty to the loss of every tower with averaged gradients",
         ("expected - found = 0.25 x the variable",),
         mistake="penalty",
         consequence=ANY,
@@ -991,7 +996,7 @@ def test_what_is_added_to_weights_that_are_all_alike_is_no_penalty() -> None:
 
 
 def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
-    """The mean of what the reference gives on gradient tower's rows; it is no sum over them."""
+    """Returns a batch with the mean over towers of gradients that are no sums over rows."""
     given = problem(seed, sum(map(len, split)))
     whole = given.trial({}, split)
 
@@ -1020,10 +1025,10 @@ def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
 
 def test_statistics_of_each_towers_rows() -> None:
     assert common(by_tower(0, runs(6, 6))) == Diagnosis(
-        "it is the mean over towers of what the reference gives on each tower's rows alone: "
-        "batch statistics, as in batch normalisation, are taken over a tower's rows",
-        "take them over all towers; if those of each tower's rows are meant: "
-        "--set gradients-equal.statistics=tower",
+        "it is the mean over towers of the reference's gradients on each tower's rows alone: "
+        "batch statistics, as in batch normalization, are taken over a tower's rows",
+        "take them over all towers; if statistics per tower are intended: --set "
+        "gradients-equal.statistics=tower",
         mistake="statistics",
         consequence=ANY,
     )
@@ -1054,8 +1059,8 @@ def test_towers_that_divide_by_counts_of_their_own() -> None:
     trial = by_counts(0, runs(6, 6), np.array([1.0, 3.0]), np.array([0.5, 0.5]))
 
     assert common(trial) == Diagnosis(
-        "each tower divides its loss by a count of its own, such as its tokens, and the reference "
-        "by that of the whole batch",
+        "each tower divides its loss by its own count, such as its number of tokens, and the "
+        "reference by the count of the whole batch",
         "divide by the count of all towers, or weight the towers by their counts: "
         "placement_checks.average_gradients(tower_grads, weights=counts)",
         ("rows 0 to 5 count 2 times", "rows 6 to 11 count 0.6667 times"),
@@ -1093,8 +1098,8 @@ def test_clipped_in_each_tower() -> None:
     assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Diagnosis(
         "each tower changes its gradients, by clipping for example, before their mean is taken; "
         "the reference changes the mean",
-        "clip the averaged gradients, after the loop over towers; if it is meant: "
-        "--set gradients-equal.statistics=tower",
+        "clip the averaged gradients, after the loop over towers; if it is intended: --set "
+        "gradients-equal.statistics=tower",
         mistake="changed in towers",
         consequence=ANY,
     )
@@ -1116,8 +1121,8 @@ def test_what_is_right_on_each_towers_rows(
 
 
 CHANGED = Diagnosis(
-    "it is clipped, or else changed, in another way than the reference's, so that rows or towers "
-    "count by another factor",
+    "it is clipped or otherwise changed in a different way than the reference's, so that rows or "
+    "towers have different weights",
     "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
     "before that",
     mistake="changed",
@@ -1158,7 +1163,7 @@ def test_what_nothing_explains_has_no_cause(seed: int, split: list[tuple[int, ..
 
     assert common(given.trial(found, split, shifted=ways), len(split)) == Diagnosis(
         UNKNOWN,
-        "compare the two programs on this batch; if the difference is meant, allow it for the "
+        "compare the two programs on this batch; if the difference is intended, allow it for the "
         "variable: gradients-equal.allow",
     )
 
@@ -1174,7 +1179,7 @@ def test_a_small_difference_is_not_explained_by_what_would_give_none(parts: bool
         for name, gradient in given.of(range(12)).items()
     }
     trial = given.trial(found, runs(6, 6) if parts else ())
-    assert len(differing(trial, dict.fromkeys(SHAPES, "float32"))) == 4
+    assert len(differing_variables(trial, dict.fromkeys(SHAPES, "float32"))) == 4
 
     assert common(trial).what == UNKNOWN
 
@@ -1202,7 +1207,7 @@ def test_one_mistake_is_one_cause() -> None:
 def test_nothing_is_said_of_what_does_not_differ(
     seed: int, split: list[tuple[int, ...]], wrong: set[str]
 ) -> None:
-    """And the others' mistake is told from those that do alone."""
+    """The mistake of the other variables is diagnosed without these."""
     given = problem(seed, sum(map(len, split)))
     times = spread([len(split), *[0] * (len(split) - 1)], split)
     frozen = given.times(times)
@@ -1227,16 +1232,16 @@ def test_each_variable_has_its_own_mistake() -> None:
     found = explained(given.trial(wrong, split))
 
     assert {name: cause.what.partition(":")[0] for name, cause in found.items()} == {
-        "a": "the gradients of 2 towers are added up where their mean is meant",
-        "b": "nothing of it comes from tower 1, as if it were frozen there",
-        "c": "what is added to it is a multiple of the variable itself, as a weight penalty's "
-        "gradient is",
+        "a": "the gradients of 2 towers are added up instead of averaged",
+        "b": "tower 1 contributes nothing to it, as if the variable were frozen there",
+        "c": "it exceeds the reference's by a multiple of the variable itself, like the gradient "
+        "of a weight penalty",
         "d": "it is the gradient of a",
     }
 
 
 def test_rows_of_single_variables() -> None:
-    """Whose own elements are enough: 12 for 13 rows are not, 14 are."""
+    """A fit of 13 rows needs more elements: 14 are enough, 12 are not."""
     shapes = {"a": (3, 4), "e": (14,)}
     given = problem(rows=13, shapes=shapes)
     wrong = {
@@ -1247,7 +1252,7 @@ def test_rows_of_single_variables() -> None:
     found = explained(given.trial(wrong))
 
     assert found["a"].what == UNKNOWN
-    assert found["e"].what == "rows do not count alike"
+    assert found["e"].what == "rows have different weights"
 
 
 # One element.
@@ -1256,11 +1261,11 @@ def test_rows_of_single_variables() -> None:
 @pytest.mark.parametrize(
     ("ratio", "what"),
     [
-        (2.0, "the gradients of 2 towers are added up where their mean is meant"),
+        (2.0, "the gradients of 2 towers are added up instead of averaged"),
         (0.5, "it is divided by the number of towers, 2, once too often"),
-        (128.0, "all of it is multiplied by one number"),
-        (-3.0, "all of it is multiplied by one number"),
-        (1 / 128, "all of it is multiplied by one number"),
+        (128.0, "all elements are multiplied by one number"),
+        (-3.0, "all elements are multiplied by one number"),
+        (1 / 128, "all elements are multiplied by one number"),
         (1.37, UNKNOWN),
         (0.73, UNKNOWN),
         (2.7, UNKNOWN),
@@ -1278,7 +1283,7 @@ def test_one_number_is_a_multiple_of_any(ratio: float, what: str) -> None:
 
 
 def test_one_number_among_others() -> None:
-    """The others tell what it is."""
+    """The mistake shows in the other variables."""
     given = problem(shapes={**SHAPES, "scale": ()})
     split = runs(6, 6)
 
@@ -1322,7 +1327,7 @@ def test_variables_may_be_of_any_size(seed: int, towers: int, size: float) -> No
 
 
 def test_noise_widens_what_is_near() -> None:
-    """The reference itself is off so much if its rows come in another order."""
+    """The reference differs as much in another order of its rows."""
     given = problem()
     split = runs(6, 6)
     rng = np.random.default_rng(1)
@@ -1335,7 +1340,7 @@ def test_noise_widens_what_is_near() -> None:
 
     assert common(given.trial(too_coarse, split)).what == UNKNOWN
     cause = common(given.trial(too_coarse, split, noise=noise))
-    assert cause.what.startswith("nothing of it comes from tower 1")
+    assert cause.what.startswith("tower 1 contributes nothing to it")
 
 
 def test_float64_is_fitted_as_its_eps_allows() -> None:
@@ -1363,15 +1368,15 @@ def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
     own, whole, less = found(2, runs(6, 6)), found(2, ()), found(0.5, runs(6, 6))
 
     assert own.what == (
-        "MirroredStrategy adds up the gradients of 2 replicas, and each is whole already: the "
-        "loss is the mean over a replica's own rows, or the program adds gradients up itself"
+        "MirroredStrategy adds up the gradients of 2 replicas, but each is complete already: the "
+        "loss is the mean over a replica's own rows, or the program adds up gradients itself"
     )
     assert own.fix.startswith(
         "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…)`; if a sum is meant"
+        "global_batch_size=…)`; if the sum is intended"
     )
-    assert "or over the rows of all, or" in whole.what
-    assert "`strategy.experimental_distribute_dataset`; if a sum" in whole.fix
+    assert "or over the rows of all replicas, or" in whole.what
+    assert "`strategy.experimental_distribute_dataset`; if the sum" in whole.fix
     assert less.what == "it is divided by the number of replicas, 2, once too often"
     assert less.fix.startswith("divide the loss by the rows of all replicas alone, as")
 
@@ -1383,5 +1388,5 @@ def test_under_a_strategy_a_penalty_is_given_in_parts() -> None:
 
     cause = explained(given.trial(found, runs(4, 4)), strategy="MirroredStrategy")["a"]
 
-    assert "in each of the 2 replicas perhaps" in cause.what
+    assert "perhaps in each of the 2 replicas" in cause.what
     assert cause.fix == ("give each replica its part: `tf.nn.scale_regularization_loss(penalty)`")

@@ -3,7 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placement_checks.numerics.block_statistics import noise_of, uncertain_elements, weighted_mean
+from placement_checks.numerics.block_statistics import (
+    measure_noise,
+    uncertain_elements,
+    weighted_mean,
+)
 
 
 def arrays(**values: object) -> dict[str, np.ndarray]:
@@ -13,7 +17,7 @@ def arrays(**values: object) -> dict[str, np.ndarray]:
 def test_noise_is_the_largest_difference_in_any_other_order() -> None:
     orders = [arrays(w=[1.0, 5.0], b=2.0), arrays(w=[-1.0, 4.0], b=2.0)]
 
-    assert noise_of(arrays(w=[1.0, 4.0], b=2.0), orders) == {"w": 2.0, "b": 0.0}
+    assert measure_noise(arrays(w=[1.0, 4.0], b=2.0), orders) == {"w": 2.0, "b": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +32,8 @@ def test_an_element_is_uncertain_up_to_a_hundred_times_the_noise(
     noisy = arrays(w=[gradient[0] + 0.005, gradient[1]])
 
     by_noise, by_none = (
-        uncertain_elements([first], [noise_of(first, [turned])])["w"] for turned in (noisy, other)
+        uncertain_elements([first], [measure_noise(first, [turned])])["w"]
+        for turned in (noisy, other)
     )
 
     assert by_noise.tolist() == uncertain
@@ -40,7 +45,7 @@ def test_zero_without_noise_is_sure() -> None:
 
 
 def test_an_element_is_uncertain_if_it_is_at_any_step() -> None:
-    """The noise of each step is that of the same step in other orders."""
+    """Each step is compared with the same step in other orders."""
     first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
     noise = [{"w": 0.01}, {"w": 0.01}, {"w": 0.0}]
 

@@ -1,4 +1,4 @@
-"""What is kept of large arrays, and that it tells what whole arrays do."""
+"""Selected elements of large arrays lead to the same findings as whole arrays."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import pytest
 from support.measurements import measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Sample, Trial
-from placement_checks.numerics.comparing import differing, divided, gradients
-from placement_checks.numerics.diagnosis import diagnoses
+from placement_checks.numerics.comparing import (
+    compare_gradients,
+    differing_variables,
+    divide_gradients,
+)
+from placement_checks.numerics.diagnosis import Diagnosis, diagnose
 from placement_checks.numerics.reducing import (
     build_trial,
+    build_variable_step,
+    sample_elements,
     select_all,
-    step_elements,
-    variable_step,
 )
-from placement_checks.numerics.row_weights import Diagnosis
 
 SHAPES = {"a": (40, 300), "b": (40, 300), "c": (7,), "d": (200, 90)}
 SPLIT = runs(6, 6)
@@ -44,7 +47,7 @@ def both(found: dict[str, Any], seed: int = 0) -> tuple[Trial, Trial]:
 
 def causes(trial: Trial) -> dict[str, Diagnosis]:
     numbers = measurement(trial)
-    return diagnoses(numbers, trial, sorted(differing(trial, numbers.dtypes)))
+    return diagnose(numbers, trial, sorted(differing_variables(trial, numbers.dtypes)))
 
 
 def test_of_a_large_gradient_some_elements_are_kept() -> None:
@@ -79,8 +82,8 @@ def test_what_is_kept_of_gradients_shows_the_figures_of_all(seed: int) -> None:
     whole, some = both(found, seed)
     dtypes = dict.fromkeys(SHAPES, "float32")
 
-    assert gradients(some, dtypes) == gradients(whole, dtypes)
-    assert differing(some, dtypes) == {"b", "d"}
+    assert compare_gradients(some, dtypes) == compare_gradients(whole, dtypes)
+    assert differing_variables(some, dtypes) == {"b", "d"}
 
 
 def test_one_element_that_is_not_finite_is_kept() -> None:
@@ -90,7 +93,7 @@ def test_one_element_that_is_not_finite_is_kept() -> None:
     _, some = both(found)
 
     assert np.isnan(some.found["d"]).sum() == 1
-    assert gradients(some, dict.fromkeys(SHAPES, "float32"))[3].ratio is None
+    assert compare_gradients(some, dict.fromkeys(SHAPES, "float32"))[3].ratio is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_a_gradient_that_is_another_variables_is_told() -> None:
     assert causes(some)["a"].what.startswith("it is the gradient of b")
 
 
-def test_a_penalty_is_told() -> None:
+def test_a_penalty_is_diagnosed() -> None:
     given = problem(0, 12, SHAPES)
     mean = given.of(range(12))
 
@@ -146,7 +149,7 @@ def test_few_rows_of_a_large_gradient_that_are_wrong_are_no_factor() -> None:
 
 
 def test_of_a_gradient_that_is_nearly_all_zeros_the_others_are_kept() -> None:
-    """Such as that of a table, of which a batch has some rows."""
+    """For example, a batch uses some rows of a table."""
     slopes = np.zeros((12, 1000, 100))
     slopes[range(12), range(100, 112)] = np.random.default_rng(0).normal(size=(12, 100))
     given = replace(problem(0, 12, {}), slopes={"table": slopes}, start={})
@@ -164,9 +167,9 @@ def test_all_is_divided_where_the_rate_makes_up_for_a_factor() -> None:
     whole, some = both(given.times(np.full(12, 2.0)))
     dtypes = dict.fromkeys(SHAPES, "float32")
 
-    halves = gradients(divided(some, 2), dtypes)
+    halves = compare_gradients(divide_gradients(some, 2), dtypes)
 
-    assert halves == gradients(divided(whole, 2), dtypes)
+    assert halves == compare_gradients(divide_gradients(whole, 2), dtypes)
     assert {half.state for half in halves} == {"equal"}
     assert [half.ratio for half in halves] == pytest.approx([1] * 4)
 
@@ -178,7 +181,7 @@ def test_what_is_kept_of_a_step_has_the_largest_of_all(size: int, half: bool) ->
     start, expected = rng.normal(size=(2, size)).astype(np.float32)
     found = (expected + rng.normal(0, 1e-3, size)).astype(np.float32)
     is_certain = np.arange(size) % 2 == 0 if half else np.ones(size, np.bool_)
-    taken = variable_step(
+    taken = build_variable_step(
         start,
         expected,
         found,
@@ -203,8 +206,8 @@ def test_what_is_kept_of_a_step_has_the_largest_of_all(size: int, half: bool) ->
 
 
 def test_a_change_is_told_by_the_same_elements_in_every_step() -> None:
-    assert step_elements(512) is None
-    some, again = (step_elements(100_000) for _ in range(2))
+    assert sample_elements(512) is None
+    some, again = (sample_elements(100_000) for _ in range(2))
     assert some is not None
     assert again is not None
     assert len(set(some.tolist())) == 512
@@ -212,7 +215,7 @@ def test_a_change_is_told_by_the_same_elements_in_every_step() -> None:
 
 
 def test_no_copy_of_a_whole_array_is_made() -> None:
-    """Of a step, and of gradients beside a mask of their zeros and its numbers."""
+    """Neither of a step nor of gradients; a mask of zeros and its indices are smaller."""
     size = 2_000_000
     start, expected, found = (np.full(size, value, np.float32) for value in (1, 2, 3))
     names = dict.fromkeys("w", 0.0)
@@ -227,7 +230,9 @@ def test_no_copy_of_a_whole_array_is_made() -> None:
     moved = np.zeros(1), np.zeros(1)
     assert (
         peak_of(
-            lambda: variable_step(start, expected, found, moved=moved, noise=0.0, uncertain=None)
+            lambda: build_variable_step(
+                start, expected, found, moved=moved, noise=0.0, uncertain=None
+            )
         )
         < 1.5
     )

@@ -1,17 +1,17 @@
-"""How often rows count, as it is told."""
+"""Texts for the weights of rows."""
 
 from __future__ import annotations
 
 import pytest
 
-from placement_checks.numerics.row_weights import four_digits
+from placement_checks.numerics.diagnosis import format_factor
 
 
 @pytest.mark.parametrize("noise", [-3e-7, 0, 3e-7])
 def test_a_number_that_lies_between_two_is_told_alike_on_every_machine(noise: float) -> None:
-    assert four_digits(17 / 16 + noise) == "1.062"
+    assert format_factor(17 / 16 + noise) == "1.062"
 
 
 @pytest.mark.parametrize(("value", "told"), [(9e-5, "0"), (-0.5, "-0.5"), (128, "128")])
 def test_four_digits(value: float, told: str) -> None:
-    assert four_digits(value) == told
+    assert format_factor(value) == told

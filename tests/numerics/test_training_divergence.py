@@ -17,8 +17,8 @@ from placement_checks.numerics.training_divergence import (
     Divergence,
     compare_variables,
     compensated_factor,
+    find_trained_variable,
     is_proportional,
-    trained_variable_of,
     variables_with_stale_copies,
 )
 
@@ -34,7 +34,7 @@ def after(
     dtypes: Mapping[str, str] | None = None,
     **more: Any,
 ) -> tuple[dict[str, str], dict[str, Divergence]]:
-    """The states of the variables that stay equal, and those that part ways."""
+    """Returns the states of equal variables, and the divergences of the others."""
     numbers = measurement(
         optimizers=frozenset([optimizer]),
         dtypes={**dict.fromkeys(steps.steps[0], "float32"), **(dtypes or {})},
@@ -84,7 +84,7 @@ def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.
         ([], False),
     ],
 )
-def test_optimisers_whose_step_is_as_large_as_the_gradient(
+def test_optimizers_with_steps_proportional_to_the_gradient(
     optimizers: list[str], is_so: bool
 ) -> None:
     assert is_proportional(frozenset(optimizers)) == is_so
@@ -103,7 +103,7 @@ def test_optimisers_whose_step_is_as_large_as_the_gradient(
     ],
 )
 def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
-    assert trained_variable_of(name, {"fc/w"}) == of
+    assert find_trained_variable(name, {"fc/w"}) == of
 
 
 def test_equal_steps_do_not_differ() -> None:
@@ -197,7 +197,7 @@ ways = st.lists(st.integers(-1000, 1000).filter(bool), min_size=2, max_size=6)
 def test_each_step_is_told_by_its_own_way(
     first: list[int], second: list[int], ratio: float
 ) -> None:
-    """It is equal after the first step, and moves so many times as far in the second."""
+    """It is equal after the first step, and moves by this factor in the second."""
     size = min(len(first), len(second))
     start = np.ones(size)
     one = start + first[:size]
@@ -214,7 +214,7 @@ def test_each_step_is_told_by_its_own_way(
     [([3, 3], 2), ([1, 1], 0), ([2, 5], None), ([2, 2], 0)],
 )
 def test_any_way_of_one_number_is_a_multiple(found: list[float], moved: float | None) -> None:
-    """In the first step it tells something, for the gradient is known."""
+    """In the first step a multiple is meaningful, because the gradient is known."""
     steps = trained([2, 4], found, start=1)
 
     assert after(steps)[1]["w"].moved == (None if moved is None else pytest.approx(moved))
@@ -234,7 +234,7 @@ def test_what_is_not_finite_differs(optimizer: str, value: float) -> None:
     assert apart["w"].difference.ratio is None
 
 
-# Slots, and what is declared.
+# Slots, and declared scales.
 
 
 def slots(*factors: float, of: str = "w") -> Trajectory:
@@ -426,11 +426,11 @@ def test_a_type_that_is_too_coarse_says_so() -> None:
     assert after(steps, dtypes={"w": "bfloat16"})[0] == {"w": "too-coarse"}
 
 
-# What the gradients tell of the steps.
+# Gradients that explain the steps.
 
 
 def batch(found: Mapping[str, float], noisy: Sequence[str] = ()) -> Trial:
-    """Of each variable, so many times the reference's gradient."""
+    """Returns a batch with these multiples of the reference's gradients."""
     return Trial(
         4,
         (),
@@ -612,7 +612,7 @@ def test_a_factor_that_the_rate_makes_up_for(
 
 @pytest.mark.parametrize("moved", [0.0, 1e-8])
 def test_weights_that_do_not_move_show_no_factor(moved: float) -> None:
-    """A rate of 0 makes up for nothing: it hides what the next steps will show."""
+    """A rate of 0 compensates nothing: it hides mistakes that later steps will show."""
     steps = trajectory(
         {name: [1.0, 1.0] for name in ("w", "v")},
         {name: [[1 + moved * step] * 2 for step in (1, 2, 3)] for name in ("w", "v")},

@@ -24,7 +24,7 @@ VARIANTS = pytest.mark.parametrize("variant", [average_gradients, mean_of_stacke
 
 
 class Case(NamedTuple):
-    """The gradients of one variable in each tower, and what they are in float64."""
+    """The gradients of one variable in each tower, and the same in float64."""
 
     grads: list[Any]
     dense: np.ndarray  # (towers, *shape), zeros for None
@@ -367,7 +367,7 @@ def test_towers_that_do_not_match_are_refused(
         ([1, -2], "the weight of tower 1 is -2: give a finite scalar of 0 or more"),
         ([np.nan, 1], "the weight of tower 0 is nan"),
         ([1, np.inf], "the weight of tower 1 is inf"),
-        ([0, 0.0], "all weights are 0: give a tower that counts a weight above 0"),
+        ([0, 0.0], "all weights are 0: give at least one tower a weight above 0"),
         ([1, lambda: tf.ones(2)], r"the weight of tower 1 is \[1. 1.\]: give a finite scalar"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What cannot be run or compared: each says what is at fault, why, and the fix."""
+"""Programs that cannot be run or compared: the errors name the object, the reason and the fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.script import Script
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.feeding.batches import Case
 from placement_checks.tf.process_state import Behavior
 
@@ -89,8 +89,7 @@ def test_a_step_that_trains_nothing() -> None:
     )
     assert refused(pairs.towers, still).startswith("InputError: single: its step trains no")
     assert refused(silent, pairs.single) == (
-        "CannotRun: no op of towers is seen to apply a gradient; return the op that trains as "
-        "train_op"
+        "CannotRun: no op of towers applies a gradient; return the op that trains as train_op"
     )
 
 
@@ -108,8 +107,8 @@ def test_programs_that_do_not_say_what_to_feed() -> None:
         return {"train_op": pairs.towers(num_gpus)["train_op"]}
 
     assert refused(silent, pairs.single) == (
-        "CannotRun: towers does not say what to feed; return it from the function that builds "
-        "the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+        "CannotRun: towers declares no inputs; return them from the function that builds the "
+        "graph: {'inputs': [{'x': x, 'y': y}, …]}"
     )
 
 
@@ -124,7 +123,8 @@ def test_placeholders_that_nobody_feeds() -> None:
     )
     assert f"{Path(__file__).name}:" in message
     assert message.endswith(
-        "list it in the inputs that its builder returns, and give its value in the batch function"
+        "list it in the inputs that its builder returns, and let the batch function return its "
+        "value"
     )
 
 
@@ -135,7 +135,7 @@ def test_rows_that_a_pipeline_gives() -> None:
 
     message = refused(with_loss(loss))
 
-    assert "towers takes rows from 'IteratorGetNext' (IteratorGetNext), built at " in message
+    assert "towers reads rows from 'IteratorGetNext' (IteratorGetNext), built at " in message
     assert "make it a placeholder_with_default, and list that in its inputs" in message
 
 
@@ -160,12 +160,12 @@ def test_a_random_op_that_is_not_switched_off() -> None:
         message = refused(program)
         assert message.startswith("CannotRun: the gradients of towers depend on the random op ")
         assert message.endswith(
-            "let the builder take an argument that leaves it out, such as the rate of a dropout, "
-            "and name a builder that gives it"
+            "let the builder take an argument that disables it, such as a dropout rate, and name "
+            "a target that gives this argument"
         )
     assert refused(by_default).endswith(
-        "feed 'keep_prob' with what switches it off: list it in the inputs that the builder "
-        "returns, and give its value in the batch function"
+        "feed 'keep_prob' the value that disables it: list it in the inputs that the builder "
+        "returns, and let the batch function return its value"
     )
 
 
@@ -242,8 +242,8 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         (array(x=X, y_=Y), "it returned no array for the input 'y'; did you mean 'y_'?"),
         (
             array(x=(1, [4], np.float32), y=Y),
-            "it returned 17 rows for 'x' instead of 16; return as many rows as are asked for; "
-            "what is not per row has rank 0",
+            "it returned 17 rows for 'x' instead of 16; return as many rows as requested; arrays "
+            "without rows have rank 0",
         ),
         (
             lambda _rng: {},
@@ -291,17 +291,18 @@ def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_arrays_that_the_placeholders_do_not_take() -> None:
     assert refused(batch=array(x=(0, [5], np.float32), y=Y)) == (
         "InputError: input 'x' of towers: the array has shape (8, 5), the placeholder (None, 4); "
-        "let the batch function return what the placeholder takes"
+        "let the batch function return arrays that the placeholder takes"
     )
     assert refused(batch=array(x=(0, [4], str), y=Y)) == (
         "InputError: input 'x' of towers: the array holds <U1, the placeholder takes float32; let "
-        "the batch function return what the placeholder takes"
+        "the batch function return arrays that the placeholder takes"
     )
 
 
 def test_batches_that_cannot_be_cut() -> None:
     assert refused(rows=7) == (
-        "InputError: towers: 7 rows cannot be cut for its 2 towers; take a multiple of 2, "
+        "InputError: towers: 7 rows cannot be split evenly among its 2 towers; take a multiple of "
+        "2, "
         "such as 8"
     )
     assert refused(partial(pairs.towers, rows=7), partial(pairs.towers, 1, rows=16)) == (
@@ -331,7 +332,9 @@ def over_time(program: Any = None, seconds: float = 0.0) -> str:
         replace(each.built, program=program or each.built.program)
         for each in (pair.towers, pair.reference)
     )
-    limited = ProgramPair.of(towers, reference, "auto", ends_at=time.monotonic() + seconds)
+    limited = ProgramPair.from_programs(
+        towers, reference, ("auto"), ends_at=time.monotonic() + seconds
+    )
     with pytest.raises(CannotRun) as caught:
         measure(limited, pairs.batch, Conditions())
     return str(caught.value)
@@ -423,10 +426,10 @@ def test_inputs_that_are_no_placeholders() -> None:
         "InputError: towers: its input 'x' is None; return the placeholder itself"
     )
     assert refused(with_input(lambda: tf1.sparse_placeholder(tf.float32)), pairs.single) == (
-        "CannotRun: the input 'x' of towers is a SparseTensor; rows are given as arrays"
+        "CannotRun: the input 'x' of towers is a SparseTensor; rows are fed as arrays"
     )
     assert refused(with_input(lambda: tf.Variable(1.0)), pairs.single) == (
-        "CannotRun: the input 'x' of towers is a ResourceVariable; rows are given as arrays"
+        "CannotRun: the input 'x' of towers is a ResourceVariable; rows are fed as arrays"
     )
 
 
@@ -466,8 +469,8 @@ def test_rows_that_are_no_array_and_a_rate_that_is_fed() -> None:
         return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
 
     assert refused(batch=ragged).startswith(
-        f"InputError: {ragged.__qualname__}: what it returned for 'x' is not an array: "
+        f"InputError: {ragged.__qualname__}: the value it returned for 'x' is not an array: "
     )
     assert refused(
         fed, batch=lambda rng, n: {**pairs.batch(rng, n), "rate": np.float32(0.5)}
-    ).endswith("; 'rate' is fed 0.5; let the batch function give what switches it off")
+    ).endswith("; 'rate' is fed 0.5; let the batch function return the value that disables it")

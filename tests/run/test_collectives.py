@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun
-from placement_checks.run.graph_rewrites import sums_for_collectives
+from placement_checks.run.graph_rewrites import replace_collectives
 
 tf1 = tf.compat.v1
 GROUP = 7
@@ -69,7 +69,7 @@ def by_nccl(value: Any, gpu: int, name: str = "c", **attributes: Any) -> Any:
 def ran(graph: tf.Graph, tensors: list[Any]) -> Any:
     """The values of some tensors, with sums for collectives."""
     graph_def = graph.as_graph_def()
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
     with tf.Graph().as_default() as copied:
         tf.graph_util.import_graph_def(graph_def, name="")
         config = tf1.ConfigProto(device_count={"CPU": 4})
@@ -79,7 +79,7 @@ def ran(graph: tf.Graph, tensors: list[Any]) -> Any:
 
 def refusal(*tensors: Any) -> str:
     with pytest.raises(CannotRun) as refused:
-        sums_for_collectives(tensors[0].graph.as_graph_def(), "train")
+        replace_collectives(tensors[0].graph.as_graph_def(), "train")
     return str(refused.value)
 
 
@@ -136,7 +136,7 @@ def test_version_1_still_waits_for_what_it_waits_for(graph: tf.Graph) -> None:
         results = [reduced_by_version_1(value, gpu) for gpu in (1, 2)]
     graph_def = graph.as_graph_def()
 
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
 
     nodes = {node.name: node for node in graph_def.node}
     assert all(nodes[result.op.name].input[1:] == ["^before"] for result in results)
@@ -145,7 +145,7 @@ def test_version_1_still_waits_for_what_it_waits_for(graph: tf.Graph) -> None:
 def test_refuses_other_reductions_of_version_1(graph: tf.Graph) -> None:
     made = reduced_by_version_1(tf.constant([1.0]), 1, merge_op="Max")
 
-    assert "takes 'Max', and no sum" in refusal(made)
+    assert "reduces by 'Max', not by a sum" in refusal(made)
 
 
 def test_the_mean_is_divided_by_the_number_of_devices(graph: tf.Graph) -> None:
@@ -180,7 +180,7 @@ def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None
         results = [reduced(value, gpu) for gpu in (1, 2)]
     graph_def = graph.as_graph_def()
 
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
 
     nodes = {node.name: node for node in graph_def.node}
     for result in results:
@@ -191,22 +191,24 @@ def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None
 def test_refuses_what_it_cannot_stand_in_for(graph: tf.Graph) -> None:
     assert refusal(reduced(tf.constant([1.0]), 1)) == (
         "train cannot run on CPU devices: CollectiveReduceV2 (CollectiveReduceV2) waits for 2 "
-        "devices, and is there 1 time"
+        "devices, but its group has 1 op"
     )
 
 
 def test_refuses_other_reductions_than_sums(graph: tf.Graph) -> None:
-    assert "takes 'Max', and no sum" in refusal(reduced(tf.constant([1.0]), 1, merge_op="Max"))
+    largest = reduced(tf.constant([1.0]), 1, merge_op="Max")
+    assert "reduces by 'Max', not by a sum" in refusal(largest)
 
 
 def test_refuses_another_kind_of_nccl(graph: tf.Graph) -> None:
-    assert "takes 'min', and no sum" in refusal(by_nccl(tf.constant([1.0]), 1, reduction="min"))
+    least = by_nccl(tf.constant([1.0]), 1, reduction="min")
+    assert "reduces by 'min', not by a sum" in refusal(least)
 
 
 def test_refuses_keys_that_are_made_as_it_runs(graph: tf.Graph) -> None:
     key = tf1.placeholder(tf.int32, [], "key")
 
-    assert "a key that is only known when it runs" in refusal(
+    assert "a key that is known at run time only" in refusal(
         reduced(tf.constant([1.0]), 1, instance=key)
     )
 
@@ -215,7 +217,7 @@ def test_refuses_what_is_in_a_branch(graph: tf.Graph) -> None:
     value = tf.constant([1.0])
     chosen = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
 
-    assert "stands in a branch, loop or function" in refusal(chosen)
+    assert "is inside a branch, loop or function" in refusal(chosen)
 
 
 def test_functions_that_nothing_calls_are_nobodys_business(graph: tf.Graph) -> None:
@@ -226,6 +228,6 @@ def test_functions_that_nothing_calls_are_nobodys_business(graph: tf.Graph) -> N
     del graph_def.node[:]
     graph_def.node.extend(kept)
 
-    sums_for_collectives(graph_def, "program")
+    replace_collectives(graph_def, "program")
 
     assert [node.name for node in graph_def.node] == [node.name for node in kept]

@@ -1,4 +1,4 @@
-"""Which variables of two programs are compared: not those whose value hangs on a race."""
+"""Variables that depend on a race are not compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placement_checks import Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.run.compare.measure import measure
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 
 tf1 = tf.compat.v1
 
@@ -42,7 +42,7 @@ grouped, ordered = partial(averaged, ordered=False), partial(averaged, ordered=T
 
 
 def judged(towers: Callable[..., Any], single: Callable[..., Any]) -> Verdict:
-    """What is said of the weights of two builders."""
+    """Returns the verdict on the weights of two builders."""
     pair = pairs.pair(towers, single)
     measured = measure(pair, pairs.batch, Conditions())
     evidence = Evidence(pair.towers.placement, program=pair.towers.built, measurement=measured)

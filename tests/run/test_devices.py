@@ -1,4 +1,4 @@
-"""CPU devices that stand in for GPUs."""
+"""CPU devices that simulate GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watched programs whose rows come from pipelines: what those gave is fed to both programs."""
+"""Captured programs with input pipelines: the recorded elements are fed to both programs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_sound_towers_are_kept(pipeline: Any, loss: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("average", "text"),
     [
-        (tf.add_n, "the gradients of 2 towers are added up where their mean is meant"),
+        (tf.add_n, "the gradients of 2 towers are added up instead of averaged"),
         (lambda of_towers: of_towers[0], "only the rows of tower 0 count"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Watched programs beside their reference, on the rows that they were fed: nobody lists inputs."""
+"""Captured programs and their references on recorded rows, without declared inputs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.results import Verdict
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.timing.benchmark import TimedPair
 
 tf1 = tf.compat.v1
@@ -123,7 +123,7 @@ def verdicts(
     batch: Any = pairs.batch,
     **conditions: Any,
 ) -> tuple[Verdict, Verdict]:
-    """What is said of the gradients and of the weights."""
+    """Returns the verdicts on the gradients and on the weights."""
     evidence = judged(
         watched(program or SEVERAL, batch, rows[0], gpus),
         watched(reference or ALONE, batch, rows[1], 1),
@@ -164,7 +164,7 @@ LAST = several(average=lambda of_towers: of_towers[-1])
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (SUM, "the gradients of 2 towers are added up where their mean is meant"),
+        (SUM, "the gradients of 2 towers are added up instead of averaged"),
         (LAST, "only the rows of tower 1, the last, count"),
     ],
 )
@@ -205,7 +205,7 @@ def test_random_ops_draw_the_same_for_the_same_rows() -> None:
 
 
 def cannot(*args: Any, **kwargs: Any) -> str:
-    """Why nothing is said."""
+    """Returns the reason for which the programs are not compared."""
     with pytest.raises(CannotRun) as refused:
         verdicts(*args, **kwargs)
     return str(refused.value)
@@ -246,7 +246,7 @@ def test_weights_of_a_loss_that_are_fed_for_the_number_of_gpus() -> None:
 
     added_up = several(**fed, average=tf.add_n)
     assert states(added_up, alone(**fed), rows=(16, 8), batch=batch) == ("kept", "kept")
-    assert "and both are fed numbers of their own for 'weight:0'" in cannot(
+    assert "and the two are fed different numbers for 'weight:0'" in cannot(
         several(**fed), alone(**fed), rows=(16, 8), batch=batch
     )
 
@@ -319,7 +319,7 @@ def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
         return (9 * of_towers[0] + 8 * of_towers[1]) / 17
 
     assert states(several(average=weighted), rows=rows) == ("kept", "kept")
-    assert "the towers do not count alike" in messages(rows=rows)
+    assert "the towers have wrong weights" in messages(rows=rows)
     reason = cannot(several(loss=normalised, average=weighted), alone(loss=normalised), rows=rows)
     assert reason.startswith("the towers are fed 9 and 8 rows, and single cannot be compared on")
 
@@ -348,7 +348,7 @@ def test_losses_that_are_sums() -> None:
     assert "divided by the number of towers" in messages(several(loss=summed), reference)
     for fixed in (None, 8):
         reason = cannot(program, alone(loss=summed, rows=fixed), rows=(16, 8))
-        assert "it is not seen whether its loss is a sum over rows" in reason
+        assert "and its loss may be a sum over rows" in reason
         assert states(several(loss=summed), alone(loss=summed, rows=fixed), rows=(16, 8)) == (
             "kept",
             "kept",
@@ -364,7 +364,7 @@ def test_a_number_of_rows_that_is_written_down() -> None:
     """A reference that is fed more rows would not know of it."""
     assert states(several(loss=over(8)), alone(loss=over(8)), rows=(16, 8))[0] == "kept"
     assert states(several(loss=over(8)), alone(loss=over(16))) == ("kept", "kept")
-    assert "not seen" in cannot(
+    assert "may be a sum over rows" in cannot(
         several(loss=over(8), average=tf.add_n), alone(loss=over(8)), rows=(16, 8)
     )
 
@@ -376,7 +376,7 @@ def test_a_program_that_cuts_parts_of_a_size_that_is_written_down() -> None:
     gradients, weights = verdicts(several(shared=True, cut=parts), alone(cut=parts), rows=(16, 8))
 
     assert (gradients.state, weights.state) == ("kept", "kept")
-    assert "each tower's alone" in str(gradients.note)
+    assert "each tower's rows alone" in str(gradients.note)
     with_draws = {"loss": with_dropout, "cut": parts}
     assert states(several(shared=True, **with_draws), alone(**with_draws), rows=(16, 8)) == (
         "kept",
@@ -406,7 +406,7 @@ def test_rows_that_are_all_alike_show_nothing() -> None:
         return {"x": np.ones([n, 4]), "y": np.ones([n, 1])}
 
     assert cannot(batch=batch).startswith(
-        "all rows that are fed to 'x:0' and 'y:0' are alike, so that nothing tells"
+        "all rows that are fed to 'x:0' and 'y:0' are equal, so a mistake with single rows would"
     )
 
 
@@ -450,7 +450,7 @@ def test_weights_where_the_reference_takes_the_rows_of_a_tower() -> None:
 
 
 def slices(of_towers: Any) -> Any:
-    """The mean of gradients, of a table those of the rows that were looked up."""
+    """Returns the mean of gradients, for a table as slices of the rows that were looked up."""
     if not isinstance(of_towers[0], tf.IndexedSlices):
         return mean(of_towers)
     values = tf.concat([each.values for each in of_towers], 0) / len(of_towers)
@@ -488,8 +488,8 @@ def test_clipped_gradients_where_the_reference_takes_the_rows_of_a_tower() -> No
 
     assert gradients.state == "kept"
     assert weights.reason == (
-        "single computes on the rows of each tower, and the gradient of one/w is clipped, or else "
-        "changed"
+        "single computes on the rows of each tower, and the gradient of one/w is clipped or "
+        "otherwise changed"
     )
 
 
@@ -507,8 +507,8 @@ def test_ops_that_train_in_turn_are_not_taken_for_one_step() -> None:
 
     assert gradients.state == "kept"
     assert weights.reason == (
-        "several ops of built train, each other variables, and what one of them computes depends "
-        "on which comes first"
+        "several ops of built train, each different variables, and their results depend on which "
+        "of them runs first"
     )
 
 
@@ -517,7 +517,7 @@ def test_statistics_of_rows_that_no_loss_shows() -> None:
         other = normalised(x, y)
         return other - tf.stop_gradient(other) + tf.reduce_mean(y)
 
-    assert "but the mean of those on each tower's rows" in cannot(
+    assert "but equal the mean of its gradients on each tower's rows" in cannot(
         several(loss=loss), alone(loss=loss)
     )
 
@@ -526,7 +526,7 @@ def test_a_case_that_was_saved_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pair = ProgramPair.of(
+    pair = ProgramPair.from_programs(
         watched(SUM, pairs.batch, 16, 2), watched(alone(), pairs.batch, 16, 1), "simulated"
     )
 
@@ -540,12 +540,14 @@ def test_a_case_that_was_saved_is_run_again(
 def test_only_steps_on_as_many_rows_are_timed() -> None:
     def pair(rows: int) -> ProgramPair:
         program, reference = watched(several(), pairs.batch), alone(rows=rows)
-        return ProgramPair.of(program, watched(reference, pairs.batch, rows, 1), "simulated")
+        return ProgramPair.from_programs(
+            program, watched(reference, pairs.batch, rows, 1), ("simulated")
+        )
 
     with pytest.raises(CannotRun, match="single takes 8 rows at once, and build 16"):
         TimedPair(pair(8), None, rows=0)
     feeding = pair(16).feeding(None)
-    assert isinstance(feeding, FedFeeding)
+    assert isinstance(feeding, ReplayedFeeding)
     assert feeding.takes_all_once
 
 

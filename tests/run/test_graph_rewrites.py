@@ -1,4 +1,4 @@
-"""Programs whose images have their channels first run where only GPUs have kernels for that."""
+"""Programs with images in NCHW run on CPU devices, which have kernels for NHWC only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from support import pairs
 
-from placement_checks.numerics.comparing import differing
-from placement_checks.run.graph_rewrites import channels_last
+from placement_checks.numerics.comparing import differing_variables
+from placement_checks.run.graph_rewrites import convert_to_channels_last
 
 tf1 = tf.compat.v1
 
@@ -70,7 +70,7 @@ def test_values_and_gradients_are_those_of_the_other_layout(layers: Layers) -> N
             for number, gradient in enumerate(tf.gradients(tf.reduce_sum(y**2), [x, kernel])):
                 tf.identity(gradient, name=f"gradient_{number}")
         graph_def = graph.as_graph_def()
-        channels_last(graph_def)
+        convert_to_channels_last(graph_def)
         with tf.Graph().as_default():
             tf.graph_util.import_graph_def(graph_def, name="")
             with tf1.Session() as session:
@@ -87,7 +87,7 @@ def test_other_graphs_are_left_as_they_are() -> None:
         strided(tf1.placeholder(tf.float32, [None, 8, 9, 3]), tf.ones([3, 3, 3, 4]), "NHWC")
     before, after = graph.as_graph_def(), graph.as_graph_def()
 
-    channels_last(after)
+    convert_to_channels_last(after)
 
     assert after == before
 
@@ -107,4 +107,4 @@ def test_towers_with_channels_first_are_compared() -> None:
     measured = pairs.measured(towers, partial(towers, 1))
 
     assert measured.trials[0].found.keys() == {"kernel"}
-    assert not differing(measured.trials[0], measured.precisions)
+    assert not differing_variables(measured.trials[0], measured.precisions)

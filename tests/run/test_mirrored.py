@@ -96,7 +96,7 @@ def test_copies_that_are_brought_together_when_read_may_differ() -> None:
 
 
 def test_after_the_last_step_copies_too_have_the_values_of_the_reference() -> None:
-    """Else what an optimiser hides, such as a factor on all gradients, shows in the copies."""
+    """Otherwise a factor on all gradients, which the optimizer hides, would show in the copies."""
     adam = partial(towers, optimizer=lambda: tf1.train.AdamOptimizer(0.1, epsilon=1e-3))
 
     measured = pairs.measured(partial(adam, scale=1.5), partial(adam, 1), scale=1.5)

@@ -13,7 +13,7 @@ from support import pairs, towers
 from placement_checks.capture.programs import load
 from placement_checks.core.program import Gradient, Program
 from placement_checks.run.preconditions import clipped_gradients
-from placement_checks.run.runnable import runnable
+from placement_checks.run.runnable import make_runnable
 
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
@@ -45,7 +45,7 @@ def masked(gradients: list[Any]) -> list[Any]:
         "as they are",
         "averaged",
         "cut",
-        "scaled by what is no gradient",
+        "scaled by another tensor",
         "by norm",
         "by value",
         "signs",
@@ -64,7 +64,8 @@ def test_gradients_are_changed_by_what_depends_on_them(
         return pairs.towers(num_gpus, optimizer=lambda: Changing(0.1))
 
     assert (
-        set(clipped_gradients(runnable(load(Program("towers", towers), 2), "simulated"))) == names
+        set(clipped_gradients(make_runnable(load(Program("towers", towers), 2), "simulated")))
+        == names
     )
 
 
@@ -73,7 +74,7 @@ def test_gradients_are_changed_by_what_depends_on_them(
     [("CollectiveReduceV2", []), ("NcclAllReduce", []), ("AddN", []), ("Sign", ["w"])],
 )
 def test_what_a_strategy_adds_up_is_not_changed(kind: str, found: list[str]) -> None:
-    """Else a sum taken for a mean could not be told of any program under a strategy."""
+    """Otherwise a sum instead of a mean could not be found in any program with a strategy."""
     sums = towers.on(0, "sum", kind, towers.gradient(0), towers.gradient(1))
     taken = SimpleNamespace(gradients={"w": Gradient("sum:0")})
     program: Any = SimpleNamespace(placement=towers.program(sums), gradient_tensors=taken)

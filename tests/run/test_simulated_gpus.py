@@ -40,7 +40,7 @@ with simulated_gpus(2, devices="simulated"):
         with tf.device("/gpu:7"):
             tf.constant(1.0) + 1
     except tf.errors.InvalidArgumentError:
-        print("GPU 7 is none")
+        print("GPU 7 is missing")
     print(short(x), [short(copy) for copy in w.values], z.op.device)
 with tf.device("/gpu:1"):
     print(short(tf.constant(1.0) + 1), tf.config.get_soft_device_placement())
@@ -122,7 +122,7 @@ def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards(
     simulated: list[str],
 ) -> None:
     assert simulated[:-1] == [
-        "GPU 7 is none",
+        "GPU 7 is missing",
         "CPU:2 ['CPU:1', 'CPU:2'] /device:CPU:2",
         "CPU:0 True",
     ]

@@ -1,4 +1,4 @@
-"""Two workers that train for real, on loopback, beside what is said of them without any."""
+"""Two real workers on loopback compute the same as their simulation in one process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.workers import watched_workers
 from placement_checks import place
 from placement_checks.core.devices import Device
 from placement_checks.core.program import BuiltProgram
-from placement_checks.run.cluster.local import reserved_port
-from placement_checks.run.runnable import runnable
+from placement_checks.run.cluster.local import reserve_port
+from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
@@ -39,8 +39,8 @@ def program(fixtures: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
-    """What each of two processes says at the end: its weights, and where the ops of a step ran."""
-    ports = [reserved_port() for _ in range(2)]
+    """Returns the last output of each of two processes: its weights, and devices of ops."""
+    ports = [reserve_port() for _ in range(2)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(
@@ -99,12 +99,12 @@ def test_weights_are_those_of_the_workers_on_one_host(
 
 
 def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
-    """The weights of the first worker after the steps, of which each worker gets its rows."""
+    """Returns the weights of the first worker after steps on the rows of each worker."""
     batches = [
         list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)
     ]
-    with ProgramSession(runnable(built, "simulated"), 60.0) as session:
-        session.begin({})
+    with ProgramSession(make_runnable(built, "simulated"), 60.0) as session:
+        session.initialize({})
         for step in range(program.STEPS):
             parts = [batches[worker][step] for worker in range(2)]
             given = {"x": parts[0][0], "y": parts[0][1]}

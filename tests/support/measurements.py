@@ -19,8 +19,8 @@ from placement_checks.core.measurement import (
     Trial,
     VariableStep,
 )
-from placement_checks.numerics.reducing import variable_step
-from placement_checks.numerics.training_divergence import trained_variable_of
+from placement_checks.numerics.reducing import build_variable_step
+from placement_checks.numerics.training_divergence import find_trained_variable
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}
 
@@ -145,8 +145,8 @@ def trajectory(
             [np.asarray(value, np.float64) for value in (start[name], *steps_of)]
             for steps_of in (expected[name], found.get(name, expected[name]))
         ]
-        of = trained_variable_of(name, trained) or ""
-        return variable_step(
+        of = find_trained_variable(name, trained) or ""
+        return build_variable_step(
             values[0][0],
             values[0][number + 1],
             values[1][number + 1],
@@ -169,7 +169,7 @@ def displaced(taken: Trajectory, **by: float) -> Trajectory:
     """The same steps, with some variables that are larger by so much in all of them."""
 
     def shifted(step: VariableStep, by: float) -> VariableStep:
-        return variable_step(
+        return build_variable_step(
             step.start + by,
             step.expected + by,
             step.found + by,

@@ -14,7 +14,7 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.measurement import Measurement
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 
 tf1 = tf.compat.v1
 
@@ -91,6 +91,6 @@ def measured(
 
 def pair(towers: Any, single: Any, gpus: int = 2, devices: Devices = "auto") -> ProgramPair:
     """Two builders, ready to run."""
-    return ProgramPair.of(
+    return ProgramPair.from_programs(
         load(Program("towers", towers), gpus), load(Program("single", single), 1), devices
     )

@@ -18,7 +18,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.program import BuiltProgram, Program
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.targets.importing import resolve
 
 tf1 = tf.compat.v1
@@ -83,7 +83,7 @@ def watched_pipeline(build: Callable[..., Any], gpus: int) -> BuiltProgram:
 
 def judged(towers: BuiltProgram, single: BuiltProgram, **conditions: Any) -> Evidence:
     """What the rules on numbers are given."""
-    pair = ProgramPair.of(towers, single, "simulated")
+    pair = ProgramPair.from_programs(towers, single, "simulated")
     measurement = measure(pair, None, Conditions(**conditions))
     return Evidence(
         towers.requested, program=towers, reference=single.requested, measurement=measurement

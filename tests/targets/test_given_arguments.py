@@ -11,7 +11,7 @@ import pytest
 from placement_checks import place
 from placement_checks.capture.programs import load, load_reference
 from placement_checks.core.errors import InputError
-from placement_checks.run.feeding.batches import batch_of
+from placement_checks.run.feeding.batches import load_batch_function
 
 TRAIN = """
 import numpy as np
@@ -69,7 +69,7 @@ def test_what_the_target_fixes_is_not_built_for_one_gpu(train: str) -> None:
 
 
 def test_a_batch_function_is_called_with_them(train: str) -> None:
-    batch = batch_of(f"{train}:batch(width=3, seed={{gpus}})", 2)
+    batch = load_batch_function(f"{train}:batch(width=3, seed={{gpus}})", 2)
 
     assert batch is not None
     np.testing.assert_array_equal(batch(np.random.default_rng(0), 4)["x"], np.full([4, 3], 2))
@@ -78,7 +78,7 @@ def test_a_batch_function_is_called_with_them(train: str) -> None:
 
 def test_a_batch_function_is_given_rng_and_n_already(train: str) -> None:
     with pytest.raises(InputError) as caught:
-        batch_of(f"{train}:batch(n=3)", 2)
+        load_batch_function(f"{train}:batch(n=3)", 2)
     assert (caught.value.message, caught.value.fix) == (
         "the function takes no 'n'",
         "it takes width and seed",

@@ -33,8 +33,8 @@ def project(
     """A process that has run sessions, and that takes the machine for idle."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # set if this suite runs under xdist
     monkeypatch.setenv(POOL, "1")
-    monkeypatch.setattr(benchmark, "_ONE_CORE", math.inf)
-    monkeypatch.setattr(benchmark, "MOST_TRACED", 3)
+    monkeypatch.setattr(benchmark, "_MAX_CORES", math.inf)
+    monkeypatch.setattr(benchmark, "MAX_TRACED", 3)
     monkeypatch.setattr(loops, "BASELINE_TOLERANCE", math.inf)
     monkeypatch.setattr(loops, "CONTENTION_TOLERANCE", math.inf)
     pytester.makeini(f"[pytest]\npythonpath = {fixtures / 'defects'}")
@@ -141,7 +141,8 @@ def test_programs_that_cannot_be_timed_say_why(project: pytest.Pytester) -> None
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E *InputError: build_towers: 64 rows cannot be cut for its 3 towers; take a multiple "
+            "E *InputError: build_towers: 64 rows cannot be split evenly among its 3 towers; take "
+            "a multiple "
             "of 3, such as 12"
         ]
     )

@@ -19,7 +19,7 @@ from placement_checks.util.text import listed, plural
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
     from placement_checks.numerics.comparing import Difference
-    from placement_checks.numerics.row_weights import Diagnosis
+    from placement_checks.numerics.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class GradientsEqual(Rule):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
-        from placement_checks.numerics.comparing import divided
+        placement = evidence.placement
+        from placement_checks.numerics.comparing import divide_gradients
         from placement_checks.numerics.training_divergence import compensated_factor
 
         placement, measured = evidence.placement, evidence.measurement
@@ -108,7 +109,7 @@ class GradientsEqual(Rule):
                 if _severity(difference) > _severity(other):
                     worst[difference.variable] = difference
             if factor != 1:
-                trial = divided(trial, factor)
+                trial = divide_gradients(trial, factor)
                 differences = self._differences(measured, trial)
             findings += _findings(placement, measured, trial, differences)
             if findings:  # other batches show the same mistake
@@ -116,9 +117,9 @@ class GradientsEqual(Rule):
         return self._verdict(measured, findings, list(worst.values()), notes)
 
     def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
-        from placement_checks.numerics.comparing import gradients
+        from placement_checks.numerics.comparing import compare_gradients
 
-        differences = gradients(
+        differences = compare_gradients(
             trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
         )
         return [each for each in differences if not matches_any(each.variable, self.allow)]
@@ -209,16 +210,19 @@ def _diagnose(
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,
-        diagnoses,
+        Diagnosis,
+        diagnose,
     )
-    from placement_checks.numerics.row_weights import Diagnosis
 
-    found = diagnoses(measured, trial, [name for name in wrong if name not in trial.not_finite])
-    for name, diagnosis in found.items():
-        if diagnosis.mistake == "changed" and placement.cached(norms_of_slices):
-            found[name] = NORM_OF_SLICES
-        elif diagnosis.mistake == "statistics" and placement.cached(count_divisions):
-            found[name] = COUNTS_OR_STATISTICS
+    found = diagnose(measured, trial, [name for name in wrong if name not in trial.not_finite])
+    if placement.cached(norms_of_slices):
+        for name, diagnosis in found.items():
+            if diagnosis.mistake == "changed":
+                found[name] = NORM_OF_SLICES
+    if placement.cached(own_counts):
+        for name, diagnosis in found.items():
+            if diagnosis.mistake == "statistics":
+                found[name] = COUNTS_OR_STATISTICS
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""

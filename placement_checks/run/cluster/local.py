@@ -1,6 +1,6 @@
-"""Starts the tasks of a cluster on this machine, and ends them.
+"""Runs a cluster as processes on this machine, to try a program on real tasks.
 
-A cluster of processes on this machine: what the placer answers for one, tried on a real one.
+A CPU device simulates each GPU of a task. One child process serves all tasks (`server_process`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from placement_checks.capture.child_process.fork_server import KeptServer
 from placement_checks.core.errors import InputError, PlacerError, UsageError
@@ -24,34 +24,34 @@ from placement_checks.run.cluster.training import Cluster, Trained
 from placement_checks.util.child import Child, Ended, describe_exit
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
-_STOP_LIMIT = 10.0  # seconds in which the tasks end
-MAX_TASKS = 32  # each holds TensorFlow's threads, about 100
-_kept = KeptServer()  # of all clusters of this process; those that watch print less
+_STOP_LIMIT = 10.0  # seconds for the tasks to end
+MAX_TASKS = 32  # each has about 100 threads of TensorFlow
+_server = KeptServer()  # for all clusters of this process; other fork servers print less
 
 
 class LocalCluster(Cluster):
-    """A cluster of processes on this machine, which listen on loopback alone.
+    """A cluster of processes on this machine, which listen on the loopback interface only.
 
-    A CPU device stands in for each GPU of a task: ``CPU:i+1`` for ``GPU:i``.
+    A CPU device simulates each GPU of a task: ``CPU:i+1`` is ``GPU:i``.
 
     Attributes:
-        pids: the process of each task, by job and index.
+        pids: the process ID of each task, by job and index.
     """
 
     def __init__(self, machine: Machine, folder: Path) -> None:
-        """Reserve the ports; `start` starts the tasks, and `stop` ends them.
+        """Reserve a port for each task, without starting any.
 
         Args:
             machine: the tasks and their devices.
-            folder: where each task writes what it prints.
+            folder: the directory for the output of each task.
 
         Raises:
-            UsageError: it is one host, it has more than 32 tasks, or a task has several CPU
-                devices beside GPUs.
+            UsageError: the machine is a single host, has more than 32 tasks, or has a task with
+                several CPU devices besides GPUs.
         """
-        _check(machine)
+        _check_machine(machine)
         self._folder = folder
-        self._sockets = [reserved_port() for _ in machine.tasks]
+        self._sockets = [reserve_port() for _ in machine.tasks]
         spec: dict[str, dict[int, str]] = {}
         for task, reserved in zip(machine.tasks, self._sockets, strict=True):
             spec.setdefault(task.job, {})[task.index] = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -61,46 +61,46 @@ class LocalCluster(Cluster):
         self._child: Child | None = None
 
     def start(self) -> None:
-        """Start all tasks; they serve when this returns.
+        """Start all tasks, and wait until they serve.
 
         Raises:
-            PlacerError: one of them did not start; `stop` ends the others.
+            PlacerError: a task did not start; `stop` ends the others.
         """
         self._child = Child(
             "placement_checks.run.cluster.server_process",
             environment={
                 "CUDA_VISIBLE_DEVICES": "-1",
                 "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
-                "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
+                "TF_GRPC_REUSE_PORT": "1",  # shares the port with the socket that reserves it
                 "no_grpc_proxy": "127.0.0.1,localhost",
             },
-            forks=_kept.for_children,
+            forks=_server.for_children,
         )
         try:
             with self._child.time_limit(START_LIMIT):
-                self._await_all(self._child)
+                self._start_tasks(self._child)
         except Ended as ended:
             raise _not_started(
                 "a local cluster", f"its process {ended.how}", ended.output
             ) from None
-        threading.Thread(target=self._follow, args=(self._child.replies,), daemon=True).start()
+        threading.Thread(
+            target=self._record_ends, args=(self._child.replies,), daemon=True
+        ).start()
         for reserved in self._sockets:
             reserved.close()
 
-    def _tasks(self) -> list[dict[str, Any]]:
-        """What the process of the servers is told of each."""
-        return [
+    def _start_tasks(self, child: Child) -> None:
+        """Request all tasks from the child process, and wait until they serve."""
+        tasks = [
             {
                 "job": task.job,
                 "index": task.index,
-                "cpus": _cpus(task),
+                "cpus": _cpu_devices(task),
                 "log": str(self.log(task.job, task.index)),
             }
             for task in self.machine.tasks
         ]
-
-    def _await_all(self, child: Child) -> None:
-        request = {"spec": self.spec, "tasks": self._tasks()}
+        request = {"spec": self.spec, "tasks": tasks}
         child.requests.write(json.dumps(request).encode() + b"\n")
         child.requests.flush()
         for _ in self.machine.tasks:
@@ -115,19 +115,19 @@ class LocalCluster(Cluster):
                 )
             self.pids[event["job"], event["index"]] = event["pid"]
 
-    def _follow(self, replies: BinaryIO) -> None:
-        """Note which tasks have ended."""
-        with contextlib.suppress(ValueError):  # `stop` has closed it
+    def _record_ends(self, replies: BinaryIO) -> None:
+        """Record the tasks that end, until `stop` closes the stream."""
+        with contextlib.suppress(ValueError):
             for line in replies:
                 event = json.loads(line)
                 self._ended[event["job"], event["index"]] = event["ended"]
 
     def log(self, job: str, index: int) -> Path:
-        """The file with all that a task prints; the placement log is that of the master."""
+        """Returns the file with the output of a task; the master's has the placement log."""
         return self._folder / f"{job}-{index}.log"
 
     def kill(self, job: str, index: int) -> None:
-        """End one task at once (SIGKILL), as a machine that fails does."""
+        """Kill one task (SIGKILL), which simulates the failure of a machine."""
         os.kill(self.pids[job, index], signal.SIGKILL)
 
     def ended(self) -> InputError | None:
@@ -136,30 +136,29 @@ class LocalCluster(Cluster):
             return InputError(
                 f"/job:{job}/task:{index}",
                 f"its process {describe_exit(code)}",
-                "start the cluster anew, and restore the variables from a checkpoint",
+                "start the cluster again, and restore the variables from a checkpoint",
                 details=output,
             )
         return None
 
     def stop(self) -> None:
-        """End all tasks; none is left when this returns."""
+        """End all tasks, and wait until they have ended."""
         for reserved in self._sockets:
             reserved.close()
         child, self._child = self._child, None
         if child is not None:
-            child.stop(_STOP_LIMIT)  # and the tasks end with it
+            child.stop(_STOP_LIMIT)  # the tasks end with it
 
 
 @contextlib.contextmanager
 def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
-    """A running cluster of processes on this machine, ended with the context.
+    """Run a cluster of processes on this machine while the context is open.
 
     Args:
-        machine: the tasks, such as ``"ps*2; worker*2: gpu*2"``; a CPU device stands in for each
-            GPU.
+        machine: the tasks, such as ``"ps*2; worker*2: gpu*2"``; a CPU device simulates each GPU.
 
     Raises:
-        UsageError: it is not a cluster, or a larger one than this machine should start.
+        UsageError: the machine is a single host, or has more than 32 tasks.
         PlacerError: a task did not start.
     """
     if isinstance(machine, str):
@@ -174,11 +173,11 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
 
 
 def _not_started(name: str, why: str, details: str) -> PlacerError:
-    fix = "try again: every start takes other ports"
+    fix = "try again: every start uses other ports"
     return PlacerError(name, f"did not start: {why}", fix, details=details)
 
 
-def _check(machine: Machine) -> None:
+def _check_machine(machine: Machine) -> None:
     if machine.is_local:
         raise UsageError(
             f"machine '{machine}'",
@@ -188,27 +187,27 @@ def _check(machine: Machine) -> None:
     if len(machine.tasks) > MAX_TASKS:
         raise UsageError(
             f"machine '{machine}'",
-            f"has {len(machine.tasks)} tasks, and {MAX_TASKS} processes at most are started here",
-            "place it instead: the placer needs no processes",
+            f"has {len(machine.tasks)} tasks, and at most {MAX_TASKS} processes are started",
+            "place the program instead: the placer needs no processes",
         )
     for task in machine.tasks:
         counts = dict(task.devices)
         if counts.get("GPU") and counts["CPU"] > 1:
             raise UsageError(
                 f"machine '{machine}'",
-                f"/job:{task.job}/task:{task.index} has several CPU devices and GPUs, and CPU "
-                "devices stand in for GPUs",
+                f"/job:{task.job}/task:{task.index} has several CPU devices besides GPUs, which "
+                "CPU devices simulate",
                 "give it one CPU device",
             )
 
 
-def _cpus(task: Task) -> int:
+def _cpu_devices(task: Task) -> int:
     counts = dict(task.devices)
     return counts["CPU"] + counts.get("GPU", 0)
 
 
-def reserved_port() -> socket.socket:
-    """A socket that keeps a port from everybody but a server that may share it."""
+def reserve_port() -> socket.socket:
+    """Returns a socket that reserves a port; only servers that share ports can use it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reserved.bind(("127.0.0.1", 0))

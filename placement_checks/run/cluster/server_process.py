@@ -1,11 +1,11 @@
-"""The servers of a local cluster.
+"""The process that serves all tasks of a local cluster.
 
 Run as ``python -m placement_checks.run.cluster.server_process PARENT``.
 
-TensorFlow is loaded once, and a process is forked for every task before any of it has started.
-One line of JSON on standard input says which tasks there are; lines of JSON on standard output say
-which task serves, and which has ended. All of them are ended when standard input ends, and when
-the process PARENT is gone.
+It imports TensorFlow once, then forks a process for each task before TensorFlow starts threads. It
+reads the tasks from one line of JSON on standard input, and writes a line of JSON to standard
+output for each task that serves or ends. All tasks end when standard input ends, or the process
+PARENT.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
             answer = stream.read()
         job, index = running[process]
         _send({"job": job, "index": index, "pid": process, "answer": answer})
-    end_with_parent()  # only now: what forks is to have one thread
+    end_with_parent()  # starts a thread, and a process that forks should have one only
     reporter = threading.Thread(target=_report_ends, args=(running,), daemon=True)
     reporter.start()
     sys.stdin.read()
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _report_ends(running: dict[int, tuple[str, int]]) -> None:
-    """Tell of every task that ends."""
+    """Report every task that ends."""
     while running:
         process, status = os.waitpid(-1, 0)
         job, index = running.pop(process)
@@ -70,13 +70,13 @@ def _report_ends(running: dict[int, tuple[str, int]]) -> None:
 def _serve(
     spec: dict[str, list[str]], ready_write: int, *, job: str, index: int, cpus: int, log: str
 ) -> NoReturn:
-    """Be one task until the end; says on ``ready_write`` that it serves, or why it does not."""
+    """Serve one task forever; reports on ``ready_write`` that it serves, or why it does not."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # The placement log is printed by C, which would keep the end of it back.
+    # C prints the placement log, and would buffer the end of it.
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Trains programs on a running cluster, and reads back where their ops ran."""
+"""Trains programs on a running cluster, and reads the devices on which their ops ran."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, Target
-    from placement_checks.run.feeding.declared import Feeding
+    from placement_checks.run.feeding.declared import DeclaredFeeding
     from placement_checks.run.runnable import RunnableProgram
     from placement_checks.run.session import ProgramSession
 
 
-ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
+ANSWER_LIMIT = 5.0  # seconds for a task to accept a connection
 _GRACE = 2.0  # seconds
-
-_END_DELAY = 0.5  # seconds that it takes to hear of a task's end
-_POLL = 0.1  # seconds between two looks at the tasks
+_END_DELAY = 0.5  # seconds until the end of a task is reported
+_POLL = 0.1  # seconds between two checks of the tasks
 
 _Outcome: TypeAlias = tuple[Any, Exception | None]
 
 
 class Trained(NamedTuple):
-    """What came of training on a cluster.
+    """The result of training on a cluster.
 
     Attributes:
-        placement: where every op that was part of a step or of the initialisers ran.
-        losses: the losses that the program reports, one list a step.
+        placement: the requested placement, with the device on which each op of a step or
+            initializer ran.
+        losses: the losses that the program declares, one list for each step.
     """
 
     placement: Placement
@@ -51,22 +51,23 @@ class Cluster:
     Attributes:
         spec: the address ``host:port`` of every task, by job and index.
         machine: the devices of its tasks.
-        simulated: whether CPU devices stand in for GPUs, ``CPU:i+1`` for ``GPU:i``.
+        simulated: whether CPU devices simulate the GPUs: ``CPU:i+1`` is ``GPU:i``.
     """
 
     def __init__(
         self, spec: Any, machine: Machine | None = None, *, simulated: bool = False
     ) -> None:
-        """Describe it; nothing is asked of it yet.
+        """Describe a cluster without connecting to it.
 
         Args:
-            spec: a ``tf.train.ClusterSpec``, or a mapping that makes one.
-            machine: by default two GPUs for each chief and worker, and a CPU for the others.
-            simulated: whether CPU devices stand in for GPUs.
+            spec: a ``tf.train.ClusterSpec``, or the mapping to create one from.
+            machine: the devices; by default two GPUs for each chief and worker, and a CPU for each
+                other task.
+            simulated: whether CPU devices simulate the GPUs.
 
         Raises:
             InputError: the spec is malformed, two tasks have the same address, or the machine has
-                other tasks.
+                a task that the spec has not.
         """
         self.spec = addresses(spec)
         self.machine = machine or Machine.of_cluster(spec)
@@ -76,7 +77,7 @@ class Cluster:
                 if index not in self.spec.get(job, {}):
                     raise InputError(
                         f"/job:{job}/task:{index}",
-                        "the machine has it, and the ClusterSpec has no address for it",
+                        "is a task of the machine without an address in the ClusterSpec",
                         "describe the same tasks in both",
                     )
 
@@ -85,19 +86,19 @@ class Cluster:
 
     @property
     def target(self) -> str:
-        """The server that sessions are opened on, that of `Machine.master`."""
+        """The server of `Machine.master`, which sessions connect to."""
         master = self.machine.master
         return f"grpc://{self.spec[master.job][master.index]}"
 
     def ended(self) -> InputError | None:
-        """Which task is known to have ended, and how."""
+        """Returns an error for a task that has ended; None if all seem to run."""
         return None
 
     def answers(self) -> None:
-        """Check that every task takes connections.
+        """Check that every task accepts connections.
 
         Raises:
-            InputError: one does not; a session would wait for it for ever.
+            InputError: a task does not; a session would wait for it forever.
         """
         if gone := self.ended():
             raise gone
@@ -124,70 +125,71 @@ class Cluster:
         seconds: float = 60.0,
         seed: int = 0,
     ) -> Trained:
-        """Build a program, and train it through the master of this cluster.
+        """Build a program for the machine, and train it through the master of this cluster.
 
-        Its graph is built for the machine. Where ops ran is read from the partition graphs that
-        the tasks report.
+        The devices of ops are read from the partition graphs that the tasks report.
 
         Args:
-            target: the program; it says what one step is.
-            batch: gives the rows; made up by default.
-            steps: how many are taken.
-            rows: of the global batch.
-            seconds: that a step may take.
-            seed: of the rows.
+            target: the program, which must declare its train_op.
+            batch: returns the rows; random rows by default.
+            steps: the number of training steps.
+            rows: the size of the global batch.
+            seconds: the time limit of a step.
+            seed: the seed of the rows.
 
         Raises:
-            InputError: the program names a task that the cluster has not, it fails, or a task
-                ends or gives no answer meanwhile.
+            InputError: the program names a task that is not in the cluster; a step fails; or a
+                task ends or does not answer.
         """
         import numpy as np
 
-        program, feeding = self._prepared(target, batch, rows)
+        program, feeding = self._prepare(target, batch, rows)
         training = program.placement.step
         fetches = {"step": list(training.train_op), "losses": list(training.losses)}
         initial = program.built.initial
-        initialisers = [
+        initializers = [
             initial.initializers.values(),
             initial.local_initializers.values(),
             initial.tables,
         ]
         rng = np.random.default_rng(seed)
-        ran_on: dict[str, Device] = {}
+        devices: dict[str, Device] = {}
         losses = []
         with self._session(program, seconds) as session:
-            for number, ops in enumerate(initialisers):
-                self._run(session, f"initialiser {number}", seconds, list(ops), None, ran_on)
+            for number, ops in enumerate(initializers):
+                self._run(session, f"initializer {number}", seconds, list(ops), None, devices)
             for step in range(steps):
                 feeds = feeding.to_towers(feeding.batch(rng, feeding.rows)) if feeding else None
-                fetched = self._run(session, f"step {step + 1}", seconds, fetches, feeds, ran_on)
+                fetched = self._run(session, f"step {step + 1}", seconds, fetches, feeds, devices)
                 losses.append([float(np.mean(loss)) for loss in fetched["losses"]])
-        return Trained(self._placed(program.placement, ran_on), losses)
+        return Trained(self._executed_placement(program.placement, devices), losses)
 
-    def _prepared(
+    def _prepare(
         self, target: Target, batch: Batch, rows: int
-    ) -> tuple[RunnableProgram, Feeding | None]:
-        """A program built for the machine, and how it is fed; None where it has no inputs.
+    ) -> tuple[RunnableProgram, DeclaredFeeding | None]:
+        """Returns a program built for the machine, and its feeding if it has inputs.
 
         Raises:
-            InputError: a task takes no connections, or the program cannot be trained on them.
+            InputError: a task accepts no connections, or the program cannot be trained on them.
         """
         from placement_checks.capture.programs import load
         from placement_checks.core.errors import CannotRun
-        from placement_checks.run.feeding.batches import batch_of
-        from placement_checks.run.feeding.declared import Feeding
+        from placement_checks.run.feeding.batches import load_batch_function
+        from placement_checks.run.feeding.declared import DeclaredFeeding
         from placement_checks.run.preconditions import check_step_known
-        from placement_checks.run.runnable import runnable
+        from placement_checks.run.runnable import make_runnable
 
         self.answers()
         program = load(target, self.machine.towers)
         try:
-            runnable_program = runnable(
+            runnable_program = make_runnable(
                 program, "simulated" if self.simulated else "real", cluster=self.machine
             )
             check_step_known(runnable_program)
             feeding = (
-                Feeding(runnable_program, None, batch_of(batch, program.gpus), rows=rows)
+                DeclaredFeeding(
+                    runnable_program, None, load_batch_function(batch, program.gpus), rows=rows
+                )
                 if runnable_program.inputs
                 else None
             )
@@ -197,7 +199,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _session(self, program: RunnableProgram, seconds: float) -> Iterator[ProgramSession]:
-        """A session on the master, closed at the end as far as the tasks let it."""
+        """Open a session on the master; at the end, close it unless a task is gone."""
         from placement_checks.run.session import ProgramSession
 
         config = type(program.config)(
@@ -207,7 +209,7 @@ class Cluster:
         try:
             yield session
         finally:
-            # Where a task is gone, closing the session waits for it for ever.
+            # If a task is gone, closing the session waits for it forever.
             closing = threading.Thread(target=session.close, daemon=True)
             closing.start()
             closing.join(_GRACE)
@@ -219,9 +221,9 @@ class Cluster:
         seconds: float,
         fetches: Any,
         feeds: Any,
-        ran_on: dict[str, Device],
+        devices: dict[str, Device],
     ) -> Any:
-        """Run a part of the graph, and note where its ops ran."""
+        """Run a part of the graph, and add the devices of its ops to ``devices``."""
         from placement_checks.run.runnable import tf1
 
         metadata = tf1.RunMetadata()
@@ -233,19 +235,21 @@ class Cluster:
             except Exception as error:
                 answer.put((None, error))
 
-        # In a thread, because nothing ends a run that waits for a task that is gone.
+        # In a thread, because a run that waits for a task that is gone cannot be interrupted.
         threading.Thread(target=work, daemon=True).start()
-        result = self._awaited(answer, f"{activity} of {session.program.name}", seconds)
+        result = self._await_result(answer, f"{activity} of {session.program.name}", seconds)
         for part in metadata.partition_graphs:
             for node in part.node:
-                ran_on[node.name] = Device.parse(node.device)
+                devices[node.name] = Device.parse(node.device)
         return result
 
-    def _awaited(self, answer: queue.SimpleQueue[_Outcome], activity: str, seconds: float) -> Any:
-        """The result of a run.
+    def _await_result(
+        self, answer: queue.SimpleQueue[_Outcome], activity: str, seconds: float
+    ) -> Any:
+        """Returns the result of a run.
 
         Raises:
-            InputError: it failed, a task has ended meanwhile, or there is no answer.
+            InputError: the run failed, a task ended, or there is no result in time.
         """
         failure = None
         deadline = time.monotonic() + seconds + _GRACE
@@ -256,19 +260,21 @@ class Cluster:
                     return result
                 deadline = time.monotonic() + _END_DELAY
             if gone := self.ended():
-                raise _during(gone, activity)
+                raise _with_activity(gone, activity)
         try:
-            self.answers()  # which task is gone says more than what TensorFlow makes of it
+            self.answers()  # names the task that is gone, unlike the error of TensorFlow
         except InputError as gone:
-            raise _during(gone, activity) from None
+            raise _with_activity(gone, activity) from None
         raise failure or InputError(
             self.target,
-            f"gave no answer within {seconds:g} s, during {activity}",
-            "do all tasks run?",
+            f"did not answer within {seconds:g} s, during {activity}",
+            "check that all tasks run",
         )
 
-    def _placed(self, requested: Placement, ran_on: Mapping[str, Device]) -> Placement:
-        """What was asked for, with where it ran; GPUs are named for what stood in for them."""
+    def _executed_placement(
+        self, requested: Placement, devices: Mapping[str, Device]
+    ) -> Placement:
+        """Returns the requested placement with the devices of the run, as GPUs if simulated."""
         from placement_checks.tf.simulated_devices import to_requested
 
         simulated_tasks = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
@@ -278,13 +284,13 @@ class Cluster:
                 if (device.job, device.task) in simulated_tasks
                 else device
             )
-            if (device := ran_on.get(name))
+            if (device := devices.get(name))
             else op
             for name, op in requested.ops.items()
         }
         return replace(requested, ops=ops, machine=self.machine, placer="session", assigned=True)
 
 
-def _during(gone: InputError, activity: str) -> InputError:
+def _with_activity(gone: InputError, activity: str) -> InputError:
     message = f"{gone.message} during {activity}"
     return InputError(gone.object, message, gone.fix, details=gone.details)

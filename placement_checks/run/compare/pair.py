@@ -1,4 +1,4 @@
-"""A program and its reference, built to run on the same kind of devices."""
+"""A program and its reference, built to run on the same kind of device."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction, BuiltProgram
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.declared import FEWEST, Feeding
-from placement_checks.run.feeding.inferred import FedInputs, fed_inputs, random_tensors
-from placement_checks.run.feeding.replayed import FedFeeding, failures_as_reasons
-from placement_checks.run.runnable import RunnableProgram, runnable
+from placement_checks.run.feeding.declared import MIN_ROWS, DeclaredFeeding
+from placement_checks.run.feeding.inferred import InferredInputs, infer_inputs, random_tensors
+from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
+from placement_checks.run.runnable import RunnableProgram, make_runnable
 from placement_checks.util.text import plural
 
-_SECONDS = 60.0  # that the run may take in which random ops draw
+_RANDOM_SECONDS = 60.0  # time limit of the run that fetches what random ops draw
 
 
 @final
 @dataclass(frozen=True)
 class ProgramPair:
-    """Two programs that can be run beside each other.
+    """Two programs that run on the same kind of device.
 
     Attributes:
         towers: the program.
-        reference: the same for one GPU.
+        reference: the program for one GPU.
     """
 
     towers: RunnableProgram
     reference: RunnableProgram
 
     @staticmethod
-    def of(
+    def from_programs(
         towers: BuiltProgram,
         reference: BuiltProgram,
         devices: Devices,
         *,
         ends_at: float = math.inf,
     ) -> ProgramPair:
-        """Make both ready to run.
+        """Make both programs runnable.
 
         Args:
             towers: the program.
-            reference: the same for one GPU.
+            reference: the program for one GPU.
             devices: ``auto``, ``real`` or ``simulated``.
-            ends_at: when their runs must have ended, in seconds of `time.monotonic`.
+            ends_at: the time limit of all their runs, in seconds of `time.monotonic`.
 
         Raises:
-            InputError: what one of them says about its step cannot be used.
-            CannotRun: one of them cannot be run.
+            InputError: the step that a builder returned is malformed.
+            CannotRun: one of the programs cannot be run.
         """
-        program = runnable(towers.on_one_host or towers, devices)
-        # Not one on a GPU and the other on the CPU: their kernels round otherwise.
-        single = runnable(reference, "simulated" if program.simulated else devices)
+        program = make_runnable(towers.on_one_host or towers, devices)
+        # Kernels of CPUs and GPUs round differently, so both programs run on the same kind.
+        single = make_runnable(reference, "simulated" if program.simulated else devices)
         return ProgramPair(replace(program, ends_at=ends_at), replace(single, ends_at=ends_at))
 
     def feeding(
@@ -65,37 +65,44 @@ class ProgramPair:
         *,
         rows: int = 0,
         shares: Sequence[int] = (),
-        fewest: int = FEWEST,
-    ) -> Feeding | FedFeeding:
-        """How rows get into both; the arguments are those of `Feeding`.
+        min_rows: int = MIN_ROWS,
+    ) -> DeclaredFeeding | ReplayedFeeding:
+        """Choose how rows are fed to both programs.
 
-        Rows that nobody gives are those that a watched program was fed.
+        Scripts without declared inputs and without batch function are fed their recorded rows.
+
+        Args:
+            batch: returns the rows, if the user gives any.
+            rows: as for `DeclaredFeeding`.
+            shares: as for `DeclaredFeeding`.
+            min_rows: as for `DeclaredFeeding`.
 
         Raises:
             InputError: a program or the batch function is at fault.
-            CannotRun: the programs are sound, but cannot be given the same rows.
+            CannotRun: the programs are sound, but cannot be fed the same rows.
         """
         if self.towers.built.fed and not self.towers.inputs and isinstance(batch, Case | None):
-            fed = self._fed_inputs
-            if rows not in (0, fed.rows):
+            inputs = self._inferred_inputs
+            if rows not in (0, inputs.rows):
                 raise InputError(
                     f"a batch of {plural(rows, 'row')}",
-                    f"{self.towers.name} was fed {fed.rows}",
+                    f"{self.towers.name} was fed {inputs.rows}",
                     "leave the number out",
                 )
-            return FedFeeding(self.reference.name, fed, self.towers.gpus, batch)
-        return Feeding(self.towers, self.reference, batch, rows=rows, shares=shares, fewest=fewest)
+            return ReplayedFeeding(self.reference.name, inputs, self.towers.gpus, batch)
+        return DeclaredFeeding(
+            self.towers, self.reference, batch, rows=rows, shares=shares, min_rows=min_rows
+        )
 
     @cached_property
-    def _fed_inputs(self) -> FedInputs:
-        """What the rows of both are, which were watched."""
+    def _inferred_inputs(self) -> InferredInputs:
         if not self.reference.built.fed:
             raise CannotRun(
-                f"what {self.reference.name} feeds is not known, as it was not watched until a "
-                "step; give --batch"
+                f"the rows that {self.reference.name} feeds are not known, because it was not "
+                "captured until its first step; give --batch"
             )
-        with failures_as_reasons():
+        with input_errors_as_reasons():
             several, alone = (
-                random_tensors(each, _SECONDS) for each in (self.towers, self.reference)
+                random_tensors(each, _RANDOM_SECONDS) for each in (self.towers, self.reference)
             )
-        return fed_inputs(self.towers, self.reference, several, alone)
+        return infer_inputs(self.towers, self.reference, several, alone)

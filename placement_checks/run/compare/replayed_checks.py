@@ -1,15 +1,15 @@
-"""What the gradients of a watched program are compared with, and whether a difference counts.
+"""Decides on which rows to compare whole scripts, and whether a difference proves a mistake.
 
-Nothing says what a watched program means to compute. A finding about it has to be true: where
-another reading of what it was fed might explain a difference, nothing is said but that.
+The meaning of recorded rows is inferred, so another meaning might explain a difference. A
+difference counts only if a known mistake explains it and no other reading of the recorded feeds
+does. Otherwise the comparison is refused with a reason.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,38 +21,39 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, Trial
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.block_statistics import weighted_mean
-from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnoses
-from placement_checks.run.compare.sessions import PairedSessions
-from placement_checks.run.compare.settings import Conditions
-from placement_checks.run.feeding.replayed import FedFeeding
-from placement_checks.util.text import join_and, plural
+from placement_checks.numerics.comparing import differing_variables
+from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
+from placement_checks.run.compare.sessions import Conditions, PairedSessions
+from placement_checks.run.feeding.replayed import ReplayedFeeding
+from placement_checks.util.text import join_and, listed, plural
 
 _TOLERANCE = 32 * EPS["float32"]  # of losses that are sums
+_TOWER_ALONE = "on each tower's rows alone"
 
 
-class FedRuns:
-    """Two watched programs in their sessions."""
+class ReplayedChecks:
+    """Checks for two scripts with replayed rows."""
 
-    def __init__(self, sessions: PairedSessions, feeding: FedFeeding) -> None:
+    def __init__(self, sessions: PairedSessions, feeding: ReplayedFeeding) -> None:
         self._sessions = sessions
         self._feeding = feeding
         self._batch = sessions.batch(feeding.rows)
 
-    def conditions(self, conditions: Conditions) -> Conditions:
-        """How the two are compared.
+    def adapt(self, conditions: Conditions) -> Conditions:
+        """Choose whether the reference computes on all rows or on the rows of each tower.
 
-        On all rows, where the loss of the reference is the mean, or the sum, of those on the rows
-        of each tower, or where towers meet in the model, as by moments of all rows. Else, as in
-        batch normalisation, on the rows of each tower; so also where the reference does not take
-        them all.
+        It computes on all rows if its loss on them is the mean or the sum of its losses on the
+        rows of each tower, or if towers share ops in the model, such as moments of all rows.
+        Otherwise, as with batch normalization, or if it does not take all rows at once, it
+        computes on the rows of each tower.
 
         Raises:
-            CannotRun: they cannot be compared.
+            CannotRun: the reference can compute on neither.
         """
         feeding = self._feeding
-        is_whole = feeding.takes_all and not conditions.statistics_per_tower
-        if is_whole and (shared_ops(self._sessions.towers.program.placement) or self._adds_up()):
+        takes_all = feeding.takes_all and not conditions.statistics_per_tower
+        placement = self._sessions.towers.program.placement
+        if takes_all and (shared_ops(placement) or self._is_additive()):
             return conditions
         sizes = {len(part) for part in feeding.parts}
         name = self._sessions.reference.program.name
@@ -63,16 +64,16 @@ class FedRuns:
             )
         if not feeding.takes_parts:
             raise CannotRun(
-                f"{name} does not take {plural(max(sizes), 'row')}, which a tower is fed; give "
+                f"{name} does not take {plural(max(sizes), 'row')}, the rows of one tower; give "
                 "--batch"
             )
         return replace(conditions, statistics_per_tower=True, steps_on_parts=True)
 
-    def _adds_up(self) -> bool:
-        """Whether the loss on all rows is made up of those on the rows of each tower.
+    def _is_additive(self) -> bool:
+        """Whether the loss on all rows is the mean or sum of the losses on each tower's rows.
 
-        A sum over rows is taken for one only where the reference was fed as many: divided by a
-        number of rows that is written down, a mean would look like one.
+        A sum counts only if the reference was fed as many rows as the towers: otherwise a mean
+        that divides by a constant number of rows would look like a sum.
         """
         runs, feeding = self._sessions.reference_runs, self._feeding
         if not feeding.takes_parts:
@@ -81,69 +82,76 @@ class FedRuns:
             whole = np.array(runs.losses(self._batch))
             parts = np.array([runs.losses(self._batch, part) for part in feeding.parts])
             shares = np.array([len(part) for part in feeding.parts]) / feeding.rows
-            added_up = _are_near(whole, shares @ parts)
+            is_additive = _close(whole, shares @ parts)
             if feeding.same_size:
-                added_up |= _are_near(whole, parts.sum(axis=0))
-            return bool(added_up.size and np.all(added_up))
+                is_additive |= _close(whole, parts.sum(axis=0))
+            return bool(is_additive.size and np.all(is_additive))
         return False
 
-    def checked(self, measured: Measurement, conditions: Conditions) -> Measurement:
-        """What was measured, if all that differs is a mistake of the program.
+    def check(self, measured: Measurement, conditions: Conditions) -> Measurement:
+        """Return the measurement, with a note, if every difference in it proves a mistake.
 
         Raises:
-            CannotRun: it may not be.
+            CannotRun: a difference may have another cause.
         """
         for trial in measured.trials:
-            wrong = differing(trial, measured.precisions) - trial.not_finite.keys()
-            found = diagnoses(measured, trial, sorted(wrong))
-            unexplained = [name for name, diagnosis in found.items() if diagnosis is UNEXPLAINED]
-            if unexplained:
-                raise self._unclear(unexplained, "and no known mistake explains it")
-            if wrong and (numbers := self._feeding.not_alike):
-                fed = join_and(f"'{name}'" for name in numbers)
-                raise self._unclear(
-                    sorted(wrong), f"and both are fed numbers of their own for {fed}"
-                )
-            if not conditions.statistics_per_tower:
-                if wrong and not wrong & measured.changed and _is_mean_on_parts(trial, measured):
-                    raise self._unclear(
-                        sorted(wrong), "but the mean of those on each tower's rows"
-                    )
-                continue
-            if changed := sorted(wrong & measured.changed):
-                raise self._unclear(changed, "each tower's alone, and they are clipped or changed")
-            scaled = [name for name, diagnosis in found.items() if diagnosis.ratio is not None]
-            if scaled and not self._feeding.same_size and not self._is_mean():
-                why = "each tower's alone, and it is not seen whether its loss is a sum over rows"
-                raise self._unclear(scaled, why)
-        alone = ", each tower's alone" if conditions.statistics_per_tower else ""
-        note = f"the rows are those that were fed when it was watched{alone}"
+            self._check_trial(trial, measured, per_tower=conditions.statistics_per_tower)
+        alone = f", compared {_TOWER_ALONE}" if conditions.statistics_per_tower else ""
+        note = f"the rows are from the recorded first step{alone}"
         return replace(measured, notes=[*measured.notes, note])
 
-    def _unclear(self, names: Sequence[str], why: str) -> CannotRun:
-        some = join_and([*names[:2], *([f"{len(names) - 2} more"] if names[2:] else [])])
+    def _check_trial(self, trial: Trial, measured: Measurement, *, per_tower: bool) -> None:
+        wrong = differing_variables(trial, measured.precisions) - trial.not_finite.keys()
+        if not wrong:
+            return
+        diagnoses = diagnose(measured, trial, sorted(wrong))
+        unexplained = [name for name, found in diagnoses.items() if found is UNEXPLAINED]
+        if unexplained:
+            raise self._inconclusive(unexplained, "and no known mistake explains it")
+        if self._feeding.unequal_scalars:
+            fed = join_and(f"'{name}'" for name in self._feeding.unequal_scalars)
+            raise self._inconclusive(wrong, f"and the two are fed different numbers for {fed}")
+        changed = wrong & measured.changed
+        if not per_tower:
+            if not changed and _is_mean_per_tower(trial, measured):
+                raise self._inconclusive(
+                    wrong, "but equal the mean of its gradients on each tower's rows"
+                )
+            return
+        if changed:
+            raise self._inconclusive(
+                changed, f"{_TOWER_ALONE}, and they are clipped or otherwise changed"
+            )
+        scaled = [name for name, found in diagnoses.items() if found.ratio is not None]
+        if scaled and not self._feeding.same_size and not self._is_mean():
+            raise self._inconclusive(
+                scaled, f"{_TOWER_ALONE}, and its loss may be a sum over rows"
+            )
+
+    def _inconclusive(self, names: Collection[str], why: str) -> CannotRun:
         return CannotRun(
-            f"the gradients of {some} are not those of {self._sessions.reference.program.name} "
-            f"on the rows that were fed, {why}; give --batch to know more"
+            f"the gradients of {listed(sorted(names), 2)} differ from "
+            f"{self._sessions.reference.program.name} on the recorded rows, {why}; give --batch "
+            "to compare further"
         )
 
     def _is_mean(self) -> bool:
-        """Whether the loss of the reference stays what it is if all rows count twice.
+        """Whether the loss of the reference stays equal if all rows count twice.
 
-        Where it takes no more rows, the graph has to show that it divides by their number.
+        If it takes no more rows, its graph must show that it divides by their number.
         """
         feeding, runs = self._feeding, self._sessions.reference_runs
-        if not feeding.takes_any_number:
-            return self._is_seen_to_be_a_mean()
+        if not feeding.any_batch_size:
+            return self._divides_by_rows()
         part = feeding.parts[0]
         with contextlib.suppress(InputError):
             once = np.array(runs.losses(self._batch, part))
-            more = np.array(runs.losses(self._batch, feeding.more_often(part)))
-            return bool(np.all(_are_near(once, more)))
+            repeated = np.array(runs.losses(self._batch, feeding.repeat_rows(part)))
+            return bool(np.all(_close(once, repeated)))
         return False
 
-    def _is_seen_to_be_a_mean(self) -> bool:
-        """Whether sums over rows in its loss are divided by their number."""
+    def _divides_by_rows(self) -> bool:
+        """Whether the reference divides sums over rows in its loss by the number of rows."""
         analysis = analyse(self._sessions.reference.program.placement)
         for name in analysis.placement.step.objectives:
             scales = loss_scales(analysis, analysis.flow.number[producer_of(name)])
@@ -158,19 +166,21 @@ class FedRuns:
         name = tensor if ":" in tensor else f"{tensor}:0"
         feeds = self._feeding.to_reference(self._batch)
         value = np.asarray(self._sessions.reference.run(name, feeds))
-        return bool(np.all(value) and not np.any(value % self._feeding.of_reference))
+        return bool(np.all(value) and not np.any(value % self._feeding.reference_rows))
 
 
-def _is_mean_on_parts(trial: Trial, measured: Measurement) -> bool:
-    """Whether the program has the mean of what the reference gives on each tower's rows.
+def _is_mean_per_tower(trial: Trial, measured: Measurement) -> bool:
+    """Whether the program's gradients are the mean of the reference's on each tower's rows.
 
-    Statistics of rows may show in gradients alone, and in no loss.
+    Statistics of rows may show in gradients but in no loss.
     """
     mean = weighted_mean(trial.per_tower, trial.rows)
     if mean.keys() != trial.expected.keys():
         return False
-    return not differing(replace(trial, expected=mean), measured.precisions)
+    return not differing_variables(replace(trial, expected=mean), measured.precisions)
 
 
-def _are_near(some: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _close(
+    some: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
+) -> npt.NDArray[np.bool_]:
     return np.asarray(np.abs(some - others) <= _TOLERANCE * np.maximum(abs(some), abs(others)))

@@ -1,6 +1,9 @@
-"""Takes steps of a program and of its reference, from the same variables on the same rows.
+"""Takes training steps of a program and its reference, from equal variables on equal rows.
 
-Why no training step can be taken that means something.
+The reference goes first. Its variables after each step are kept, in their own dtypes. Then it
+takes the same steps with the rows in other orders, which gives the noise. The program's variables
+are compared with these values while its steps run, one after the other, so that no second copy of
+all values is needed.
 """
 
 from __future__ import annotations
@@ -17,87 +20,111 @@ from placement_checks.core.measurement import Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.block_statistics import add_noise, uncertain_elements
-from placement_checks.numerics.reducing import select_elements, step_elements, variable_step
-from placement_checks.numerics.training_divergence import is_proportional, trained_variable_of
+from placement_checks.numerics.reducing import (
+    build_variable_step,
+    sample_elements,
+    select_elements,
+)
+from placement_checks.numerics.training_divergence import find_trained_variable, is_proportional
 from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.preconditions import clipped_gradients, random_steps
+from placement_checks.run.preconditions import clipped_gradients, random_op_in_step
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.progress import track
 from placement_checks.util.text import plural
 
+_T = TypeVar("_T")
 
-def no_steps(sessions: PairedSessions) -> Missing | None:
-    """Why no step can be taken."""
+
+def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
+    """Take steps of both programs, and compare their variables after each.
+
+    Returns:
+        The steps, or why none can be compared.
+
+    Raises:
+        InputError: the steps of the reference change none of its variables.
+    """
+    if (missing := step_blocker(sessions)) is not None:
+        return missing
+    batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
+    reference = _reference_steps(sessions, batches)
+    if isinstance(reference, Missing):
+        return reference
+    compared = list(_tower_steps(sessions, batches, reference))
+    trained = frozenset(sessions.reference.program.gradient_tensors.gradients)
+    return Trajectory(compared, trained, _gradients_after(sessions, reference.end))
+
+
+def step_blocker(sessions: PairedSessions) -> Missing | None:
+    """Returns why no steps can be compared; None if they can."""
     programs = [session.program for session in (sessions.towers, sessions.reference)]
     if not all(program.placement.step.train_op for program in programs):
         return Missing(
-            "the programs do not say which op is one step; return it from both builders: "
+            "the programs declare no train_op; return it from both builders: "
             "{'train_op': train_op}"
         )
     for session, feeds in sessions.both(sessions.batches[0]):
-        name = random_steps(session.program, feeds)
+        name = random_op_in_step(session.program, feeds)
         if name is not None:
             return Missing(f"a step of {session.program.name} depends on the random op '{name}'")
     for program in programs:
-        if program.built.fed and _takes_turns(program):
+        if program.built.fed and _alternates(program):
             return Missing(
-                f"several ops of {program.name} train, each other variables, and what one of them "
-                "computes depends on which comes first"
+                f"several ops of {program.name} train, each different variables, and their "
+                "results depend on which of them runs first"
             )
-    return _no_steps_on_parts(sessions) if sessions.on_parts else None
+    return _per_tower_blocker(sessions) if sessions.on_parts else None
 
 
-def _takes_turns(program: RunnableProgram) -> bool:
-    """Whether it was seen to run several ops that train different variables, as a GAN does."""
+def _alternates(program: RunnableProgram) -> bool:
+    """Whether several training ops update different variables, as in a GAN."""
     analysis = analyse(program.placement)
     trained = program.gradient_tensors.gradients
     groups = set()
     for name in program.placement.step.train_op:
-        flow = analysis.flow
-        runs = flow.reachable([flow.number[producer_of(name)]], along=flow.all_inputs)
-        updates = analysis.updates.by_variable.items()
+        runs = analysis.flow.needed_to_run([analysis.flow.number[producer_of(name)]])
         groups.add(
             frozenset(
                 variable
-                for variable, of_variable in updates
-                if variable in trained and any(update.op in runs for update in of_variable)
+                for variable, updates in analysis.updates.by_variable.items()
+                if variable in trained and any(runs[update.op] for update in updates)
             )
         )
     return len(groups - {frozenset()}) > 1
 
 
-def _no_steps_on_parts(sessions: PairedSessions) -> Missing | None:
-    """Why the reference can take no step with the mean of its gradients on parts of the rows."""
+def _per_tower_blocker(sessions: PairedSessions) -> Missing | None:
+    """Returns why the reference cannot take a step with the mean of its gradients per tower."""
     reference = sessions.reference.program
-    on_parts = f"{reference.name} computes on the rows of each tower"
+    per_tower = f"{reference.name} computes on the rows of each tower"
     for program in (sessions.towers.program, reference):
         if name := next(clipped_gradients(program), None):
-            return Missing(f"{on_parts}, and the gradient of {name} is clipped, or else changed")
+            return Missing(
+                f"{per_tower}, and the gradient of {name} is clipped or otherwise changed"
+            )
     if name := next(iter(reference.gradient_tensors.unread), None):
-        return Missing(f"{on_parts}, and the gradient of {name} cannot be read")
+        return Missing(f"{per_tower}, and the gradient of {name} cannot be read")
     shapes = {variable.name: variable.shape for variable in reference.placement.variables}
     for name, gradient in reference.gradient_tensors.gradients.items():
-        taken = reference.graph.get_tensor_by_name(gradient.values).shape
-        if not taken.is_compatible_with(shapes[name]):
+        shape = reference.graph.get_tensor_by_name(gradient.values).shape
+        if not shape.is_compatible_with(shapes[name]):
             return Missing(
-                f"{on_parts}, and a step takes only some rows of the gradient of {name}"
+                f"{per_tower}, and a step takes only some rows of the gradient of {name}"
             )
     return None
 
 
-_T = TypeVar("_T")
-
-
-class _Steps(NamedTuple):
-    """Of each step of the reference, what the program is compared with.
+class _ReferenceSteps(NamedTuple):
+    """The steps of the reference.
 
     Attributes:
-        values: the variables after it, in their own dtypes.
-        noise: how far they move if the rows are put in another order.
-        uncertain: of each trained variable the elements whose direction is rounding, at any step.
-        end: all variables after the last step, also those that are not compared.
+        values: the compared variables after each step, in their own dtypes.
+        noise: for each step, how far each variable moves if the rows are put in another order.
+        uncertain: the elements of each trained variable with a gradient that may have the wrong
+            sign by rounding, at any step.
+        end: all variables after the last step.
     """
 
     values: list[Values]
@@ -106,53 +133,39 @@ class _Steps(NamedTuple):
     end: Values
 
 
-def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
-    """Some steps of both programs, or why there are none.
-
-    Raises:
-        InputError: the steps of the reference change none of its variables.
-    """
-    if (missing := no_steps(sessions)) is not None:
-        return missing
-    batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
-    taken = _of_reference(sessions, batches)
-    if isinstance(taken, Missing):
-        return taken
-    compared = list(_of_towers(sessions, batches, taken))
-    trained = frozenset(sessions.reference.program.gradient_tensors.gradients)
-    return Trajectory(compared, trained, _after(sessions, taken.end))
-
-
-def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps | Missing:
-    """A step on each batch; other orders of the rows are compared with it as they come."""
+def _reference_steps(
+    sessions: PairedSessions, batches: Sequence[Batch]
+) -> _ReferenceSteps | Missing:
+    """Take the steps of the reference, and the same steps with the rows in other orders."""
     reference, rows = sessions.reference, sessions.feeding.rows
-    is_certain = is_proportional(sessions.towers.program.gradient_tensors.optimizers)
+    with_gradients = not is_proportional(sessions.towers.program.gradient_tensors.optimizers)
     orders = sessions.orders(rows)
     reference.load(sessions.start)
     values, gradients = [], []
     for batch in track(batches, "step"):
-        gradients.append(sessions.expected_step(batch, with_gradients=not is_certain))
+        gradients.append(sessions.expected_step(batch, with_gradients=with_gradients))
         values.append(reference.values())
-    compared = [_compared(sessions, _numbers(reference, after)) for after in values]
-    if (missing := _no_end(sessions, compared)) is not None:
+    compared = [_comparable(sessions, _numeric(reference, after)) for after in values]
+    if (missing := _diverged(sessions, compared)) is not None:
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
-    of_gradients = [dict.fromkeys(before, 0.0) for before in gradients]
+    gradient_noise = [dict.fromkeys(before, 0.0) for before in gradients]
     for order in track(orders, "order of the rows"):
         reference.load(sessions.start)
         for number, batch in enumerate(track(batches, "step")):
-            other = sessions.expected_step(batch, order, with_gradients=not is_certain)
-            add_noise(of_gradients[number], gradients[number], other)
+            other = sessions.expected_step(batch, order, with_gradients=with_gradients)
+            add_noise(gradient_noise[number], gradients[number], other)
             for part in reference.read():
                 add_noise(noise[number], compared[number], part)
-    return _Steps(compared, noise, uncertain_elements(gradients, of_gradients), values[-1])
+    uncertain = uncertain_elements(gradients, gradient_noise)
+    return _ReferenceSteps(compared, noise, uncertain, values[-1])
 
 
-def _no_end(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
-    """Why the steps of the reference lead nowhere.
+def _diverged(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
+    """Returns why the values after the steps of the reference cannot be compared.
 
     Raises:
-        InputError: they change none of its variables.
+        InputError: the steps changed no variable.
     """
     steps, last = plural(len(values), "step"), values[-1]
     for name, value in last.items():
@@ -169,57 +182,58 @@ def _no_end(sessions: PairedSessions, values: Sequence[Values]) -> Missing | Non
     return None
 
 
-def _of_towers(
-    sessions: PairedSessions, batches: Sequence[Batch], reference: _Steps
+def _tower_steps(
+    sessions: PairedSessions, batches: Sequence[Batch], reference: _ReferenceSteps
 ) -> Iterator[dict[str, VariableStep]]:
-    """A step on each batch, compared with that of the reference as it comes."""
-    towers, beside = sessions.towers, _Beside(sessions, reference)
-    towers.begin(sessions.start)
+    """Take the steps of the program, and yield each compared with the reference."""
+    towers, comparison = sessions.towers, _StepComparison(sessions, reference)
+    towers.initialize(sessions.start)
     for number, batch in enumerate(track(batches, "step")):
         towers.step(sessions.feeding.to_towers(batch))
         after = {
-            name: beside.compared(number, name, value)
+            name: comparison.compare(number, name, value)
             for part in towers.read()
-            for name, value in _numbers(towers, part).items()
-            if name in beside.names
+            for name, value in _numeric(towers, part).items()
+            if name in comparison.names
         }
-        yield {name: after[name] for name in beside.names if name in after}
+        yield {name: after[name] for name in comparison.names if name in after}
 
 
-class _Beside:
-    """What the variables of the program are compared with, step after step."""
+class _StepComparison:
+    """Compares variables of the program and the reference, step by step."""
 
-    def __init__(self, sessions: PairedSessions, reference: _Steps) -> None:
+    def __init__(self, sessions: PairedSessions, reference: _ReferenceSteps) -> None:
         self._start = _with_copies(sessions, sessions.start)
         self._values = [_with_copies(sessions, values) for values in reference.values]
         self._noise = [_with_copies(sessions, noise) for noise in reference.noise]
         self._uncertain = reference.uncertain
         self._trained = sessions.reference.program.gradient_tensors.gradients
         self.names = self._values[0].keys()
-        self._moving = {name: step_elements(self._start[name].size) for name in self.names}
+        self._elements = {name: sample_elements(self._start[name].size) for name in self.names}
         self._before = {
-            name: (select_elements(self._start[name], self._moving[name]),) * 2
+            name: (select_elements(self._start[name], self._elements[name]),) * 2
             for name in self.names
         }
 
-    def compared(self, number: int, name: str, found: npt.NDArray[Any]) -> VariableStep:
-        """One variable of the program after a step."""
+    def compare(self, number: int, name: str, found: npt.NDArray[Any]) -> VariableStep:
+        """Compare one variable of the program after step ``number``."""
         expected = self._values[number][name]
         before = self._before[name]
-        after = tuple(select_elements(values, self._moving[name]) for values in (expected, found))
-        self._before[name] = after[0], after[1]
-        return variable_step(
+        elements = self._elements[name]
+        after = select_elements(expected, elements), select_elements(found, elements)
+        self._before[name] = after
+        return build_variable_step(
             self._start[name],
             expected,
             found,
             moved=(after[0] - before[0], after[1] - before[1]),
             noise=self._noise[number][name],
-            uncertain=self._uncertain.get(trained_variable_of(name, self._trained) or ""),
+            uncertain=self._uncertain.get(find_trained_variable(name, self._trained) or ""),
         )
 
 
-def _numbers(session: ProgramSession, values: Values) -> Values:
-    """The variables that are numbers; local ones, such as a metric's, are not compared."""
+def _numeric(session: ProgramSession, values: Values) -> Values:
+    """Returns the numeric variables, without local ones such as metrics."""
     names = session.program.built.initial.compared
     return {
         name: value
@@ -228,36 +242,40 @@ def _numbers(session: ProgramSession, values: Values) -> Values:
     }
 
 
-def _compared(sessions: PairedSessions, values: Values) -> Values:
-    """Those that the program has as the reference has them: not what replicas change apart.
+def _comparable(sessions: PairedSessions, values: Values) -> Values:
+    """Returns the variables that should be equal in both programs.
 
-    A step of the reference on parts does not tell statistics of rows.
+    Variables that replicas change separately are left out. If the reference computes on the rows
+    of each tower, so are statistics of rows: its steps do not compute them.
     """
-    apart = sessions.towers.program.built.initial.unsynchronised
-    values = {name: value for name, value in values.items() if name not in apart}
+    unsynchronized = sessions.towers.program.built.initial.unsynchronised
+    values = {name: value for name, value in values.items() if name not in unsynchronized}
     if not sessions.on_parts:
         return values
     trained = sessions.reference.program.gradient_tensors.gradients
     return {
         name: value
         for name, value in values.items()
-        if trained_variable_of(name, trained) is not None or value.dtype.kind in "iu"
+        if find_trained_variable(name, trained) is not None or value.dtype.kind in "iu"
     }
 
 
 def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[str, _T]:
-    """What is known of the reference's variables, also for copies that a strategy keeps equal."""
+    """Returns the values of variables, also under the names of copies that a strategy syncs."""
     initial = sessions.towers.program.built.initial
-    synchronised = initial.mirrors.keys() - initial.unsynchronised
-    copies = {copy: initial.mirrors[copy] for copy in sorted(synchronised)}
-    return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
+    synchronized = sorted(initial.mirrors.keys() - initial.unsynchronised)
+    copies = {copy: initial.mirrors[copy] for copy in synchronized}
+    return {
+        **values,
+        **{copy: values[first] for copy, first in copies.items() if first in values},
+    }
 
 
-def _after(sessions: PairedSessions, end: Values) -> Trial:
-    """The gradients after the last step, with the reference's variables in both programs.
+def _gradients_after(sessions: PairedSessions, end: Values) -> Trial:
+    """Compares gradients after the last step, with the reference's variables in both programs.
 
-    What else a program computes with, such as copies of its own that no step refreshes, is
-    as its own steps have left it.
+    All other state of the program, such as copies of variables that no step refreshes, is as its
+    own steps left it.
     """
     sessions.reference.load(end)
     sessions.towers.load(end)

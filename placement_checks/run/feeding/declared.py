@@ -1,12 +1,16 @@
-"""Batches: asked of the user's batch function or made up, and cut into the parts of towers.
+"""Feeds programs that declare their inputs: batches of the user's function, or random rows.
 
-What a program is fed where it does not say so, and the batch names its placeholders.
+A builder returns its inputs as a mapping of names to placeholders for each tower, or one mapping
+for all towers. The batch function returns arrays by the same names, with the rows of the global
+batch as the first axis. The rows are cut into consecutive parts, one for each tower; a program
+with one mapping for all towers gets the whole batch and splits it itself, as does the reference.
+Arrays of rank 0 are fed whole.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -27,161 +31,147 @@ from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, join_and, plural
 
-_COPY = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
+MIN_ROWS = 16  # in a batch of no fixed size
+_MIN_ROWS_PER_TOWER = 4
+_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
 
-def with_inputs(
-    program: RunnableProgram, make: BatchFunction | None, rows: int
-) -> RunnableProgram:
-    """The program, fed the whole batch if each key of that is the name of a placeholder in it.
+class DeclaredFeeding:
+    """Feeds programs that declare their inputs, and their reference if there is one.
 
-    The replicas of a strategy are fed their parts, if each has an argument of every such name.
-    """
-    if program.inputs or make is None:
-        return program
-    names = _keys(make, rows)
-    ops = program.placement.ops
-    of_replicas = [dict(_named(tensors)) for tensors in program.placement.step.inputs]
-    if names and len(of_replicas) > 1 and all(set(names) <= each.keys() for each in of_replicas):
-        return replace(
-            program, inputs=[{name: each[name] for name in names} for each in of_replicas]
-        )
-    if not names or not all(
-        producer_of(name) in ops and ops[producer_of(name)].type in PLACEHOLDERS for name in names
-    ):
-        return program
-    return replace(
-        program, inputs=[{name: f"{producer_of(name)}:0" for name in names}], shared=True
-    )
-
-
-def _named(tensors: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Tensors of one replica by the names of the arguments, which TensorFlow numbers."""
-    for tensor in tensors:
-        name = producer_of(tensor)
-        yield _COPY.sub("", name), tensor if ":" in tensor else f"{tensor}:0"
-
-
-def _keys(make: BatchFunction, rows: int) -> list[str]:
-    """The names of the arrays in a batch; none if there is no batch of so many rows."""
-    try:
-        with users_code("", "the batch function", None):
-            return [str(name) for name in make(np.random.default_rng(0), rows)]
-    except InputError:
-        return []  # told where the batch is wanted in earnest
-
-
-FEWEST = 16  # rows of a batch that is not fixed
-_FEWEST_PER_TOWER = 4  # rows of a tower, at least
-
-
-class Feeding:
-    """How arrays get into a program that says what to feed, and its reference, if there is one.
+    Implements `interface.Feeding`.
 
     Attributes:
-        rows: of a global batch that can be cut evenly.
-        made_up: whether nobody gives the rows.
-        odd: of one that cannot, for a program that splits the batch itself and is not said to
-            take batches of one size; else 0.
-        split: the rows of each tower, for a batch of `rows`; empty where the program splits.
+        rows: the number of rows in a global batch that the towers share evenly.
+        generated: whether the rows are random because there is no batch function.
+        uneven_rows: the number of rows in a second batch, which the towers cannot share evenly,
+            for a program that splits the batch itself and takes batches of any size; else 0.
+        split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
     """
 
     def __init__(
         self,
         towers: RunnableProgram,
         reference: RunnableProgram | None,
-        make: BatchFunction | None,
+        batch_function: BatchFunction | None,
         *,
         rows: int = 0,
         shares: Sequence[int] = (),
-        fewest: int = FEWEST,
+        min_rows: int = MIN_ROWS,
     ) -> None:
-        some_rows = make.rows if isinstance(make, Case) else rows or FEWEST
-        towers = with_inputs(towers, make, some_rows)
-        reference = reference and with_inputs(reference, make, some_rows)
+        """Choose the batch size and each tower's part.
+
+        Args:
+            towers: the program.
+            reference: the program for one GPU, if there is one.
+            batch_function: returns the rows; random rows by default.
+            rows: the size of the global batch; by default the fixed size of the placeholders, that
+                of the saved case, or at least ``min_rows``.
+            shares: the relative parts of the towers; equal by default.
+            min_rows: the smallest batch if no size is fixed.
+
+        Raises:
+            InputError: the programs, the batch size and the shares contradict each other.
+            CannotRun: a program declares no inputs.
+        """
+        saved = batch_function.rows if isinstance(batch_function, Case) else 0
+        towers = inputs_from_batch_names(towers, batch_function, saved or rows or MIN_ROWS)
+        if reference:
+            reference = inputs_from_batch_names(
+                reference, batch_function, saved or rows or MIN_ROWS
+            )
         _check_inputs(towers, reference)
         self._programs = [towers, reference] if reference else [towers]
         self._towers = towers
         self._reference = reference or towers
-        # A case is fed more than once: to be traced, measured, and timed for other rows.
-        self._make = make.rewound() if isinstance(make, Case) else make
-        self.made_up = make is None
-        name = make.name if isinstance(make, Case) else getattr(make, "__qualname__", "")
+        self.generated = batch_function is None
+        if isinstance(batch_function, Case):
+            name = batch_function.name
+            # A case is fed several times: for the trace, the measurement and the timing.
+            self._batch_function: BatchFunction | None = batch_function.rewound()
+        else:
+            name = getattr(batch_function, "__qualname__", "")
+            self._batch_function = batch_function
         self._name = name or "the batch function"
-        self._parts = list(shares) or [1] * len(towers.inputs)
-        if len(self._parts) != len(towers.inputs):
+        self._shares = list(shares) or [1] * len(towers.inputs)
+        if len(self._shares) != len(towers.inputs):
             raise InputError(
                 "gradients-equal.shares",
-                f"names {plural(len(self._parts), 'tower')}, and {towers.name} has inputs for "
+                f"names {plural(len(self._shares), 'tower')}, and {towers.name} has inputs for "
                 f"{len(towers.inputs)}",
                 "give one number per tower",
             )
-        fixed = self._fixed()
-        total = sum(self._parts) if not towers.shared else towers.gpus
-        saved = make.rows if isinstance(make, Case) else 0
-        some = total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
-        self.rows = rows or fixed or saved or some
+        fixed = self._fixed_batch_size()
+        total = towers.gpus if towers.shared else sum(self._shares)
+        smallest = max(min_rows, _MIN_ROWS_PER_TOWER * total)
+        self.rows = rows or fixed or saved or total * -(-smallest // total)
         _check_rows(towers.name, self.rows, fixed, total)
-        self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
-        self.split: Split = () if towers.shared else self._cut(self.rows)
+        takes_any_size = towers.shared and not fixed and not rows
+        self.uneven_rows = self.rows + 1 if takes_any_size and total > 1 else 0
+        self.split: Split = () if towers.shared else self._split_rows()
 
-    def _cut(self, rows: int) -> Split:
-        ends = np.cumsum([0, *self._parts]) * rows // sum(self._parts)
+    def _split_rows(self) -> Split:
+        ends = np.cumsum([0, *self._shares]) * self.rows // sum(self._shares)
         return tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
 
-    def _fixed(self) -> int:
-        """The rows of the global batch that placeholders are made for; 0 if they take any.
+    def _fixed_batch_size(self) -> int:
+        """Returns the size of the global batch that the placeholders require, 0 for any size.
+
+        Placeholders of unequal sizes set the shares of the towers.
 
         Raises:
-            InputError: the programs are made for different batches.
+            InputError: the two programs require different sizes.
         """
-        paired = len(self._programs) > 1
-        single = _rows(self._reference, self._reference.inputs[0]) if paired else 0
-        sizes = [_rows(self._towers, mapping) for mapping in self._towers.inputs]
-        if not self._towers.shared and all(sizes):
-            self._parts = sizes if len(set(sizes)) > 1 else self._parts
-        total = sum(sizes) if all(sizes) else 0
-        if single and total and single != total:
+        has_reference = len(self._programs) > 1
+        single = _fixed_rows(self._reference, self._reference.inputs[0]) if has_reference else 0
+        sizes = [_fixed_rows(self._towers, mapping) for mapping in self._towers.inputs]
+        if not all(sizes):
+            return single
+        if not self._towers.shared and len(set(sizes)) > 1:
+            self._shares = sizes
+        total = sum(sizes)
+        if single and single != total:
             raise InputError(
                 self._reference.name,
                 f"it takes batches of {single} rows, and {self._towers.name} of {total}",
                 "build both for the same global batch, or with None in the placeholders' shapes",
             )
-        return single or total
+        return total
 
     def batch(self, rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[Any]]:
-        """The arrays of one batch, those of rank 0 whole.
+        """Returns the arrays of one batch by name; arrays of rank 0 hold no rows.
 
         Raises:
-            InputError: the batch function raised, or returned what cannot be fed.
+            InputError: the batch function raised, or returned arrays that cannot be fed.
+            CannotRun: no random rows can be generated for an input.
         """
         mappings = (mapping for program in self._programs for mapping in program.inputs)
-        wanted = {name for mapping in mappings for name in mapping}
-        if self._make is None:
-            return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
+        names = sorted({name for mapping in mappings for name in mapping})
+        if self._batch_function is None:
+            return {name: self._random_rows(name, rng, rows) for name in names}
         fix = "it is called with a numpy.random.Generator and the rows of the global batch"
         with users_code(self._name, f"batch(rng, {rows})", None, fix):
-            returned = self._make(rng, rows)
+            returned = self._batch_function(rng, rows)
             if not isinstance(returned, Mapping):
                 raise InputError(
                     self._name,
                     f"it returned {type(returned).__name__}",
-                    f"return arrays by the names of the inputs: {join_and(sorted(wanted))}",
+                    f"return arrays by the names of the inputs: {join_and(names)}",
                 )
             arrays = {str(name): self._array(str(name), value) for name, value in returned.items()}
-        for name in sorted(wanted - arrays.keys()):
-            raise InputError(
-                self._name,
-                f"it returned no array for the input '{name}'",
-                did_you_mean(name, arrays) or f"it returned {join_and(sorted(arrays))}",
-            )
-        for name in sorted(wanted):
+        for name in names:
+            if name not in arrays:
+                raise InputError(
+                    self._name,
+                    f"it returned no array for the input '{name}'",
+                    did_you_mean(name, arrays) or f"it returned {join_and(sorted(arrays))}",
+                )
             array = arrays[name]
             if array.ndim and len(array) != rows:
                 raise InputError(
                     self._name,
                     f"it returned {plural(len(array), 'row')} for '{name}' instead of {rows}",
-                    "return as many rows as are asked for; what is not per row has rank 0",
+                    "return as many rows as requested; arrays without rows have rank 0",
                 )
         return arrays
 
@@ -191,14 +181,21 @@ class Feeding:
         except ValueError as error:
             raise InputError(
                 self._name,
-                f"what it returned for '{name}' is not an array: {str(error).partition('.')[0]}",
+                f"the value it returned for '{name}' is not an array: "
+                f"{str(error).partition('.')[0]}",
                 "return rows of one shape",
             ) from None
 
-    def _made_up(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
-        """Rows that are all different, for an input that a batch function does not give."""
-        program, tensor = self._placeholder(name)
-        sizes = static_shape(tensor.shape)
+    def _random_rows(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
+        """Returns rows that differ from each other, for an input without batch function."""
+        program, mapping = next(
+            (program, mapping)
+            for program in self._programs
+            for mapping in program.inputs
+            if name in mapping
+        )
+        tensor = program.graph.get_tensor_by_name(mapping[name])
+        sizes = dims(tensor.shape)
         if sizes is None:
             raise CannotRun(f"the shape of the input '{name}' is not known; give --batch")
         if not sizes:
@@ -207,43 +204,87 @@ class Feeding:
         dtype = tensor.dtype.base_dtype
         if dtype.is_floating or dtype.is_complex:
             return rng.normal(size=shape).astype(dtype.as_numpy_dtype)
-        if dtype.is_integer or dtype == tf.bool:  # 0 and 1 are classes and words of any model
+        if dtype.is_integer or dtype == tf.bool:  # 0 and 1 are valid classes and words everywhere
             return rng.integers(0, 2, size=shape).astype(dtype.as_numpy_dtype)
-        raise CannotRun(f"{program} takes {dtype.name} for '{name}'; give --batch")
-
-    def _placeholder(self, name: str) -> tuple[str, Any]:
-        for program in self._programs:
-            for mapping in program.inputs:
-                if name in mapping:
-                    return program.name, program.graph.get_tensor_by_name(mapping[name])
-        raise KeyError(name)
+        raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'; give --batch")
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """The feeds of the reference, for all rows or for some in the order returned."""
-        return _checked(self._reference, self._reference.inputs[0], _taken(batch, rows))
+        """Returns the feeds of the reference for the given rows, in this order; by default all."""
+        return _feeds(self._reference, self._reference.inputs[0], _select_rows(batch, rows))
 
     def to_towers(self, batch: Batch) -> Batch:
-        """The feeds of the program: its part for each tower, or all for one shared mapping."""
+        """Returns the feeds of the program: the parts of the towers, or one batch for all."""
         feeds: dict[str, npt.NDArray[Any]] = {}
         split = [None] if self._towers.shared else self.split
         for mapping, rows in zip(self._towers.inputs, split, strict=True):
-            feeds |= _checked(self._towers, mapping, _taken(batch, rows))
+            feeds |= _feeds(self._towers, mapping, _select_rows(batch, rows))
         return feeds
 
 
+def inputs_from_batch_names(
+    program: RunnableProgram, batch_function: BatchFunction | None, rows: int
+) -> RunnableProgram:
+    """Declare inputs for a program that has none, if the batch names its placeholders.
+
+    The replicas of a strategy are fed their parts, if each of them has an argument of every name
+    in the batch. Otherwise, if every name is a placeholder, the program is fed the whole batch.
+
+    Args:
+        program: the program.
+        batch_function: returns the rows.
+        rows: the number of rows to request, to see the names.
+
+    Returns:
+        The program with inputs, or as it was.
+    """
+    if program.inputs or batch_function is None:
+        return program
+    names = _batch_keys(batch_function, rows)
+    if not names:
+        return program
+    replicas = [_tensors_by_argument(tensors) for tensors in program.placement.step.inputs]
+    if len(replicas) > 1 and all(set(names) <= tensors.keys() for tensors in replicas):
+        inputs = [{name: tensors[name] for name in names} for tensors in replicas]
+        return replace(program, inputs=inputs)
+    ops = program.placement.ops
+    producers = {name: producer_of(name) for name in names}
+    if all(op in ops and ops[op].type in PLACEHOLDERS for op in producers.values()):
+        inputs = [{name: f"{op}:0" for name, op in producers.items()}]
+        return replace(program, inputs=inputs, shared=True)
+    return program
+
+
+def _tensors_by_argument(tensors: Sequence[str]) -> dict[str, str]:
+    """Returns the input tensors of one replica by argument name, without TensorFlow's suffix."""
+    return {
+        _UNIQUE_SUFFIX.sub("", producer_of(tensor)): tensor if ":" in tensor else f"{tensor}:0"
+        for tensor in tensors
+    }
+
+
+def _batch_keys(batch_function: BatchFunction, rows: int) -> list[str]:
+    """Returns the names of the arrays in a batch; none if there is no batch of this size."""
+    try:
+        with users_code("", "the batch function", None):
+            return [str(name) for name in batch_function(np.random.default_rng(0), rows)]
+    except InputError:
+        return []  # `DeclaredFeeding.batch` reports the error
+
+
 def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) -> None:
-    """Check that both programs say what to feed, and the reference as one for one GPU."""
+    """Check that both programs have inputs, and the reference for one tower only."""
     for program in (towers, reference) if reference else (towers,):
-        if not program.inputs and isinstance(program.built.program, Script):
+        if program.inputs:
+            continue
+        if isinstance(program.built.program, Script):
             raise CannotRun(
-                f"{program.name} was fed nothing that could hold rows, and took none from a "
-                "pipeline in time"
+                f"{program.name} was fed nothing that could hold rows, and its input pipeline "
+                "delivered none in time"
             )
-        if not program.inputs:
-            raise CannotRun(
-                f"{program.name} does not say what to feed; return it from the function that "
-                "builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
-            )
+        raise CannotRun(
+            f"{program.name} declares no inputs; return them from the function that builds the "
+            "graph: {'inputs': [{'x': x, 'y': y}, …]}"
+        )
     if reference and not reference.shared:
         raise InputError(
             reference.name,
@@ -253,7 +294,7 @@ def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) ->
 
 
 def _check_rows(program: str, rows: int, fixed: int, total: int) -> None:
-    """Check that a global batch is of the ``fixed`` size, if any, and cut into ``total`` parts."""
+    """Check that a batch has the ``fixed`` size, if any, and can be cut into ``total`` parts."""
     if fixed and fixed != rows:
         raise InputError(
             f"a batch of {plural(rows, 'row')}",
@@ -263,47 +304,43 @@ def _check_rows(program: str, rows: int, fixed: int, total: int) -> None:
     if rows % total:
         raise InputError(
             program,
-            f"{plural(rows, 'row')} cannot be cut for its {plural(total, 'tower')}",
-            f"take a multiple of {total}, such as {total * _FEWEST_PER_TOWER}",
+            f"{plural(rows, 'row')} cannot be split evenly among its {plural(total, 'tower')}",
+            f"take a multiple of {total}, such as {total * _MIN_ROWS_PER_TOWER}",
         )
 
 
-def _taken(batch: Batch, rows: Sequence[int] | None) -> Batch:
+def _select_rows(batch: Batch, rows: Sequence[int] | None) -> Batch:
     if rows is None:
         return batch
     return {name: array[list(rows)] if array.ndim else array for name, array in batch.items()}
 
 
-def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
-    """The arrays by the tensors that they are fed to.
+def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
+    """Returns the arrays by the tensors that they are fed to.
 
     Raises:
-        InputError: a shape does not fit.
+        InputError: the shape or dtype of an array does not fit its placeholder.
     """
     feeds = {}
-    for name, tensor in mapping.items():
-        shape = program.graph.get_tensor_by_name(tensor).shape
-        if not shape.is_compatible_with(arrays[name].shape):
+    for name, tensor_name in mapping.items():
+        array, tensor = arrays[name], program.graph.get_tensor_by_name(tensor_name)
+        mismatch = ""
+        if not tensor.shape.is_compatible_with(array.shape):
+            mismatch = f"the array has shape {array.shape}, the placeholder {dims(tensor.shape)}"
+        elif (tensor.dtype == tf.string) != (array.dtype.kind in "OSU"):
+            mismatch = f"the array holds {array.dtype}, the placeholder takes {tensor.dtype.name}"
+        if mismatch:
             raise InputError(
                 f"input '{name}' of {program.name}",
-                f"the array has shape {arrays[name].shape}, the placeholder {static_shape(shape)}",
-                "let the batch function return what the placeholder takes",
+                mismatch,
+                "let the batch function return arrays that the placeholder takes",
             )
-        dtype = program.graph.get_tensor_by_name(tensor).dtype
-        if (dtype == tf.string) != (arrays[name].dtype.kind in "OSU"):
-            raise InputError(
-                f"input '{name}' of {program.name}",
-                f"the array holds {arrays[name].dtype}, the placeholder takes {dtype.name}",
-                "let the batch function return what the placeholder takes",
-            )
-        feeds[tensor] = arrays[name]
+        feeds[tensor_name] = array
     return feeds
 
 
-def _rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
-    """The rows that placeholders of one mapping are made for; 0 if they take any number."""
-    shapes = [
-        static_shape(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()
-    ]
+def _fixed_rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
+    """Returns the number of rows that the placeholders of a mapping require, 0 for any number."""
+    shapes = [dims(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()]
     first = {shape[0] for shape in shapes if shape}
     return first.pop() or 0 if len(first) == 1 else 0

@@ -1,15 +1,18 @@
-"""What a builder would have returned as inputs, found in what the first step was fed.
+"""Infers which tensors hold rows, from the values that a whole script fed to its first step.
 
-A watched program says nowhere which of the tensors that it feeds hold rows, nor for which tower.
-Both programs are built by the same code, so a tensor of the one is known in the other by the end
-of its name, its dtype and the shape of a row; where there are several, by the order of building.
+A script feeds tensors without declaring which of them hold the rows of each tower. Three steps
+find out:
 
-Which tensors that a program feeds stand for which of its reference.
+1. `match_tensors` matches the fed tensors of the program and the reference. The same code builds
+   both programs, so counterparts have the same last part of the name, dtype and row shape. Several
+   such tensors are matched in the building order of the graph.
+2. The lengths of their first axes give the batch sizes of both programs: the pair of lengths that
+   most tensors have. A tensor with a multiple of these lengths has several entries for each row,
+   like a batch of sentences that is fed as one list of words.
+3. All other tensors, such as learning rates and initial states, are fed the recorded values.
 
-Both are built by the same code, so a tensor of the one is known in the other by the end of its
-name, its dtype and the shape of a row; where there are several, by the order of building.
-
-What the random ops behind losses and gradients draw, such as those of dropout.
+Values that random ops draw, such as dropout masks, are fed like rows (`random_tensors`), so that
+both programs use the same ones.
 """
 
 from __future__ import annotations
@@ -35,238 +38,19 @@ from placement_checks.util.text import join_and
 
 Values = Mapping[str, npt.NDArray[Any]]
 
-_COPY = re.compile(r"_\d+$")  # TensorFlow's ending of a name that is taken
-
-
-class FedTensor(NamedTuple):
-    """A tensor that is fed.
-
-    Attributes:
-        tensor: its name.
-        array: what it is fed.
-        row: the shape of a row as the graph has it; None for a length that may be any.
-        dtype: the name of its dtype.
-        tower: the number of the only tower that it is for, or -1.
-        takes_any_number: whether its first axis may have any length.
-        drawn: whether a random op yields it, which is fed so that both programs draw alike.
-        in_model: whether losses or gradients depend on it.
-    """
-
-    tensor: str
-    array: npt.NDArray[Any]
-    row: tuple[int | None, ...]
-    dtype: str
-    tower: int
-    takes_any_number: bool
-    drawn: bool
-    in_model: bool
-
-
-class FedPair(NamedTuple):
-    """Tensors of the program, one for each tower or one for all, and that of the reference."""
-
-    towers: Sequence[FedTensor]
-    reference: FedTensor
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there may be rows in what both are fed."""
-        return bool(self.reference.array.ndim and all(self.lengths))
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Those of the first axes of what both programs are fed, of all towers together."""
-        return sum(len(fed.array) for fed in self.towers), len(self.reference.array)
-
-    def value(self, fed: FedTensor) -> npt.NDArray[Any]:
-        """What one of the tensors is fed where all are fed the same.
-
-        Numbers stay as they were, but for the rate of an update: it may grow with the number of
-        GPUs, and no difference is meant to show for that.
-        """
-        own = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
-        return fed.array if own else self.towers[0].array
-
-    @property
-    def numbers_differ(self) -> bool:
-        """Whether it is a number in the model, which the programs are not fed alike."""
-        first, fed = self.towers[0], self.reference
-        return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
-
-
-def match_inputs(
-    towers: RunnableProgram, reference: RunnableProgram, drawn: Values, drawn_alone: Values
-) -> tuple[list[FedPair], Values, Values]:
-    """The pairs, and what else each program is fed, which does not depend on rows.
-
-    Args:
-        towers: the program; it and the reference know what they were fed.
-        reference: the same for one GPU.
-        drawn: what the random ops of the program drew.
-        drawn_alone: what those of the reference drew.
-
-    Raises:
-        CannotRun: some tensor has no counterpart, or it is not clear which that is.
-    """
-    left, alone = _fed_tensors(towers, drawn), _fed_tensors(reference, drawn_alone)
-    pairs: list[FedPair] = []
-    for looks in (_name, _shape, _lengthless):
-        found = list(_alike(left, alone, looks, towers.gpus))
-        left = _without(left, [fed for pair in found for fed in pair.towers])
-        alone = _without(alone, [pair.reference for pair in found])
-        pairs += found
-    rest = _others(towers, left, reference, alone)
-    return pairs, rest, _others(reference, alone, towers, left)
-
-
-def _fed_tensors(program: RunnableProgram, drawn: Values) -> list[FedTensor]:
-    """What a program is fed, in the order in which its graph was built."""
-    analysis = analyse(program.placement)
-    number = analysis.flow.number
-    values = {_full(name): array for name, array in program.built.fed.items()}
-    roots = [*gradient_tensors(program), *program.placement.step.objectives]
-    behind = set(ancestors(program, roots, ()))
-    found = []
-    for tensor, array in {**values, **drawn}.items():
-        op, _, output = tensor.partition(":")
-        if op not in number:
-            continue
-        outputs = program.placement.details.outputs(op)
-        dtype, shape = outputs[int(output)]
-        tower = analysis.tower_of[number[op]]
-        if tower < 0:
-            reading = towers_reading(analysis, tensor)
-            tower = min(reading) if len(reading) == 1 else -1
-        is_free = shape is None or (len(shape) > 0 and shape[0] is None)
-        array = np.asarray(array)
-        row = tuple(shape[1:]) if shape is not None else (None,) * max(array.ndim - 1, 0)
-        found.append(
-            FedTensor(tensor, array, row, dtype, tower, is_free, tensor in drawn, op in behind)
-        )
-    return sorted(found, key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
-
-
-def _full(tensor: str) -> str:
-    return tensor if ":" in tensor else f"{tensor}:0"
-
-
-def _end(fed: FedTensor) -> str:
-    return _COPY.sub("", producer_of(fed.tensor).rpartition("/")[2])
-
-
-def _name(fed: FedTensor) -> Hashable:
-    return _end(fed), _shape(fed)
-
-
-def _shape(fed: FedTensor) -> Hashable:
-    return fed.dtype, fed.drawn, fed.array.ndim, fed.array.shape[1:]
-
-
-def _kind(fed: FedTensor) -> Hashable:
-    return _end(fed), fed.dtype, fed.drawn, fed.array.ndim
-
-
-def _lengthless(fed: FedTensor) -> Hashable:
-    """As `_name`, of rows of any length, such as those padded to the longest of their batch."""
-    return _kind(fed), fed.row
-
-
-def _alike(
-    several: Sequence[FedTensor],
-    alone: Sequence[FedTensor],
-    looks: Callable[[FedTensor], Hashable],
-    gpus: int,
-) -> Iterator[FedPair]:
-    """The pairs of those that look alike: as many in both programs, or as many for each tower."""
-    candidates: dict[Hashable, list[FedTensor]] = defaultdict(list)
-    for fed in several:
-        candidates[looks(fed)].append(fed)
-    counterparts: dict[Hashable, list[FedTensor]] = defaultdict(list)
-    for fed in alone:
-        counterparts[looks(fed)].append(fed)
-    for look, references in counterparts.items():
-        if len(candidates[look]) == len(references):
-            groups: Sequence[Sequence[FedTensor]] = [[fed] for fed in candidates[look]]
-        elif len(candidates[look]) == gpus * len(references):
-            groups = _by_place(candidates[look], len(references), gpus)
-        else:
-            groups = []
-        for group, counterpart in zip(groups, references, strict=False):
-            if len({fed.array.shape[1:] for fed in group}) == 1:
-                yield FedPair(group, counterpart)
-
-
-def _by_place(found: Sequence[FedTensor], number: int, gpus: int) -> list[Sequence[FedTensor]]:
-    """Tensors of all towers, those together that come at the same place in each; or none.
-
-    Where it is not seen for which tower a tensor is, the towers' come one after another.
-    """
-    of_towers = [[fed for fed in found if fed.tower == tower] for tower in range(gpus)]
-    if any(len(of_tower) != number for of_tower in of_towers):
-        if number > 1:
-            return []
-        of_towers = [[fed] for fed in found]
-    return list(zip(*of_towers, strict=True))
-
-
-def _without(some: Sequence[FedTensor], used: Sequence[FedTensor]) -> list[FedTensor]:
-    tensors = {fed.tensor for fed in used}
-    return [fed for fed in some if fed.tensor not in tensors]
-
-
-def _others(
-    program: RunnableProgram,
-    left: Sequence[FedTensor],
-    other: RunnableProgram,
-    theirs: Sequence[FedTensor],
-) -> Values:
-    """What only one program is fed: numbers, and arrays of one value, such as first states.
-
-    Args:
-        program: the one.
-        left: what it is fed that nothing stands for.
-        other: the other.
-        theirs: what is left of it.
-
-    Raises:
-        CannotRun: something else is, which may hold rows.
-    """
-    roots = [*gradient_tensors(program), *program.placement.step.train_op]
-    needed = set(ancestors(program, roots, ()))
-    given = [fed for fed in left if not fed.drawn and producer_of(fed.tensor) in needed]
-    unclear = [fed for fed in given if np.any(fed.array != fed.array.reshape(-1)[:1])]
-    if unclear:
-        if why := _of_other_lengths(unclear[0], other, theirs):
-            raise CannotRun(why)
-        names = join_and(f"'{fed.tensor}'" for fed in unclear)
-        raise CannotRun(
-            f"it is not clear what stands in {other.name} for {names}, which {program.name} is "
-            "fed; give --batch"
-        )
-    return {fed.tensor: fed.array for fed in given}
-
-
-def _of_other_lengths(fed: FedTensor, other: RunnableProgram, theirs: Sequence[FedTensor]) -> str:
-    """That what bears the name of a tensor in the other program has rows of another length."""
-    for their in theirs:
-        if _kind(their) == _kind(fed) and their.array.shape[1:] != fed.array.shape[1:]:
-            of_one, of_other = ([*each.array.shape[1:]] for each in (fed, their))
-            return (
-                f"'{fed.tensor}' is fed rows of the shape {of_one}, and '{their.tensor}' of "
-                f"{other.name} rows of {of_other}; pad rows to one length, or shuffle by a seed"
-            )
-    return ""
+_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
 
 class RowInput(NamedTuple):
-    """Tensors that are fed rows.
+    """Tensors that are fed the same rows.
 
     Attributes:
-        name: what the rows are called in a batch.
+        name: the name of the rows in a batch.
         towers: the tensors of the program: one for each tower, or one for all.
-        reference: that of the reference.
-        per_row: how many entries of the first axis of a tensor belong to one row.
-        rows: those seen, of all towers; those of several entries have an axis of them.
+        reference: the tensor of the reference.
+        per_row: the number of entries on the first axis of a tensor that belong to one row.
+        rows: the recorded rows of all towers; if ``per_row`` is above 1, the second axis holds the
+            entries of a row.
     """
 
     name: str
@@ -277,197 +61,418 @@ class RowInput(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedInputs:
-    """How rows get into two programs that were watched.
+class InferredInputs:
+    """How rows are fed to two scripts.
 
     Attributes:
-        rows: of the global batch.
-        of_reference: the rows that the reference was fed.
-        any_number: whether the reference takes other numbers of rows.
-        split: the rows of each tower; empty where the program splits all of them itself.
-        inputs: what is fed rows.
-        to_towers: what else the program is fed, always the same.
-        to_reference: what else the reference is.
-        not_alike: of this, numbers in the model that are not those of the program.
+        rows: the number of rows that the towers were fed together.
+        reference_rows: the number of rows that the reference was fed.
+        any_batch_size: whether the reference can be fed any number of rows.
+        split: the number of rows of each tower; empty if the program splits the batch.
+        inputs: the tensors that are fed rows.
+        tower_values: the other values that the program is fed.
+        reference_values: the other values that the reference is fed.
+        unequal_scalars: scalars in the model of the reference that differ from the program's.
     """
 
     rows: int
-    of_reference: int
-    any_number: bool
+    reference_rows: int
+    any_batch_size: bool
     split: Sequence[int]
     inputs: Sequence[RowInput]
-    to_towers: Values
-    to_reference: Values
-    not_alike: Sequence[str] = ()
+    tower_values: Values
+    reference_values: Values
+    unequal_scalars: Sequence[str] = ()
 
 
-def fed_inputs(
-    towers: RunnableProgram, reference: RunnableProgram, drawn: Values, drawn_alone: Values
-) -> FedInputs:
-    """What the rows of a program and of its reference are, and where they are fed.
+def infer_inputs(
+    towers: RunnableProgram,
+    reference: RunnableProgram,
+    random_values: Values,
+    reference_random_values: Values,
+) -> InferredInputs:
+    """Infer the rows of a program and its reference, and the tensors that take them.
 
     Args:
-        towers: the program; it and the reference know what they were fed.
-        reference: the same for one GPU.
-        drawn: what the random ops of the program drew when it was fed that.
-        drawn_alone: what those of the reference drew.
+        towers: the program, with the values that it was fed.
+        reference: the program for one GPU, with the values that it was fed.
+        random_values: the values that random ops of the program drew on these feeds.
+        reference_random_values: the values that random ops of the reference drew.
 
     Raises:
-        CannotRun: that is not clear.
+        CannotRun: the recorded values allow several answers, or none.
     """
-    pairs, left, left_alone = match_inputs(towers, reference, drawn, drawn_alone)
-    rows, of_reference = _numbers_of_rows(pairs, towers.name)
-    factors = [_entries_per_row(pair, rows, of_reference) for pair in pairs]
-    in_rows = [
-        (pair, factor) for pair, factor in zip(pairs, factors, strict=True) if factor is not None
-    ]
-    same = []
-    for pair, factor in zip(pairs, factors, strict=True):
-        if factor is None and _is_same(pair):
-            same.append(pair)
-        elif factor is None and not pair.reference.drawn:
+    pairs, tower_values, reference_values = match_tensors(
+        towers, reference, random_values, reference_random_values
+    )
+    rows, reference_rows = _batch_sizes(pairs, towers.name)
+    row_pairs, value_pairs = [], []
+    for pair in pairs:
+        per_row = _entries_per_row(pair, rows, reference_rows)
+        if per_row is not None:
+            row_pairs.append((pair, per_row))
+        elif pair.can_share_value:
+            value_pairs.append(pair)
+        elif not pair.reference.is_random:
+            lengths = join_and(map(_length, pair.towers))
+            names = join_and(f"'{fed.tensor}'" for fed in pair.towers)
             raise CannotRun(
-                f"it is not clear what the rows are: {_fed_tensor(towers, pair)} and "
-                f"{reference.name} "
-                f"{_size(pair.reference)} for '{pair.reference.tensor}', where other tensors are "
-                f"fed {rows} and {of_reference}; give --batch"
+                f"cannot identify the rows: {towers.name} is fed {lengths} for {names} and "
+                f"{reference.name} {_length(pair.reference)} for '{pair.reference.tensor}', but "
+                f"other tensors are fed {rows} and {reference_rows}; give --batch"
             )
-    _check_rows_differ([pair for pair, _ in in_rows])
-    to_towers = {fed.tensor: pair.value(fed) for pair in same for fed in pair.towers}
-    to_reference = {pair.reference.tensor: pair.value(pair.reference) for pair in same}
-    split = _split(in_rows)
-    return FedInputs(
-        rows=rows,
-        of_reference=of_reference,
-        any_number=all(pair.reference.takes_any_number for pair, _ in in_rows)
-        and not any(array.ndim for array in left_alone.values())
-        and not _count_rows({**to_reference, **left_alone}, {rows, of_reference, *split}),
-        split=split,
-        inputs=[_row_input(pair, factor, rows) for pair, factor in in_rows],
-        to_towers={**left, **to_towers},
-        to_reference={**left_alone, **to_reference},
-        not_alike=[pair.reference.tensor for pair in same if pair.numbers_differ],
-    )
-
-
-def _fed_tensor(program: RunnableProgram, pair: FedPair) -> str:
-    lengths = join_and(map(_size, pair.towers))
-    names = join_and(f"'{fed.tensor}'" for fed in pair.towers)
-    return f"{program.name} is fed {lengths} for {names}"
-
-
-def _size(fed: FedTensor) -> str:
-    return str(len(fed.array) if fed.array.ndim else fed.array)
-
-
-def _numbers_of_rows(pairs: Sequence[FedPair], program: str) -> tuple[int, int]:
-    """How many rows the program and the reference were fed.
-
-    That is what most tensors have, of those that take any number if there are some: weights of
-    classes and the like are of a fixed size. Of as many, it is what those of more dimensions have.
-    """
-    fed = [pair for pair in pairs if pair.has_rows and not pair.reference.drawn]
-    free = [pair for pair in fed if pair.reference.takes_any_number]
-    numbers = Counter(pair.lengths for pair in free or fed)
-    if not numbers:
-        raise CannotRun(f"nothing that {program} is fed has rows; give --batch")
-    ranks = [(pair.reference.array.ndim, pair.lengths) for pair in free or fed]
-    return max(numbers, key=lambda some: (numbers[some], max(ranks)[1] == some, -some[0]))
-
-
-def _entries_per_row(pair: FedPair, rows: int, of_reference: int) -> int | None:
-    """How many entries of the first axis belong to one row; None if that is no axis of rows."""
-    if not pair.has_rows:
-        return None
-    entries, rest = divmod(pair.lengths[0], rows)
-    is_whole = entries and not rest and all(not len(fed.array) % entries for fed in pair.towers)
-    return entries if is_whole and pair.lengths[1] == entries * of_reference else None
-
-
-def _is_same(pair: FedPair) -> bool:
-    """Whether both programs can be fed the same: one value, or arrays of one shape."""
-    if any(fed.array.shape != pair.reference.array.shape for fed in pair.towers):
-        return False
-    first = pair.towers[0]
-    return first.drawn or all(np.array_equal(first.array, fed.array) for fed in pair.towers)
-
-
-def _check_rows_differ(pairs: Sequence[FedPair]) -> None:
-    """Check that something tells one row from another."""
-    arrays = [
-        np.concatenate([fed.array for fed in pair.towers])
-        for pair in pairs
-        if not pair.reference.drawn
-    ]
-    if all(np.all(array == array[:1]) for array in arrays):
-        names = join_and(
-            f"'{pair.reference.tensor}'" for pair in pairs if not pair.reference.drawn
-        )
-        raise CannotRun(
-            f"all rows that are fed to {names} are alike, so that nothing tells what became of "
-            "one; give --batch"
-        )
-
-
-def _count_rows(values: Values, numbers: set[int]) -> bool:
-    """Whether a number that is fed says how many rows there are."""
-    return any(
-        not array.ndim and array.dtype.kind in "iuf" and array > 1 and float(array) in numbers
-        for array in values.values()
-    )
-
-
-def _split(pairs: Sequence[tuple[FedPair, int]]) -> Sequence[int]:
-    """The rows of each tower, where it has tensors of its own."""
-    splits = {
-        tuple(len(fed.array) // factor for fed in pair.towers): pair
-        for pair, factor in pairs
-        if len(pair.towers) > 1
+    _check_rows_differ([pair for pair, _ in row_pairs])
+    split = _tower_rows(row_pairs)
+    has_rank = any(array.ndim for array in reference_values.values())
+    reference_values = {
+        **reference_values,
+        **{pair.reference.tensor: pair.value(pair.reference) for pair in value_pairs},
     }
-    if len(splits) > 1:
-        some, others, *_ = splits.values()
-        raise CannotRun(
-            f"it is not clear what the rows of each tower are: '{some.towers[0].tensor}' and "
-            f"'{others.towers[0].tensor}' are fed parts of other sizes; give --batch"
-        )
-    return next(iter(splits), ())
-
-
-def _row_input(pair: FedPair, per_row: int, rows: int) -> RowInput:
-    seen = np.concatenate([fed.array for fed in pair.towers])
-    if per_row > 1:
-        seen = seen.reshape(rows, per_row, *seen.shape[1:])
-    tensors = [fed.tensor for fed in pair.towers]
-    return RowInput(pair.reference.tensor, tensors, pair.reference.tensor, per_row, seen)
+    return InferredInputs(
+        rows=rows,
+        reference_rows=reference_rows,
+        any_batch_size=all(pair.reference.any_length for pair, _ in row_pairs)
+        and not has_rank
+        and not _contains_batch_size(reference_values, {rows, reference_rows, *split}),
+        split=split,
+        inputs=[_row_input(pair, per_row, rows) for pair, per_row in row_pairs],
+        tower_values={
+            **tower_values,
+            **{fed.tensor: pair.value(fed) for pair in value_pairs for fed in pair.towers},
+        },
+        reference_values=reference_values,
+        unequal_scalars=[pair.reference.tensor for pair in value_pairs if pair.scalars_differ],
+    )
 
 
 def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
-    """What they draw in one run with what the program was fed, by the names of tensors.
+    """Returns the values that random ops behind losses and gradients draw, by tensor name.
 
-    Those in loops, branches that are not taken and bodies of functions are left out: they cannot
-    be fed.
+    The program runs once, on the recorded feeds. Random ops in loops, in branches that do not run
+    and in bodies of functions are left out, because their outputs cannot be fed.
 
     Args:
-        program: what was fed is known of it.
-        seconds: that one run may take.
+        program: a program with recorded feeds.
+        seconds: the time limit of the run.
     """
     ops = program.placement.ops
-    # Also those of a tower whose gradients are lost.
+    # Losses, because the gradients of a tower may be lost.
     roots = [*gradient_tensors(program), *program.placement.step.objectives]
-    behind = ancestors(program, roots, program.built.fed)
     names = [
         output.name
-        for name in behind
+        for name in ancestors(program, roots, program.built.fed)
         if ops[name].type in RANDOM and not ops[name].caller
         for output in program.graph.get_operation_by_name(name).outputs
     ]
     if not names:
         return {}
     with ProgramSession(program, seconds) as session:
-        session.begin({})
-        values = session.fetched(names, program.built.fed)
+        session.initialize({})
+        values = session.fetch(names, program.built.fed)
     return {
         name: np.asarray(value)
         for name, value in zip(names, values, strict=True)
         if value is not None
     }
+
+
+class FedTensor(NamedTuple):
+    """A tensor that is fed.
+
+    Attributes:
+        tensor: its name.
+        array: the recorded value.
+        row: the shape of a row in the graph; None for an axis of any length.
+        dtype: the name of its dtype.
+        tower: the index of the only tower that reads it, or -1.
+        any_length: whether its first axis may have any length.
+        is_random: whether a random op yields it.
+        in_model: whether losses or gradients depend on it.
+    """
+
+    tensor: str
+    array: npt.NDArray[Any]
+    row: tuple[int | None, ...]
+    dtype: str
+    tower: int
+    any_length: bool
+    is_random: bool
+    in_model: bool
+
+
+class MatchedTensors(NamedTuple):
+    """A tensor of the reference, and its counterparts: one for each tower, or one for all."""
+
+    towers: Sequence[FedTensor]
+    reference: FedTensor
+
+    @property
+    def may_have_rows(self) -> bool:
+        return bool(self.reference.array.ndim and all(self.lengths))
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The lengths of the first axis: the sum over all towers, and that in the reference."""
+        return sum(len(fed.array) for fed in self.towers), len(self.reference.array)
+
+    @property
+    def can_share_value(self) -> bool:
+        """Whether both programs can be fed the same value or, for random tensors, same shape."""
+        first = self.towers[0]
+        return all(fed.array.shape == self.reference.array.shape for fed in self.towers) and (
+            first.is_random or all(np.array_equal(first.array, fed.array) for fed in self.towers)
+        )
+
+    def value(self, fed: FedTensor) -> npt.NDArray[Any]:
+        """Returns the value to feed to one of the tensors, if they hold no rows.
+
+        Scalars keep their recorded values, except for floats outside of the model, such as
+        learning rates: they may grow with the number of GPUs, which is no mistake.
+        """
+        keeps = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
+        return fed.array if keeps else self.towers[0].array
+
+    @property
+    def scalars_differ(self) -> bool:
+        """Whether it is a scalar in the model that differs between the two programs."""
+        first, fed = self.towers[0], self.reference
+        return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
+
+
+def match_tensors(
+    towers: RunnableProgram,
+    reference: RunnableProgram,
+    random_values: Values,
+    reference_random_values: Values,
+) -> tuple[list[MatchedTensors], Values, Values]:
+    """Match the fed tensors of a program and its reference.
+
+    Tensors match if they agree in name and row shape, else in row shape, else in name and in the
+    axes of fixed length, for rows that are padded to the longest of their batch.
+
+    Args:
+        towers: the program, with the values that it was fed.
+        reference: the program for one GPU, with the values that it was fed.
+        random_values: the values that random ops of the program drew on these feeds.
+        reference_random_values: the values that random ops of the reference drew.
+
+    Returns:
+        The matches, and the values that only the program and only the reference is fed.
+
+    Raises:
+        CannotRun: a tensor that may hold rows has no counterpart.
+    """
+    unmatched = _fed_tensors(towers, random_values)
+    unmatched_alone = _fed_tensors(reference, reference_random_values)
+    pairs: list[MatchedTensors] = []
+    for key in (_name_and_shape, _shape, _name_and_free_shape):
+        matches = list(_matches(unmatched, unmatched_alone, key, towers.gpus))
+        matched = {fed.tensor for pair in matches for fed in pair.towers}
+        matched_alone = {pair.reference.tensor for pair in matches}
+        unmatched = [fed for fed in unmatched if fed.tensor not in matched]
+        unmatched_alone = [fed for fed in unmatched_alone if fed.tensor not in matched_alone]
+        pairs += matches
+    return (
+        pairs,
+        _unmatched_values(towers, unmatched, reference, unmatched_alone),
+        _unmatched_values(reference, unmatched_alone, towers, unmatched),
+    )
+
+
+def _fed_tensors(program: RunnableProgram, random_values: Values) -> list[FedTensor]:
+    """Returns the tensors that a program is fed, in the building order of its graph."""
+    analysis = analyse(program.placement)
+    number = analysis.flow.number
+    values = {
+        name if ":" in name else f"{name}:0": array for name, array in program.built.fed.items()
+    }
+    roots = [*gradient_tensors(program), *program.placement.step.objectives]
+    in_model = set(ancestors(program, roots, ()))
+    tensors = []
+    for tensor, array in {**values, **random_values}.items():
+        op, _, output = tensor.partition(":")
+        if op not in number:
+            continue
+        dtype, shape = program.placement.details.outputs(op)[int(output)]
+        tower = analysis.tower_of[number[op]]
+        if tower < 0:
+            readers = towers_reading(analysis, tensor)
+            tower = min(readers) if len(readers) == 1 else -1
+        array = np.asarray(array)
+        tensors.append(
+            FedTensor(
+                tensor=tensor,
+                array=array,
+                row=(None,) * max(array.ndim - 1, 0) if shape is None else tuple(shape[1:]),
+                dtype=dtype,
+                tower=tower,
+                any_length=shape is None or (len(shape) > 0 and shape[0] is None),
+                is_random=tensor in random_values,
+                in_model=op in in_model,
+            )
+        )
+    return sorted(tensors, key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
+
+
+def _name_and_shape(fed: FedTensor) -> Hashable:
+    return _base_name(fed), _shape(fed)
+
+
+def _shape(fed: FedTensor) -> Hashable:
+    return fed.dtype, fed.is_random, fed.array.ndim, fed.array.shape[1:]
+
+
+def _name_and_free_shape(fed: FedTensor) -> Hashable:
+    return _name_and_rank(fed), fed.row
+
+
+def _name_and_rank(fed: FedTensor) -> Hashable:
+    return _base_name(fed), fed.dtype, fed.is_random, fed.array.ndim
+
+
+def _base_name(fed: FedTensor) -> str:
+    return _UNIQUE_SUFFIX.sub("", producer_of(fed.tensor).rpartition("/")[2])
+
+
+def _matches(
+    several: Sequence[FedTensor],
+    alone: Sequence[FedTensor],
+    key: Callable[[FedTensor], Hashable],
+    gpus: int,
+) -> Iterator[MatchedTensors]:
+    """Yields the tensors with equal keys: as many in both programs, or as many for each tower."""
+    candidates: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
+    for fed in several:
+        candidates[key(fed)].append(fed)
+    counterparts: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
+    for fed in alone:
+        counterparts[key(fed)].append(fed)
+    for common, references in counterparts.items():
+        groups: Sequence[Sequence[FedTensor]] = []
+        if len(candidates[common]) == len(references):
+            groups = [[fed] for fed in candidates[common]]
+        elif len(candidates[common]) == gpus * len(references):
+            groups = _group_by_tower(candidates[common], len(references), gpus)
+        for group, counterpart in zip(groups, references, strict=False):
+            if len({fed.array.shape[1:] for fed in group}) == 1:
+                yield MatchedTensors(group, counterpart)
+
+
+def _group_by_tower(
+    tensors: Sequence[FedTensor], per_tower: int, gpus: int
+) -> list[Sequence[FedTensor]]:
+    """Groups the first tensors of all towers, the second ones, and so on.
+
+    A single tensor for each tower may be of unknown tower: these are built in the order of towers.
+    """
+    by_tower = [[fed for fed in tensors if fed.tower == tower] for tower in range(gpus)]
+    if any(len(of_tower) != per_tower for of_tower in by_tower):
+        if per_tower > 1:
+            return []
+        by_tower = [[fed] for fed in tensors]
+    return list(zip(*by_tower, strict=True))
+
+
+def _unmatched_values(
+    program: RunnableProgram,
+    unmatched: Sequence[FedTensor],
+    other: RunnableProgram,
+    unmatched_in_other: Sequence[FedTensor],
+) -> Values:
+    """Returns the values that only one program is fed: scalars, and arrays of equal elements.
+
+    Raises:
+        CannotRun: the elements of an array differ, so that it may hold rows.
+    """
+    roots = [*gradient_tensors(program), *program.placement.step.train_op]
+    needed = set(ancestors(program, roots, ()))
+    given = [fed for fed in unmatched if not fed.is_random and producer_of(fed.tensor) in needed]
+    unclear = [fed for fed in given if np.any(fed.array != fed.array.reshape(-1)[:1])]
+    if not unclear:
+        return {fed.tensor: fed.array for fed in given}
+    first = unclear[0]
+    for fed in unmatched_in_other:
+        shapes = [[*each.array.shape[1:]] for each in (first, fed)]
+        if _name_and_rank(fed) == _name_and_rank(first) and shapes[0] != shapes[1]:
+            raise CannotRun(
+                f"'{first.tensor}' is fed rows of the shape {shapes[0]}, and '{fed.tensor}' of "
+                f"{other.name} rows of {shapes[1]}; pad rows to one length, or shuffle by a seed"
+            )
+    names = join_and(f"'{fed.tensor}'" for fed in unclear)
+    raise CannotRun(
+        f"{program.name} is fed {names}, without a unique counterpart in {other.name}; give "
+        "--batch"
+    )
+
+
+def _length(fed: FedTensor) -> str:
+    return str(len(fed.array) if fed.array.ndim else fed.array)
+
+
+def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, int]:
+    """Returns the number of rows that the program and the reference were fed.
+
+    This is the pair of lengths that most tensors have, among tensors that take any number of rows
+    if there are some, because class weights and the like have a fixed size. The lengths of tensors
+    of the highest rank break ties.
+    """
+    fed = [pair for pair in pairs if pair.may_have_rows and not pair.reference.is_random]
+    fed = [pair for pair in fed if pair.reference.any_length] or fed
+    if not fed:
+        raise CannotRun(f"no tensor that is fed to {program} has rows; give --batch")
+    counts = Counter(pair.lengths for pair in fed)
+    _, preferred = max((pair.reference.array.ndim, pair.lengths) for pair in fed)
+    return max(counts, key=lambda sizes: (counts[sizes], sizes == preferred, -sizes[0]))
+
+
+def _entries_per_row(pair: MatchedTensors, rows: int, reference_rows: int) -> int | None:
+    """Returns how many entries of the first axis belong to one row; None if it holds no rows."""
+    if not pair.may_have_rows:
+        return None
+    entries, rest = divmod(pair.lengths[0], rows)
+    is_whole = entries and not rest and all(not len(fed.array) % entries for fed in pair.towers)
+    return entries if is_whole and pair.lengths[1] == entries * reference_rows else None
+
+
+def _check_rows_differ(pairs: Sequence[MatchedTensors]) -> None:
+    """Check that at least two rows differ."""
+    pairs = [pair for pair in pairs if not pair.reference.is_random]
+    arrays = [np.concatenate([fed.array for fed in pair.towers]) for pair in pairs]
+    if all(np.all(array == array[:1]) for array in arrays):
+        names = join_and(f"'{pair.reference.tensor}'" for pair in pairs)
+        raise CannotRun(
+            f"all rows that are fed to {names} are equal, so a mistake with single rows would not "
+            "show; give --batch"
+        )
+
+
+def _contains_batch_size(values: Values, sizes: set[int]) -> bool:
+    """Whether one of the scalars that are fed is a batch size."""
+    return any(
+        not array.ndim and array.dtype.kind in "iuf" and array > 1 and float(array) in sizes
+        for array in values.values()
+    )
+
+
+def _tower_rows(pairs: Sequence[tuple[MatchedTensors, int]]) -> Sequence[int]:
+    """Returns the number of rows of each tower; empty if no tensor is fed to one tower alone."""
+    splits = {
+        tuple(len(fed.array) // per_row for fed in pair.towers): pair
+        for pair, per_row in pairs
+        if len(pair.towers) > 1
+    }
+    if len(splits) > 1:
+        one, other, *_ = splits.values()
+        raise CannotRun(
+            f"cannot identify the rows of each tower: '{one.towers[0].tensor}' and "
+            f"'{other.towers[0].tensor}' are fed parts of different sizes; give --batch"
+        )
+    return next(iter(splits), ())
+
+
+def _row_input(pair: MatchedTensors, per_row: int, rows: int) -> RowInput:
+    recorded = np.concatenate([fed.array for fed in pair.towers])
+    if per_row > 1:
+        recorded = recorded.reshape(rows, per_row, *recorded.shape[1:])
+    tensors = [fed.tensor for fed in pair.towers]
+    return RowInput(pair.reference.tensor, tensors, pair.reference.tensor, per_row, recorded)

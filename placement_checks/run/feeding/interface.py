@@ -1,4 +1,4 @@
-"""What programs are fed, and what is asked of whoever feeds them."""
+"""The interface of everything that feeds rows to a program and its reference."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
 
 
-class Feeds(Protocol):
-    """How arrays get into a program and its reference, wherever they come from.
+class Feeding(Protocol):
+    """Converts batches to the feeds of a program and its reference.
 
     Attributes:
-        rows: of a global batch.
-        made_up: whether nobody gives the rows.
-        odd: the rows of another batch, that cannot be cut evenly; 0 for none.
-        split: the rows of each tower, for a batch of `rows`; empty where the program splits.
+        rows: the number of rows in a global batch.
+        generated: whether the user gave no rows.
+        uneven_rows: the number of rows in a second batch, which the towers cannot share evenly; 0
+            for no such batch.
+        split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
     """
 
     @property
     def rows(self) -> int: ...
     @property
-    def made_up(self) -> bool: ...
+    def generated(self) -> bool: ...
     @property
-    def odd(self) -> int: ...
+    def uneven_rows(self) -> int: ...
     @property
     def split(self) -> Split: ...
 
     def batch(self, rng: np.random.Generator, rows: int) -> Batch:
-        """The arrays of one batch."""
+        """Returns the arrays of one batch by name."""
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """The feeds of the reference, for all rows or for some in the order returned."""
+        """Returns the feeds of the reference for the given rows, by default for all."""
 
     def to_towers(self, batch: Batch) -> Batch:
-        """The feeds of the program."""
+        """Returns the feeds of the program."""

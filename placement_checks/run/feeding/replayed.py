@@ -1,4 +1,9 @@
-"""Batches for watched programs: the rows that were seen, in another order each time."""
+"""Feeds whole scripts the rows of their recorded first step, in other orders.
+
+Batches have the recorded sizes, because only these are known to be right: a script may depend on a
+batch size that its placeholders do not fix. If the reference was fed more rows than requested, it
+is fed the requested rows several times.
+"""
 
 from __future__ import annotations
 
@@ -12,128 +17,129 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.inferred import FedInputs, RowInput
-from placement_checks.run.feeding.interface import Batch, Feeds, Split
+from placement_checks.run.feeding.inferred import InferredInputs, RowInput
+from placement_checks.run.feeding.interface import Batch, Feeding, Split
 from placement_checks.util.text import plural
 
 
-@contextlib.contextmanager
-def failures_as_reasons() -> Iterator[None]:
-    """Turn what fails into a reason why nothing is known: the user has asked for no such run.
-
-    Raises:
-        CannotRun: something failed.
-    """
-    try:
-        yield
-    except InputError as error:
-        raise CannotRun(str(error)) from None
-
-
-def failures_of(feeding: Feeds) -> AbstractContextManager[None]:
-    """What a failure means where programs run on these rows."""
-    return failures_as_reasons() if isinstance(feeding, FedFeeding) else nullcontext()
-
-
-class FedFeeding:
-    """How arrays get into two watched programs, in the sizes that they were fed.
-
-    Nobody knows of another size that it is right: a program may have written it down, though its
-    placeholders take any. For fewer rows than the reference was fed it takes them several times.
+class ReplayedFeeding:
+    """Feeds recorded rows to a script and its reference. Implements `interface.Feeding`.
 
     Attributes:
-        rows: of the global batch.
-        made_up: whether nobody gives the rows.
-        odd: 0, as no other number of rows is fed.
-        split: the rows of each tower; empty where the program splits.
-        parts: the rows of each tower, as even as they can be where the program splits.
+        rows: the number of rows in the global batch.
+        generated: True; the user gave no rows.
+        uneven_rows: 0; no batch of another size is fed.
+        split: the rows of each tower; empty if the program splits the batch.
+        parts: the rows of each tower; if the program splits the batch, as even as possible.
         takes_all: whether the reference takes the rows of all towers at once.
-        takes_all_once: whether it takes them, and each once.
-        takes_parts: whether it takes those of each tower.
-        of_reference: the rows that it was fed when it was watched.
-        takes_any_number: whether it can be fed any number of rows.
-        same_size: whether it was fed as many rows as the towers together.
-        not_alike: numbers in its model that it is fed, which are not those of the program.
+        takes_all_once: whether it takes them at once, and each row once.
+        takes_parts: whether the reference takes the rows of each tower.
+        reference_rows: the number of rows that the reference was fed.
+        any_batch_size: whether the reference can be fed any number of rows.
+        same_size: whether the reference was fed as many rows as the towers together.
+        unequal_scalars: scalars in the model of the reference that differ from the program's.
     """
 
-    made_up = True
-    odd = 0
+    generated = True
+    uneven_rows = 0
 
-    def __init__(self, reference: str, inputs: FedInputs, gpus: int, case: Case | None) -> None:
-        """What is fed.
+    def __init__(
+        self, reference: str, inputs: InferredInputs, gpus: int, case: Case | None
+    ) -> None:
+        """Find the parts of the towers, and which of them the reference takes.
 
         Args:
-            reference: what the reference is called.
-            inputs: what the rows are.
-            gpus: how many towers the program has.
-            case: the batches, if they are saved ones.
+            reference: the name of the reference in messages.
+            inputs: the tensors that are fed, and the recorded rows.
+            gpus: the number of towers.
+            case: a saved case, with batches to feed in place of the recorded rows.
         """
         self._name = reference
         self._inputs = inputs
         self._case = case and case.rewound()
         self.rows = inputs.rows
-        self.of_reference = inputs.of_reference
-        self.takes_any_number = inputs.any_number
-        self.not_alike = inputs.not_alike
-        self.same_size = inputs.rows == inputs.of_reference
+        self.reference_rows = inputs.reference_rows
+        self.any_batch_size = inputs.any_batch_size
+        self.unequal_scalars = inputs.unequal_scalars
+        self.same_size = inputs.rows == inputs.reference_rows
         ends = np.cumsum(inputs.split)[:-1] if inputs.split else gpus
-        cut = np.array_split(np.arange(inputs.rows), ends)
-        self.parts: Split = tuple(tuple(part.tolist()) for part in cut if part.size)
+        parts = np.array_split(np.arange(inputs.rows), ends)
+        self.parts: Split = tuple(tuple(part.tolist()) for part in parts if part.size)
         self.split: Split = self.parts if inputs.split else ()
-        self.takes_all = self._times(inputs.rows) > 0
-        self.takes_all_once = self._times(inputs.rows) == 1
-        self.takes_parts = all(self._times(len(part)) > 0 for part in self.parts)
+        self.takes_all = self._repetitions(inputs.rows) > 0
+        self.takes_all_once = self._repetitions(inputs.rows) == 1
+        self.takes_parts = all(self._repetitions(len(part)) > 0 for part in self.parts)
 
-    def _times(self, rows: int) -> int:
-        """How often the reference is fed so many rows at once; 0 if it takes no such number."""
-        times, rest = divmod(self._inputs.of_reference, rows)
-        return times if not rest else int(self._inputs.any_number)
+    def _repetitions(self, rows: int) -> int:
+        """Returns how many times a batch repeats the given number of rows; 0 if it cannot."""
+        times, rest = divmod(self.reference_rows, rows)
+        return int(self.any_batch_size) if rest else times
 
-    def more_often(self, rows: Sequence[int]) -> list[int]:
-        """Some rows so many times over that the reference is fed more than it was."""
-        return [*rows] * (self._inputs.of_reference // len(rows) + 1)
+    def repeat_rows(self, rows: Sequence[int]) -> list[int]:
+        """Returns the rows, repeated until there are more than the reference was fed."""
+        return [*rows] * (self.reference_rows // len(rows) + 1)
 
     def batch(self, rng: np.random.Generator, rows: int) -> Batch:
-        """All rows that were seen, in another order; their entries stay together."""
+        """Returns all recorded rows in a random order, or the next batch of the case."""
         if self._case:
             return self._case(rng, rows)
         order = rng.permutation(rows)
         return {each.name: each.rows[order] for each in self._inputs.inputs}
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """The feeds of the reference, for some rows in the order given.
+        """Returns the feeds of the reference for the given rows, in this order.
 
-        By default for all, or those of the first tower if it does not take all.
+        The default is all rows, or the rows of the first tower if the reference does not take all.
 
         Raises:
-            InputError: it takes no such number of rows.
+            InputError: the reference does not take this number of rows.
         """
         if rows is None:
             rows = range(self.rows) if self.takes_all else self.parts[0]
-        order = np.tile(np.asarray(rows), self._times(len(rows)))
+        order = np.tile(np.asarray(rows), self._repetitions(len(rows)))
         if not order.size:
             raise InputError(
                 self._name,
-                f"it takes {plural(self._inputs.of_reference, 'row')}, and not {len(rows)}",
+                f"it takes {plural(self.reference_rows, 'row')}, and not {len(rows)}",
                 "let its placeholders take any number",
             )
         return {
-            **self._inputs.to_reference,
-            **{each.reference: _taken(each, batch, order) for each in self._inputs.inputs},
+            **self._inputs.reference_values,
+            **{each.reference: _select_rows(each, batch, order) for each in self._inputs.inputs},
         }
 
     def to_towers(self, batch: Batch) -> Batch:
-        """The feeds of the program."""
-        return {**self._inputs.to_towers, **dict(self._of_towers(batch))}
-
-    def _of_towers(self, batch: Batch) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Returns the feeds of the program."""
+        feeds = dict(self._inputs.tower_values)
         for each in self._inputs.inputs:
             parts = [range(self.rows)] if len(each.towers) == 1 else self.parts
             for tensor, rows in zip(each.towers, parts, strict=True):
-                yield tensor, _taken(each, batch, np.asarray(rows))
+                feeds[tensor] = _select_rows(each, batch, np.asarray(rows))
+        return feeds
 
 
-def _taken(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    """Some rows of a batch, in the shape of the tensor."""
+def _select_rows(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """Returns rows of a batch in the shape of the tensor."""
     rows = batch[each.name][order]
     return rows.reshape(-1, *rows.shape[2:]) if each.per_row > 1 else rows
+
+
+def error_context(feeding: Feeding) -> AbstractContextManager[None]:
+    """Returns the context for runs on these rows, which handles InputError.
+
+    Replayed rows were not requested by the user, so that an error is only a reason not to compare.
+    """
+    return input_errors_as_reasons() if isinstance(feeding, ReplayedFeeding) else nullcontext()
+
+
+@contextlib.contextmanager
+def input_errors_as_reasons() -> Iterator[None]:
+    """Convert errors in a run that the user did not request to reasons why it has no result.
+
+    Raises:
+        CannotRun: the body raised an InputError.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise CannotRun(str(error)) from None

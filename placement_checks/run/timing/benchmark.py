@@ -1,4 +1,4 @@
-"""Times the steps of towers beside those of one GPU, in turn, on devices that compare."""
+"""Times steps of a program and its reference in turn, on comparable devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.feeding.replayed import FedFeeding
+from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
@@ -28,16 +28,16 @@ from placement_checks.run.timing.thread_pools import ONEDNN, POOL
 from placement_checks.run.timing.trace import Tracer, tower_devices
 from placement_checks.util.text import plural
 
-FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
-_TRACING = 20.0  # seconds after which no further step is traced
+MIN_TRACED, MAX_TRACED = 20, 60  # steps of each program
+_TRACE_SECONDS = 20.0  # after which no further step is traced
 _ROWS = 128
 _WARM_UP = 5  # steps of each loop that are not timed
-_SECONDS = 600.0  # that one step may take
-_ONE_CORE = 1.3  # cores that a loop on one thread may take
+_SECONDS = 600.0  # time limit of one step
+_MAX_CORES = 1.3  # of a loop on one thread
 
 
 class TimedLoop:
-    """One loop, and what its steps took."""
+    """A loop over one step, with the wall and CPU time of each turn."""
 
     def __init__(self, step: Callable[[], object]) -> None:
         self._step = step
@@ -45,14 +45,14 @@ class TimedLoop:
         self._cpu: list[float] = []
 
     def run(self) -> None:
-        """Take a step, and note how long it took."""
+        """Take a step and time it."""
         wall, cpu = time.perf_counter(), time.process_time()
         self._step()
         self._wall.append(time.perf_counter() - wall)
         self._cpu.append(time.process_time() - cpu)
 
     def warm_up(self) -> Loop:
-        """Take steps that do not count."""
+        """Take steps and return their times, which are not added to `loop`."""
         for _ in range(_WARM_UP):
             self.run()
         loop = self.loop
@@ -65,34 +65,36 @@ class TimedLoop:
 
 
 class TimedPair:
-    """The loops of a pair, which take steps in turn.
+    """The timed loops of a program and its reference.
 
-    On CPU devices each device has one core: an op computes on one thread, the towers have as many
-    threads as devices, and the single program one. Two loops tell whether the machine was quiet:
-    the towers on one thread, as `Timing.baseline`, and as many single programs at once as there
-    are towers, as `Timing.contention`. On GPUs the single program once more is the baseline.
+    Every simulated device has one core: an op computes on one thread, the program has as many
+    threads as devices, and the reference has one. Two more loops show whether the machine was idle
+    otherwise: the program on one thread (`Timing.baseline`), and as many references at once as
+    there are towers (`Timing.contention`). On real GPUs, the baseline is a second loop of the
+    reference.
     """
 
     def __init__(self, pair: ProgramPair, batch: BatchFunction | None, *, rows: int = 0) -> None:
-        """Open the sessions, and take the steps that warm up.
+        """Open the sessions and take warm-up steps.
 
         Args:
             pair: the program and its reference.
-            batch: gives the rows; None for rows that are made up.
-            rows: of the global batch; 0 for as many as placeholders are made for, or about 128.
+            batch: returns the rows; None for random or replayed rows.
+            rows: the size of the global batch; 0 for the fixed size of the placeholders, or about
+                128.
 
         Raises:
             InputError: a program or the batch function is at fault.
-            CannotRun: the programs are sound, but cannot be given the same rows.
-            UsageError: the threads of ops were settled before.
+            CannotRun: the programs are sound, but cannot be fed the same rows.
+            UsageError: the number of threads of an op was fixed by an earlier session.
         """
         self._pair = pair
         shares = pair.towers.built.step.policy.get("gradients-equal", {}).get("shares", ())
-        feeding = pair.feeding(batch, rows=rows, shares=shares, fewest=_ROWS)
-        if isinstance(feeding, FedFeeding) and not feeding.takes_all_once:
+        feeding = pair.feeding(batch, rows=rows, shares=shares, min_rows=_ROWS)
+        if isinstance(feeding, ReplayedFeeding) and not feeding.takes_all_once:
             raise CannotRun(
-                f"{pair.reference.name} takes {plural(feeding.of_reference, 'row')} at once, and "
-                f"{pair.towers.name} {feeding.rows}"
+                f"{pair.reference.name} takes {plural(feeding.reference_rows, 'row')} at once, "
+                f"and {pair.towers.name} {feeding.rows}"
             )
         self.rows = feeding.rows
         data = feeding.batch(np.random.default_rng(0), self.rows)
@@ -117,30 +119,30 @@ class TimedPair:
         self._stack.close()
 
     def _open(self, stack: ExitStack, to_towers: Batch, to_single: Batch) -> None:
-        """Make the loops and the tracers, on sessions that the stack closes."""
+        """Create the loops and tracers, in sessions that the stack closes."""
         gpus, simulated = self._pair.towers.gpus, self._pair.towers.simulated
 
-        def opened(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
+        def open_session(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
             threads = threads if simulated else 0
             session = ProgramSession(program, _SECONDS, threads=threads, timed=True)
             stack.enter_context(session)
-            session.begin({})
-            session.step(feeds)  # `prepared` steps do not explain errors
+            session.initialize({})
+            session.step(feeds)  # prepared steps do not explain errors
             return session
 
-        single = opened(self._pair.reference, to_single, 1)
-        towers = opened(self._pair.towers, to_towers, gpus)
-        baseline = opened(self._pair.towers, to_towers, 1) if simulated else single
-        single_step = single.prepared(to_single)
+        single = open_session(self._pair.reference, to_single, 1)
+        towers = open_session(self._pair.towers, to_towers, gpus)
+        baseline = open_session(self._pair.towers, to_towers, 1) if simulated else single
+        single_step = single.prepare_step(to_single)
         self._single = TimedLoop(single_step)
-        self._towers = TimedLoop(towers.prepared(to_towers))
-        self._baseline = TimedLoop(baseline.prepared(to_towers) if simulated else single_step)
+        self._towers = TimedLoop(towers.prepare_step(to_towers))
+        self._baseline = TimedLoop(baseline.prepare_step(to_towers) if simulated else single_step)
         self._contention: TimedLoop | None = None
         if simulated and gpus <= len(os.sched_getaffinity(0)):
-            others = [opened(self._pair.reference, to_single, 1) for _ in range(gpus - 1)]
-            steps = [single_step, *(session.prepared(to_single) for session in others)]
+            others = [open_session(self._pair.reference, to_single, 1) for _ in range(gpus - 1)]
+            steps = [single_step, *(session.prepare_step(to_single) for session in others)]
             self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
-            self._contention = TimedLoop(partial(self.in_parallel, steps))
+            self._contention = TimedLoop(partial(self._in_parallel, steps))
         self._tracers = [
             Tracer(session, feeds, self.rows)
             for session, feeds in (
@@ -158,34 +160,34 @@ class TimedPair:
             timed.warm_up()
         single = self._single.warm_up()
         if self._pair.towers.simulated:
-            _check_one_core(single)
+            _check_single_threaded(single)
 
-    def in_parallel(self, steps: Sequence[Callable[[], object]]) -> None:
-        """Take several steps, each in a thread of its own."""
+    def _in_parallel(self, steps: Sequence[Callable[[], object]]) -> None:
+        """Take several steps at once, each in its own thread."""
         for _ in self._pool.map(lambda step: step(), steps):
             pass
 
-    def others(self) -> None:
-        """Let all loops but the towers take a step, in another order each time."""
+    def run_others(self) -> None:
+        """Take a step in every loop but the program's, in alternating order."""
         for timed in next(self._orders):
             timed.run()
 
-    def towers(self) -> None:
-        """Let the towers take a step."""
+    def run_towers(self) -> None:
+        """Take a step of the program."""
         self._towers.run()
 
-    def traced(self) -> Iterator[int]:
-        """Trace steps of both programs in turn; yields how many are taken."""
+    def trace(self) -> Iterator[int]:
+        """Trace steps of both programs in turn, and yield their number so far."""
         begin = time.perf_counter()
-        for number in range(MOST_TRACED):
-            if number >= FEWEST_TRACED and time.perf_counter() - begin > _TRACING:
+        for number in range(MAX_TRACED):
+            if number >= MIN_TRACED and time.perf_counter() - begin > _TRACE_SECONDS:
                 return
             for tracer in self._tracers:
                 tracer.step()
             yield number + 1
 
     def timing(self) -> Timing:
-        """What was timed and traced so far."""
+        """Returns all times and traces so far."""
         towers, single, baseline = (tracer.trace() for tracer in self._tracers)
         simulated = self._pair.towers.simulated
         single_step = schedule.simulate(single.ops)
@@ -206,39 +208,38 @@ class TimedPair:
 
 
 def circumstances(pair: ProgramPair) -> Circumstances:
-    """Where a pair runs."""
+    """Returns the names of both programs, and the devices and versions they run on."""
     simulated = pair.towers.simulated
     return Circumstances(
         program=pair.towers.name,
         reference=pair.reference.name,
         gpus=pair.towers.gpus,
         devices="simulated" if simulated else "real",
-        kind="CPU devices of one core each" if simulated else _gpus(),
+        kind="CPU devices of one core each" if simulated else _gpu_names(),
         cores=len(os.sched_getaffinity(0)),
         tensorflow=tf.__version__,
         onednn=os.environ.get(ONEDNN, "default"),
     )
 
 
-def _gpus() -> str:
-    """What the GPUs here are."""
+def _gpu_names() -> str:
     gpus = tf.config.list_physical_devices("GPU")
     details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
     names = dict.fromkeys(str(detail.get("device_name", "GPU")) for detail in details)
     return f"{len(gpus)} x {', '.join(names)}"
 
 
-def _check_one_core(loop: Loop) -> None:
-    """See that an op computes on one thread.
+def _check_single_threaded(loop: Loop) -> None:
+    """Check that an op computes on one thread.
 
     Raises:
-        UsageError: TensorFlow settled how many threads ops have before a session here could.
+        UsageError: an earlier session of this process fixed the number of threads of an op.
     """
     cores = sum(loop.cpu) / sum(loop.wall)
-    if cores > _ONE_CORE:
+    if cores > _MAX_CORES:
         raise UsageError(
             "CPU devices of one core each",
-            f"a loop on one thread takes {cores:.1f} cores, since the first session of this "
-            "process settled how many threads an op has",
-            f"set {POOL}=1 before TensorFlow starts, or time in a process of its own",
+            f"a loop on one thread takes {cores:.1f} cores, because the first session of this "
+            "process fixed the number of threads of an op",
+            f"set {POOL}=1 before TensorFlow starts, or time in a separate process",
         )

@@ -1,6 +1,6 @@
-"""How TensorFlow is told, before it starts, to leave a core to each simulated device.
+"""Environment variables that give each simulated device one core.
 
-TensorFlow reads the one with its first session, the other when it is loaded.
+TensorFlow reads `POOL` when the first session opens, and `ONEDNN` when it is imported.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 import sys
 
-# Else the first session of the process settles how many threads the ops of all sessions have
+# Without it, the first session of a process fixes the number of threads of an op for all sessions
 # (core/common_runtime/local_device.cc).
 POOL = "TF_OVERRIDE_GLOBAL_THREADPOOL"
-# Else the kind of processor decides whether kernels of oneDNN are used: they halve some times.
+# Without it, oneDNN kernels are used on some processors only. They halve some times.
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 
 def set_thread_pools() -> None:
-    """Let every session size the threads of its ops, and use oneDNN unless the user says not.
+    """Let every session choose the threads of its ops, and enable oneDNN unless the user set it.
 
-    Once TensorFlow is loaded it is too late for oneDNN, and its own choice is left.
+    After TensorFlow is imported, oneDNN is left as it is: the variable has no effect any more.
     """
     os.environ[POOL] = "1"
     if "tensorflow" not in sys.modules:

@@ -1,4 +1,4 @@
-"""Traces steps of a program: what TensorFlow's step statistics tell of each op."""
+"""Traces steps of a program: when each op ran, from TensorFlow's step statistics."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from placement_checks.util.progress import step
 
 tf1 = tf.compat.v1
 
-_MIN_STEPS, _MAX_STEPS = 2, 10  # steps of a program that is watched
-_MAX_SECONDS = 2.0  # seconds after which it is watched no longer
+_MIN_STEPS, _MAX_STEPS = 2, 10
+_MAX_SECONDS = 2.0  # after which no further step is traced
 _Seconds = Mapping[tuple[Device, str], float]
 _DEVICE = re.compile(r"/device:\w+:\d+$")
 
@@ -33,12 +33,12 @@ class Tracer:
     """Traces one program, step by step."""
 
     def __init__(self, session: ProgramSession, feeds: Values, rows: int) -> None:
-        """Take a first step, of which no statistics are kept: TensorFlow still gets ready.
+        """Take a warm-up step without statistics.
 
         Args:
             session: the session of the program.
-            feeds: the rows of a step.
-            rows: how many they are.
+            feeds: the feeds of a step.
+            rows: the number of rows in the feeds.
         """
         self._session = session
         self._feeds = feeds
@@ -52,30 +52,31 @@ class Tracer:
         return metadata
 
     def step(self) -> None:
-        """Take a step, and keep its statistics."""
+        """Take a step and keep its statistics."""
         simulated = self._session.program.simulated
         self._steps.append(dict(_lanes(self._step().step_stats, simulated=simulated)))
 
     def trace(self) -> Trace:
-        """What the steps so far tell."""
+        """Returns the trace of all steps so far."""
         ops = _timed_ops(
-            self._parts, _shortest(self._steps), simulated=self._session.program.simulated
+            self._parts, _shortest_times(self._steps), simulated=self._session.program.simulated
         )
         return Trace(self._rows, [_from_zero(lanes) for lanes in self._steps], ops)
 
 
 def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: float) -> Trace:
-    """Some steps of a program, on as many threads as it has towers.
+    """Trace some steps of a program, on as many threads as it has towers.
 
     Args:
-        program: what runs.
-        feeds: the rows of a step.
-        rows: how many they are.
-        seconds: that one run may take.
+        program: the program.
+        feeds: the feeds of a step.
+        rows: the number of rows in the feeds.
+        seconds: the time limit of one run.
 
     Raises:
         InputError: a step failed.
-        CannotRun: it does not say what a step is, cannot be fed, or cannot run here.
+        CannotRun: the program declares no training op, a placeholder is not fed, or the step
+            cannot run on this machine.
     """
     check_step_known(program)
     check_all_fed(program, feeds)
@@ -84,7 +85,7 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
         step(f"tracing {program.name}"),
         ProgramSession(program, seconds, threads=threads) as session,
     ):
-        session.begin({})
+        session.initialize({})
         tracer = Tracer(session, feeds, rows)
         begin = time.perf_counter()
         for number in range(_MAX_STEPS):
@@ -95,15 +96,15 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
 
 
 def tower_devices(program: RunnableProgram) -> list[tuple[Device, ...]]:
-    """The devices of each tower, as the program asks for them."""
+    """Returns the requested devices of each tower."""
     return [tower.devices for tower in analyse(program.placement).towers]
 
 
 def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:
-    """What each device did, in seconds since the epoch.
+    """Yields each device with the spans of its ops, in seconds since the epoch.
 
-    Of a GPU TensorFlow tells when kernels were queued, under its whole name, and when they
-    ran, under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
+    For a GPU, TensorFlow records when kernels were queued under the full device name, and when
+    they ran under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
     """
     named = {device_stats.device: device_stats for device_stats in statistics.dev_stats}
     for name, stats in named.items():
@@ -120,7 +121,7 @@ def _op_span(node: Any) -> OpSpan:
     begin = (node.all_start_nanos or 1000 * node.all_start_micros) / 1e9
     start = (node.op_start_rel_nanos or 1000 * node.op_start_rel_micros) / 1e9
     end = (node.op_end_rel_nanos or 1000 * node.op_end_rel_micros) / 1e9
-    op = node.node_name.partition(":")[0]  # of a kernel it is name:type
+    op = node.node_name.partition(":")[0]  # kernels are called name:type
     return OpSpan(op, begin + start, begin + max(start, end))
 
 
@@ -139,44 +140,47 @@ def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
     )
 
 
-def _shortest(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
-    """The least time that each op took in a step; in a loop, that of all its turns together.
+def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
+    """Returns the shortest time of each op in a step, summed over the iterations of a loop.
 
-    By device as well: an op of a function's body may be called like one of the graph.
+    The key contains the device, because ops in bodies of functions may have names of other ops.
     """
     least: dict[tuple[Device, str], float] = {}
     for lanes in steps:
-        taken: dict[tuple[Device, str], float] = defaultdict(float)
+        durations: dict[tuple[Device, str], float] = defaultdict(float)
         for device, lane in lanes.items():
             for span in lane:
-                taken[device, span.op] += span.end - span.start
-        for op, seconds in taken.items():
+                durations[device, span.op] += span.end - span.start
+        for op, seconds in durations.items():
             least[op] = min(seconds, least.get(op, seconds))
     return least
 
 
 def _timed_ops(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
-    """The ops of the partition graphs, with what each waits for."""
+    """Returns the ops of the partition graphs, with the ops that each waits for."""
     nodes = _Nodes([node for part in parts for node in part.node])
-    devices = [_device(node.device, simulated=simulated) for node in nodes.all]
+    devices = [_device(node.device, simulated=simulated) for node in nodes.nodes]
     return [
         TimedOp(
-            node.name, device, seconds.get((device, node.name), 0.0), sorted(nodes.needs(node))
+            node.name,
+            device,
+            seconds.get((device, node.name), 0.0),
+            sorted(nodes.dependencies(node)),
         )
-        for node, device in zip(nodes.all, devices, strict=True)
+        for node, device in zip(nodes.nodes, devices, strict=True)
     ]
 
 
 class _Nodes:
-    """The nodes of partition graphs: those that receive wait for those that send.
+    """The dependencies between nodes of partition graphs, across devices by sends and receives.
 
-    The turns of a loop count as one, so that nothing waits for the next turn, and what leaves the
-    loop waits for the end of one.
+    All iterations of a loop count as one: no node waits for the next iteration, and the exit of
+    the loop waits for the end of an iteration.
     """
 
     def __init__(self, nodes: Sequence[Any]) -> None:
-        self.all = nodes
-        self._number = {node.name: index for index, node in enumerate(nodes)}
+        self.nodes = nodes
+        self._index = {node.name: index for index, node in enumerate(nodes)}
         self._sends = {
             node.attr["tensor_name"].s: index
             for index, node in enumerate(nodes)
@@ -186,29 +190,27 @@ class _Nodes:
         for node in nodes:
             if node.op in SWITCHES:
                 value, condition = node.input[:2]
-                self._iterations[producer_of(condition)].update(
-                    number for number in self._inputs(value) if nodes[number].op in NEXT_ITERATIONS
-                )
+                for merge in self._indices([value]):
+                    self._iterations[producer_of(condition)].update(
+                        index
+                        for index in self._indices(nodes[merge].input)
+                        if nodes[index].op in NEXT_ITERATIONS
+                    )
 
-    def needs(self, node: Any) -> Collection[int]:
-        """The ops that one waits for."""
-        found = set(self._numbers(node.input))
+    def dependencies(self, node: Any) -> Collection[int]:
+        """Returns the indices of the nodes that a node waits for."""
+        found = set(self._indices(node.input))
         if node.op in RECEIVES:
-            found |= {
-                self._sends[key] for key in [node.attr["tensor_name"].s] if key in self._sends
-            }
+            send = self._sends.get(node.attr["tensor_name"].s)
+            found |= set() if send is None else {send}
         if node.op in EXITS:
-            for switch in self._numbers(node.input[:1]):
-                for condition in self.all[switch].input[1:2]:
+            for switch in self._indices(node.input[:1]):
+                for condition in self.nodes[switch].input[1:2]:
                     found |= self._iterations[producer_of(condition)]
             return found
-        return {number for number in found if self.all[number].op not in NEXT_ITERATIONS}
+        return {index for index in found if self.nodes[index].op not in NEXT_ITERATIONS}
 
-    def _inputs(self, name: str) -> Iterator[int]:
-        for number in self._numbers([name]):
-            yield from self._numbers(self.all[number].input)
-
-    def _numbers(self, names: Iterable[str]) -> Iterator[int]:
+    def _indices(self, names: Iterable[str]) -> Iterator[int]:
         for name in names:
-            if producer_of(name) in self._number:
-                yield self._number[producer_of(name)]
+            if producer_of(name) in self._index:
+                yield self._index[producer_of(name)]

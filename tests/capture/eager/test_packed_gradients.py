@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from placement_checks.capture.eager.packed_gradients import take_sums_apart
 from placement_checks.core.placement import producer_of
-from placement_checks.run.graph_rewrites import sums_for_collectives
+from placement_checks.run.graph_rewrites import replace_collectives
 
 tf1 = tf.compat.v1
 SHAPES: Sequence[Sequence[int]] = ([2, 3], [], [4])
@@ -102,8 +102,8 @@ def test_the_sums_are_the_same(shapes: list[list[int]], adding: Any) -> None:
     made = take_sums_apart(apart, made_by_strategy)
 
     assert len(made) == 2 * len(shapes)
-    sums_for_collectives(whole, "whole")
-    sums_for_collectives(apart, "apart")
+    replace_collectives(whole, "whole")
+    replace_collectives(apart, "apart")
     for expected, found in zip(ran(whole, results), ran(apart, results), strict=True):
         np.testing.assert_array_equal(found, expected)
 

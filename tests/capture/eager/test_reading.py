@@ -15,7 +15,7 @@ from placement_checks import Report, place, verify, watch
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BuiltProgram, Gradient
 from placement_checks.run.preconditions import check_comparable
-from placement_checks.run.runnable import runnable
+from placement_checks.run.runnable import make_runnable
 
 GPUS = ["/gpu:0", "/gpu:1"]
 BATCH = 8
@@ -287,7 +287,7 @@ def test_gradients_inside_a_loop_are_noted(program: Callable[[], None]) -> None:
 
 
 def test_numbers_of_gradients_inside_a_loop_are_not_compared() -> None:
-    program = runnable(watched(in_a_loop_of_autograph), "simulated")
+    program = make_runnable(watched(in_a_loop_of_autograph), "simulated")
 
     with pytest.raises(CannotRun, match="step takes its gradients inside a loop, at "):
         check_comparable(program, program)

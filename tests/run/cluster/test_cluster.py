@@ -1,4 +1,4 @@
-"""A cluster of processes: how it starts, what is said when a part of it fails, how it ends."""
+"""A cluster of processes: its start, the errors when a part of it fails, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.forked import printed, start_forked
 from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.run.cluster import local, training
-from placement_checks.run.cluster.local import reserved_port
+from placement_checks.run.cluster.local import reserve_port
 from placement_checks.util import child
 
 tf1 = tf.compat.v1
@@ -58,7 +58,7 @@ def build(num_gpus: int = 1) -> dict[str, Any]:
 
 
 def amid_training(call: Callable[[], object]) -> Callable[[np.random.Generator, int], Any]:
-    """Rows for `build`, with the tenth of which something happens."""
+    """Returns rows for `build`, and calls ``call`` with the tenth batch."""
     batches = itertools.count(1)
 
     def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_task_that_hangs_is_no_hang() -> None:
     with local_cluster(SMALL) as cluster:
         cluster.train(build)
         stopping = amid_training(lambda: os.kill(cluster.pids["worker", 1], signal.SIGSTOP))
-        with pytest.raises(InputError, match="do all tasks"):
+        with pytest.raises(InputError, match="check that all tasks"):
             cluster.train(build, batch=stopping, steps=1_000_000, seconds=2)
 
 
@@ -138,7 +138,7 @@ def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
 
 
 def test_a_task_that_nobody_serves_is_an_error() -> None:
-    with reserved_port() as silent:  # bound, and nobody listens
+    with reserve_port() as silent:  # bound, and nobody listens
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         cluster = Cluster({"ps": {0: address}}, Machine.parse("ps*1"))
         begin = time.monotonic()
@@ -156,7 +156,7 @@ def test_cluster_without_a_task_of_its_machine() -> None:
     with pytest.raises(InputError) as caught:
         Cluster({"ps": ["a:1"]}, Machine.parse("ps*1; worker*1"))
     assert str(caught.value) == (
-        "/job:worker/task:0: the machine has it, and the ClusterSpec has no address for it; "
+        "/job:worker/task:0 is a task of the machine without an address in the ClusterSpec; "
         "describe the same tasks in both"
     )
 
@@ -211,7 +211,7 @@ def test_tasks_answer_on_loopback_alone(cluster: LocalCluster) -> None:
             "print('no TensorFlow', file=sys.stderr, flush=True); "
             "print(json.dumps({'job': 'ps', 'index': 0, 'answer': 'port taken'}), flush=True); "
             "sys.stdin.read()",
-            "/job:ps/task:0 did not start: port taken; try again: every start takes other ports",
+            "/job:ps/task:0 did not start: port taken; try again: every start uses other ports",
         ),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
     """A stand-in for the process of the servers."""
     command = [sys.executable, "-Sc", f"import json, sys; sys.stdin.readline(); {code}"]
     monkeypatch.setattr(child, "_command", lambda _module: command)
-    monkeypatch.setattr(local, "_kept", Mock(for_children=lambda _: None))
+    monkeypatch.setattr(local, "_server", Mock(for_children=lambda _: None))
     before = psutil.Process().children()
 
     with pytest.raises(PlacerError) as caught, local_cluster("ps*1"):
@@ -291,13 +291,13 @@ def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         ),
         (
             "worker*33",
-            "machine 'worker*33: cpu*1' has 33 tasks, and 32 processes at most are started here; "
-            "place it instead: the placer needs no processes",
+            "machine 'worker*33: cpu*1' has 33 tasks, and at most 32 processes are started; "
+            "place the program instead: the placer needs no processes",
         ),
         (
             "ps*1; worker*1: cpu*2, gpu*1",
             "machine 'ps*1: cpu*1; worker*1: cpu*2, gpu*1': /job:worker/task:0 has several CPU "
-            "devices and GPUs, and CPU devices stand in for GPUs; give it one CPU device",
+            "devices besides GPUs, which CPU devices simulate; give it one CPU device",
         ),
     ],
 )
@@ -312,16 +312,16 @@ def test_program_that_says_no_step(cluster: LocalCluster) -> None:
         with tf.device("/job:ps/task:0"):
             tf1.get_variable("v", [2])
 
-    with pytest.raises(InputError, match="does not say which op is one step; return"):
+    with pytest.raises(InputError, match="declares no train_op; return"):
         cluster.train(nothing)
 
 
 @ONE_VERSION
 @pytest.mark.parametrize("strategy", ["parameter_server", "mirrored"])
 def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> None:
-    """What TensorFlow 2's strategies do on processes comes to what one process computes."""
+    """Strategies of TensorFlow 2 compute the same on several processes as on one."""
     workers = 2 if strategy == "mirrored" else 1
-    ports = [reserved_port() for _ in range(workers)]
+    ports = [reserve_port() for _ in range(workers)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(

@@ -18,12 +18,11 @@ from support import pairs
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
-from placement_checks.numerics.comparing import differing
+from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.training_divergence import compare_variables
 from placement_checks.run.compare import steps
 from placement_checks.run.compare.measure import measure
-from placement_checks.run.compare.sessions import PairedSessions
-from placement_checks.run.compare.settings import Conditions
+from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.batches import Case
 
 tf1 = tf.compat.v1
@@ -59,7 +58,7 @@ def found_in(measured: Measurement) -> list[dict[str, list[float]]]:
 
 def sound(measured: Measurement) -> bool:
     return (
-        not any(differing(trial, measured.precisions) for trial in measured.trials)
+        not any(differing_variables(trial, measured.precisions) for trial in measured.trials)
         and not compare_variables(measured, trajectory_of(measured))[1]
         and not measured.missing
         and not measured.saved
@@ -172,7 +171,7 @@ def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None
 def test_slices_are_made_dense_and_rows_that_occur_twice_count_twice(
     shape: list[int | None] | None,
 ) -> None:
-    """Also those of a variable whose shape is known only when it has a value."""
+    """The shape of one variable is known only when it has a value."""
     values = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
     def loss(x: Any, y: Any) -> Any:
@@ -220,7 +219,7 @@ def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
     measured = run(towers, partial(towers, 1), batch)
 
     assert measured.dtypes == {"w": dtype, "b": dtype}
-    assert not differing(measured.trials[0], measured.precisions)
+    assert not differing_variables(measured.trials[0], measured.precisions)
     assert measured.trials[0].found["w"].dtype == np.float64
 
 
@@ -239,7 +238,7 @@ def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
 @pytest.mark.parametrize(
     ("factor", "asked"), [(1.0, {3}), (1 + 1e-5, {3, 12}), (1 + 1e-3, {3})], ids=str
 )
-def test_more_orders_of_the_rows_are_asked_before_a_small_difference_is_told(
+def test_a_small_difference_is_measured_in_more_orders_of_the_rows(
     monkeypatch: pytest.MonkeyPatch, factor: float, asked: set[int]
 ) -> None:
     orders = PairedSessions.orders
@@ -263,7 +262,7 @@ def test_more_orders_of_the_rows_are_asked_before_a_small_difference_is_told(
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
-    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=50)
+    sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=50)
 
     orders = sessions.orders(rows)
 
@@ -273,7 +272,7 @@ def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
 
 
 def test_one_row_has_no_other_order() -> None:
-    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=2)
+    sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=2)
 
     assert sessions.orders(1) == [[0], [0]]
 
@@ -290,7 +289,7 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     first = run(summed)
     again = run(summed, batch=Case.load(Path(first.saved)))
 
-    assert differing(first.trials[0], first.precisions) == {"w", "b"}
+    assert differing_variables(first.trials[0], first.precisions) == {"w", "b"}
     assert first.saved_bytes == Path(first.saved).stat().st_size
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
@@ -305,7 +304,7 @@ def test_a_case_that_cannot_be_saved_loses_nothing_of_what_is_measured(
 
     measured = run(partial(pairs.towers, loss=lambda x, y: 2 * pairs.squared_error(x, y)))
 
-    assert differing(measured.trials[0], measured.precisions) == {"w", "b"}
+    assert differing_variables(measured.trials[0], measured.precisions) == {"w", "b"}
     assert not measured.saved
     (note,) = measured.notes
     assert note.startswith("the case cannot be saved: [Errno 20] Not a directory: ")
@@ -370,7 +369,10 @@ def test_parts_of_different_size_are_those_of_the_placeholders_or_as_declared() 
     assert sound(run(towers))
     any_size = partial(towers, sizes=(None, None))
     assert sound(run(any_size, shares=(3, 1)))
-    assert differing(run(any_size).trials[0], {"w": "float32", "b": "float32"}) == {"w", "b"}
+    assert differing_variables(run(any_size).trials[0], {"w": "float32", "b": "float32"}) == {
+        "w",
+        "b",
+    }
 
 
 def test_a_program_that_splits_the_batch_itself_gets_an_odd_one_too() -> None:
@@ -418,7 +420,7 @@ def test_local_variables_are_made_of_the_values_that_both_programs_start_with() 
     copying = partial(pairs.towers, loss=loss)
     once = run(copying, partial(copying, 1))
 
-    assert not differing(once.trials[0], once.precisions)
+    assert not differing_variables(once.trials[0], once.precisions)
 
 
 def test_what_ran_on_one_device_is_no_evidence() -> None:
@@ -426,8 +428,7 @@ def test_what_ran_on_one_device_is_no_evidence() -> None:
         run(partial(pairs.towers, device=lambda _: "/gpu:0"))
 
     assert str(refused.value) == (
-        "the run shows nothing: towers has inputs for 2 towers, and all of them ran on "
-        "/device:GPU:0"
+        "inconclusive run: towers has inputs for 2 towers, and all of them ran on /device:GPU:0"
     )
 
 
@@ -452,7 +453,7 @@ def test_hidden_copies_show_after_the_first_step() -> None:
 
     measured = run(towers, single)
 
-    assert not differing(measured.trials[0], measured.precisions)
+    assert not differing_variables(measured.trials[0], measured.precisions)
     (departure,) = compare_variables(measured, trajectory_of(measured))[1]
     assert (departure.difference.variable, departure.step) == ("w", 2)
 
@@ -507,11 +508,11 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
         for per_tower in (False, True)
     )
 
-    assert differing(whole.trials[0], whole.precisions) == {"w"}
-    assert not differing(apart.trials[0], apart.precisions)
+    assert differing_variables(whole.trials[0], whole.precisions) == {"w"}
+    assert not differing_variables(apart.trials[0], apart.precisions)
     assert apart.trajectory == Missing(
-        "the statistics are those of each tower's rows, which the reference takes no step with; "
-        "only the gradients are compared"
+        "the reference computes its batch statistics on each tower's rows, and cannot take such a "
+        "step; only the gradients are compared"
     )
 
 
@@ -524,14 +525,14 @@ def test_what_is_not_finite_after_some_steps_is_not_compared() -> None:
 
     measured = run(towers, partial(towers, 1))
 
-    assert not differing(measured.trials[0], measured.precisions)
+    assert not differing_variables(measured.trials[0], measured.precisions)
     assert measured.trajectory == Missing("after 3 steps of the reference w is NaN or infinite")
 
 
 def test_complex_values_are_not_compared_rather_than_in_part() -> None:
     values = {"w": np.ones(2, np.float32), "spectrum": np.ones(2, np.complex64)}
 
-    assert steps._no_end(cast(Any, None), [values]) == Missing(
+    assert steps._diverged(cast(Any, None), [values]) == Missing(
         "spectrum is complex64, and complex values are not compared"
     )
 
@@ -557,7 +558,7 @@ def test_texts_of_a_case_are_kept() -> None:
     first = run(towers, partial(towers, 1), batch)
     again = run(towers, partial(towers, 1), Case.load(Path(first.saved)))
 
-    assert differing(first.trials[0], first.precisions) == {"w", "b"}
+    assert differing_variables(first.trials[0], first.precisions) == {"w", "b"}
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
 
@@ -572,14 +573,14 @@ def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare()
 
     measured = run(towers, partial(towers, 1))
 
-    assert not differing(measured.trials[0], measured.precisions)
+    assert not differing_variables(measured.trials[0], measured.precisions)
     assert measured.trajectory == Missing(
         "a step of towers depends on the random op 'langevin/RandomStandardNormal'"
     )
 
 
 def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
-    """It does not run at all, and the others are evidence of what is missing."""
+    """It does not run at all, and its absence shows in the gradients."""
 
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
@@ -596,14 +597,14 @@ def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
     measured = run(towers)
 
     (first, last), trial = measured.trials[0].per_tower, measured.trials[0]
-    assert differing(trial, measured.precisions) == {"w", "b"}
+    assert differing_variables(trial, measured.precisions) == {"w", "b"}
     for name, gradient in trial.found.items():
         assert np.allclose(gradient, last.gradients[name], rtol=1e-5)
         assert not np.allclose(gradient, first.gradients[name], rtol=1e-5)
 
 
 def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CannotRun, match="towers wants 2 GPUs, and real ones are asked for"):
+    with pytest.raises(CannotRun, match="towers needs 2 real GPUs, and this machine has fewer"):
         run(pairs.towers, devices="real")
 
     monkeypatch.setattr(
@@ -650,10 +651,10 @@ def wide_loss(x: Any, y: Any) -> Any:
     return tf.reduce_mean((pairs.predicted(hidden) - y) ** 2)
 
 
-def test_the_values_of_two_programs_are_compared_as_they_come() -> None:
-    """In bytes a parameter: Adam has three values of each, and every step of every order anew.
+def test_values_are_compared_without_copies_of_all() -> None:
+    """Memory in bytes per parameter: Adam has three values for each, in every step and order.
 
-    Some ten bytes of this model are those of its graph.
+    The graph of this model takes some ten bytes per parameter.
     """
     adam = partial(pairs.towers, optimizer=lambda: tf1.train.AdamOptimizer(0.001))
     bent = partial(adam, loss=lambda x, y: 1.5 * wide_loss(x, y))
@@ -666,7 +667,7 @@ def test_the_values_of_two_programs_are_compared_as_they_come() -> None:
     finally:
         tracemalloc.stop()
 
-    assert differing(measured.trials[0], measured.precisions)
+    assert differing_variables(measured.trials[0], measured.precisions)
     assert trajectory_of(measured)
     assert held < 16 * WIDE**2
     assert peak < 70 * WIDE**2

@@ -1,4 +1,4 @@
-"""Which of the tensors that were fed hold rows, and which stand for each other."""
+"""Inference of rows and of counterparts among the tensors that were fed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.script import Script
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.feeding.inferred import FedInputs, RowInput, fed_inputs
-from placement_checks.run.feeding.replayed import FedFeeding
-from placement_checks.run.runnable import RunnableProgram, runnable
+from placement_checks.run.feeding.inferred import InferredInputs, RowInput, infer_inputs
+from placement_checks.run.feeding.replayed import ReplayedFeeding
+from placement_checks.run.runnable import RunnableProgram, make_runnable
 
 tf1 = tf.compat.v1
 Shapes = Mapping[str, tuple[int, ...]]
@@ -28,9 +28,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 def program(
     gpus: int, fed: Mapping[str, Any], *, fixed: bool = False, free: bool = False
 ) -> RunnableProgram:
-    """A program with a placeholder for each array; those of a scope ``tower_i`` are on GPU i.
+    """A program with a placeholder for each array; the scope ``tower_i`` is on GPU i.
 
-    They take the arrays' shapes, any number of rows, or, if they are free, rows of any length.
+    Placeholders have the arrays' shapes (``fixed``), any number of rows, or rows of any length
+    (``free``).
     """
 
     def build() -> Any:
@@ -48,7 +49,9 @@ def program(
         return tf1.train.GradientDescentOptimizer(0.1).minimize(total)
 
     built = load(Program("towers" if gpus > 1 else "single", build), gpus)
-    return runnable(replace(built, fed={f"{name}:0": each for name, each in fed.items()}), "auto")
+    return make_runnable(
+        replace(built, fed={f"{name}:0": each for name, each in fed.items()}), "auto"
+    )
 
 
 def arrays(shapes: Shapes) -> dict[str, Any]:
@@ -59,15 +62,15 @@ def arrays(shapes: Shapes) -> dict[str, Any]:
     }
 
 
-def found(several: Mapping[str, Any], alone: Mapping[str, Any], gpus: int = 2) -> FedInputs:
-    return fed_inputs(program(gpus, several), program(1, alone), {}, {})
+def found(several: Mapping[str, Any], alone: Mapping[str, Any], gpus: int = 2) -> InferredInputs:
+    return infer_inputs(program(gpus, several), program(1, alone), {}, {})
 
 
-def of_shapes(several: Shapes, alone: Shapes, gpus: int = 2) -> FedInputs:
+def of_shapes(several: Shapes, alone: Shapes, gpus: int = 2) -> InferredInputs:
     return found(arrays(several), arrays(alone), gpus)
 
 
-def fed_to(inputs: FedInputs) -> dict[str, list[str]]:
+def fed_to(inputs: InferredInputs) -> dict[str, list[str]]:
     return {each.reference: list(each.towers) for each in inputs.inputs}
 
 
@@ -87,8 +90,8 @@ def test_tensors_of_towers_are_known_by_the_end_of_their_names() -> None:
         "x:0": ["tower_0/x:0", "tower_1/x:0"],
         "y:0": ["tower_0/y:0", "tower_1/y_1:0"],
     }
-    assert (inputs.rows, inputs.of_reference, inputs.split) == (8, 8, (4, 4))
-    assert inputs.any_number
+    assert (inputs.rows, inputs.reference_rows, inputs.split) == (8, 8, (4, 4))
+    assert inputs.any_batch_size
 
 
 def test_or_else_by_what_a_row_is() -> None:
@@ -110,24 +113,24 @@ def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
     )
     alone = arrays({"inputs": (8, 7), "targets": (8, 7)})
 
-    inputs = fed_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+    inputs = infer_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
 
     assert fed_to(inputs) == {
         "inputs:0": ["inputs:0", "inputs_1:0"],
         "targets:0": ["targets:0", "targets_1:0"],
     }
     assert [each.rows.shape for each in inputs.inputs] == [(8, 9), (8, 9)]
-    assert (inputs.rows, inputs.of_reference, inputs.split) == (8, 8, (4, 4))
+    assert (inputs.rows, inputs.reference_rows, inputs.split) == (8, 8, (4, 4))
 
 
 @pytest.mark.parametrize(("second", "free"), [((4, 8), True), ((4, 9), False)])
 def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) -> None:
-    """Those of the towers are not alike, or the graph takes rows of one length alone."""
+    """The towers' rows differ in length, or the graph takes one length only."""
     several = arrays({"x": (4, 9), "x_1": second})
     alone = arrays({"x": (8, 7)})
 
     with pytest.raises(CannotRun) as error:
-        fed_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
+        infer_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
 
     assert str(error.value) == (
         "'x:0' is fed rows of the shape [9], and 'x:0' of single rows of [7]; pad rows to one "
@@ -139,7 +142,7 @@ def test_what_is_fed_once_is_for_all_towers() -> None:
     inputs = of_shapes({"x": (8, 3)}, {"x": (4, 3)})
 
     assert fed_to(inputs) == {"x:0": ["x:0"]}
-    assert (inputs.rows, inputs.of_reference, inputs.split) == (8, 4, ())
+    assert (inputs.rows, inputs.reference_rows, inputs.split) == (8, 4, ())
 
 
 def test_the_towers_of_what_the_host_is_fed_come_one_after_another() -> None:
@@ -167,11 +170,13 @@ def test_what_has_no_rows_is_fed_whole() -> None:
     inputs = found({**several, **rates[0]}, {**alone, "epoch": np.int32(1), **rates[1]})
 
     assert (
-        inputs.to_towers.keys() == inputs.to_reference.keys() == {"weights:0", "rate:0", "epoch:0"}
+        inputs.tower_values.keys()
+        == inputs.reference_values.keys()
+        == {"weights:0", "rate:0", "epoch:0"}
     )
-    assert inputs.to_reference["rate:0"] == np.float32(0.1)
-    assert inputs.to_reference["epoch:0"] == 1
-    assert set(inputs.not_alike) == {"rate:0", "epoch:0"}
+    assert inputs.reference_values["rate:0"] == np.float32(0.1)
+    assert inputs.reference_values["epoch:0"] == 1
+    assert set(inputs.unequal_scalars) == {"rate:0", "epoch:0"}
 
 
 def test_first_states_are_fed_as_they_were() -> None:
@@ -180,24 +185,24 @@ def test_first_states_are_fed_as_they_were() -> None:
 
     inputs = found(several, alone)
 
-    assert inputs.to_towers["state:0"].shape == (2, 4, 5)
-    assert inputs.to_reference["state:0"].shape == (2, 8, 5)
-    assert not inputs.any_number
+    assert inputs.tower_values["state:0"].shape == (2, 4, 5)
+    assert inputs.reference_values["state:0"].shape == (2, 8, 5)
+    assert not inputs.any_batch_size
 
 
 def test_a_number_of_rows_that_is_fed_allows_no_other() -> None:
     several = {**arrays({"x": (8, 3)}), "size": np.int32(4)}
 
-    assert not found(several, {**arrays({"x": (4, 3)}), "size": np.int32(4)}).any_number
-    assert found(several, {**arrays({"x": (3, 3)}), "size": np.int32(5)}).any_number
+    assert not found(several, {**arrays({"x": (4, 3)}), "size": np.int32(4)}).any_batch_size
+    assert found(several, {**arrays({"x": (3, 3)}), "size": np.int32(5)}).any_batch_size
 
 
-def test_what_nothing_stands_for_is_named() -> None:
+def test_tensors_without_counterpart_are_named() -> None:
     assert refused({"x": (8, 3), "mask": (8, 2)}, {"x": (8, 3)}) == (
-        "it is not clear what stands in single for 'mask:0', which towers is fed; give --batch"
+        "towers is fed 'mask:0', without a unique counterpart in single; give --batch"
     )
     assert refused({"x": (8, 3)}, {"x": (8, 3), "x_1": (8, 3)}) == (
-        "it is not clear what stands in single for 'x:0', which towers is fed; give --batch"
+        "towers is fed 'x:0', without a unique counterpart in single; give --batch"
     )
 
 
@@ -205,20 +210,20 @@ def test_of_several_that_the_host_is_fed_it_is_not_clear_which_is_for_which_towe
     shapes = {"a": (4, 3), "b": (4, 3), "c": (4, 3), "d": (4, 3)}
 
     assert refused(shapes, {"one": (8, 3), "other": (8, 3)}).startswith(
-        "it is not clear what stands in single for 'a:0', 'b:0', 'c:0' and 'd:0'"
+        "towers is fed 'a:0', 'b:0', 'c:0' and 'd:0', without a unique counterpart"
     )
 
 
 def test_rows_of_several_sizes_are_named() -> None:
     several = {"x": (8, 3), "y": (8, 1), "z": (5, 2)}
     assert refused(several, {"x": (8, 3), "y": (8, 1), "z": (7, 2)}) == (
-        "it is not clear what the rows are: towers is fed 5 for 'z:0' and single 7 for 'z:0', "
-        "where other tensors are fed 8 and 8; give --batch"
+        "cannot identify the rows: towers is fed 5 for 'z:0' and single 7 for 'z:0', but other "
+        "tensors are fed 8 and 8; give --batch"
     )
     parts = {"tower_0/x": (4, 3), "tower_1/x": (2, 3), "tower_0/y": (3, 2), "tower_1/y": (3, 2)}
     assert refused(parts, {"x": (6, 3), "y": (6, 2)}) == (
-        "it is not clear what the rows of each tower are: 'tower_0/x:0' and 'tower_0/y:0' are fed "
-        "parts of other sizes; give --batch"
+        "cannot identify the rows of each tower: 'tower_0/x:0' and 'tower_0/y:0' are fed parts of "
+        "different sizes; give --batch"
     )
 
 
@@ -233,7 +238,7 @@ def test_a_row_of_each_tower_may_differ_from_that_of_another() -> None:
 
 def test_numbers_alone_are_no_rows() -> None:
     for fed in ({"rate": np.float32(1)}, arrays({"x": (0, 3)})):
-        with pytest.raises(CannotRun, match="nothing that towers is fed has rows"):
+        with pytest.raises(CannotRun, match="no tensor that is fed to towers has rows"):
             found(fed, fed)
 
 
@@ -241,8 +246,8 @@ def test_numbers_alone_are_no_rows() -> None:
     gpus=st.integers(1, 4),
     size=st.integers(1, 6),
     per_row=st.integers(1, 3),
-    of_reference=st.integers(1, 30),
-    any_number=st.booleans(),
+    reference_rows=st.integers(1, 30),
+    any_batch_size=st.booleans(),
     shared=st.booleans(),
     seed=st.integers(0, 9),
 )
@@ -250,8 +255,8 @@ def test_rows_stay_together_and_get_to_both_programs(
     gpus: int,
     size: int,
     per_row: int,
-    of_reference: int,
-    any_number: bool,
+    reference_rows: int,
+    any_batch_size: bool,
     shared: bool,
     seed: int,
 ) -> None:
@@ -262,19 +267,19 @@ def test_rows_stay_together_and_get_to_both_programs(
         return [name] if shared else [f"{name}_{i}" for i in range(gpus)]
 
     several = np.repeat(seen[:, None], per_row, axis=1)
-    feeding = FedFeeding(
+    feeding = ReplayedFeeding(
         "single",
-        FedInputs(
+        InferredInputs(
             rows=rows,
-            of_reference=of_reference,
-            any_number=any_number,
+            reference_rows=reference_rows,
+            any_batch_size=any_batch_size,
             split=() if shared else [size] * gpus,
             inputs=[
                 RowInput("x", towers("x"), "x", 1, seen),
                 RowInput("y", towers("y"), "y", per_row, several if per_row > 1 else seen),
             ],
-            to_towers={"rate": np.ones(())},
-            to_reference={},
+            tower_values={"rate": np.ones(())},
+            reference_values={},
         ),
         gpus,
         None,
@@ -292,7 +297,7 @@ def test_rows_stay_together_and_get_to_both_programs(
         alone = feeding.to_reference(batch, part)
         times = len(alone["x"]) // size
         assert np.array_equal(alone["x"], np.tile(batch["x"][list(part)], times))
-        assert len(alone["x"]) == of_reference or (any_number and times == 1)
+        assert len(alone["x"]) == reference_rows or (any_batch_size and times == 1)
     if feeding.takes_all:
         assert set(feeding.to_reference(batch)["x"]) == set(seen)
 
@@ -301,5 +306,5 @@ def test_a_program_that_is_fed_nothing() -> None:
     towers = program(2, arrays({"x": (8, 3)}))
     built = replace(towers.built, program=Script("train.py"), fed={})
 
-    with pytest.raises(CannotRun, match="towers was fed nothing that could hold rows, and took"):
+    with pytest.raises(CannotRun, match="towers was fed nothing that could hold rows, and its"):
         ProgramPair(replace(towers, built=built), program(1, arrays({"x": (8, 3)}))).feeding(None)

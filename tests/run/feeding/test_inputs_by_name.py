@@ -1,4 +1,4 @@
-"""A batch whose keys are the names of placeholders needs no inputs."""
+"""A batch with names of placeholders as keys needs no declared inputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_whole_batch_is_fed_to_the_placeholders_that_it_names(names: tuple[s
 
 
 def test_a_key_that_names_no_placeholder_leaves_open_what_to_feed() -> None:
-    with pytest.raises(CannotRun, match="towers does not say what to feed"):
+    with pytest.raises(CannotRun, match="towers declares no inputs"):
         pairs.measured(towers, single, named("in/x", "labels"))
 
 
@@ -70,7 +70,7 @@ def test_a_batch_function_that_fails_leaves_open_what_to_feed() -> None:
     def fails(_rng: np.random.Generator, _n: int) -> Mapping[str, Any]:
         raise ValueError
 
-    with pytest.raises(CannotRun, match="towers does not say what to feed"):
+    with pytest.raises(CannotRun, match="towers declares no inputs"):
         pairs.measured(towers, single, fails)
 
 

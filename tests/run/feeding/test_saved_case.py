@@ -1,4 +1,4 @@
-"""Saved cases: what is written is read again, and what is no case is never trusted."""
+"""Saved cases: they are read as they were written, and other files are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.run.feeding import batches
 from placement_checks.run.feeding.batches import Case
 
-MANY = 10**12  # elements, of which a file holds none
+MANY = 10**12  # elements, none of them in the file
 
 
 def member(shape: str = "(2,)", descr: str = "'<f8'", *, header: str | None = None) -> bytes:
@@ -60,14 +60,14 @@ NO_CASES = {
     "cut short": (archive()[:-40], "File is not a zip file"),
     "one array": (member(), "File is not a zip file"),
     "altered": (archive().replace(bytes(16), bytes(15) + b"\1"), "Bad CRC-32 for file '0/y.npy'"),
-    "a pickle": (pickled(), "'0/x.npy' is of the dtype object"),
+    "a pickle": (pickled(), "'0/x.npy' has the dtype object"),
     "compressed": (archive(compress_type=zipfile.ZIP_DEFLATED), "'0/x.npy' is compressed"),
     "another name": (archive("x.npy"), "'x.npy' is not an array of a case"),
     "a path": (archive("../../x.npy"), "'../../x.npy' is not an array of a case"),
     "a text": (archive("0/x.txt"), "'0/x.txt' is not an array of a case"),
     "no array": (archive(content=b"text"), "EOF: reading magic string, expected 8 bytes got 4"),
     "no header": (archive(content=member(header="{")), "('EOF in multi-line statement', (2, 0))"),
-    "records": (archive(content=member(descr="[('a', '<f8')]")), "is of the dtype [('a', '<f8')]"),
+    "records": (archive(content=member(descr="[('a', '<f8')]")), "has the dtype [('a', '<f8')]"),
     "too long": (archive(content=member(f"({MANY},)")), f"does not hold the shape ({MANY},)"),
     "too short": (archive(content=member("(1,)")), "does not hold the shape (1,)"),
     "negative": (archive(content=member("(-2,)")), "does not hold the shape (-2,)"),
@@ -106,7 +106,7 @@ def test_a_file_that_is_not_a_case_is_refused(kind: str) -> None:
     ("make", "reason"),
     [
         (Path.exists, "there is no such file"),
-        (Path.mkdir, "it is a folder"),
+        (Path.mkdir, "it is a directory"),
         (os.mkfifo, "there is no such file"),
         (lambda path: path.symlink_to(path), "there is no such file"),
         (lambda path: path.symlink_to("/dev/zero"), "there is no such file"),
@@ -153,11 +153,11 @@ def test_what_is_saved_is_read_again() -> None:
 def test_the_first_values_fit_the_program() -> None:
     case = Case([], {"w": np.ones(3)}, "saved.npz")
 
-    assert case.first({"w": np.zeros(3)}) == case.start
+    assert case.initial_values({"w": np.zeros(3)}) == case.start
     with pytest.raises(InputError) as lacking:
-        case.first({"v": np.zeros(2)})
+        case.initial_values({"v": np.zeros(2)})
     with pytest.raises(InputError) as other:
-        case.first({"w": np.zeros((3, 1))})
+        case.initial_values({"w": np.zeros((3, 1))})
 
     assert lacking.value.object == "saved.npz"
     assert lacking.value.message == (
@@ -176,7 +176,7 @@ def test_values_that_are_one_in_memory_are_saved_as_one_and_are_as_many_again() 
     path = Case([{"x": np.ones(2)}], start).save("train.py:build")
 
     assert path.stat().st_size < 3000
-    first = Case.load(path).first({**start, "w/Adam": np.ones((1000, 1000), np.float32)})
+    first = Case.load(path).initial_values({**start, "w/Adam": np.ones((1000, 1000), np.float32)})
     assert all(np.array_equal(first[name], value) for name, value in start.items())
     assert first["w/Adam"].dtype == np.float32
 

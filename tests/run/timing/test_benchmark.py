@@ -26,8 +26,8 @@ from placement_checks.run.timing.thread_pools import ONEDNN, POOL, set_thread_po
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions have run before in this process, and settled how many threads an op has."""
-    monkeypatch.setattr(benchmark, "_ONE_CORE", math.inf)
-    monkeypatch.setattr(benchmark, "MOST_TRACED", 3)
+    monkeypatch.setattr(benchmark, "_MAX_CORES", math.inf)
+    monkeypatch.setattr(benchmark, "MAX_TRACED", 3)
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> ProgramPair:
     single = load(Program("single", pairs.single), 1)
-    return ProgramPair.of(load(Program("towers", towers), gpus), single, "auto")
+    return ProgramPair.from_programs(load(Program("towers", towers), gpus), single, "auto")
 
 
 def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> None:
     with TimedPair(pair(), pairs.batch, rows=32) as timed_pair:
         for _ in range(4):
-            timed_pair.others()
-            timed_pair.towers()
-        assert list(timed_pair.traced()) == [1, 2, 3]
+            timed_pair.run_others()
+            timed_pair.run_towers()
+        assert list(timed_pair.trace()) == [1, 2, 3]
         timed = timed_pair.timing()
 
     assert timed.rows == 32
@@ -89,9 +89,9 @@ def test_no_contention_is_timed_where_there_are_fewer_cores_than_towers(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
 
     with TimedPair(pair(gpus=4), pairs.batch) as timed_pair:
-        timed_pair.others()
-        timed_pair.towers()
-        next(timed_pair.traced())
+        timed_pair.run_others()
+        timed_pair.run_towers()
+        next(timed_pair.trace())
         timed = timed_pair.timing()
 
     assert timed.contention is None
@@ -109,8 +109,8 @@ def test_the_loops_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
             loop = getattr(timed_pair, f"_{name}")
             monkeypatch.setattr(loop, "_step", partial(order.append, name))
         for _ in range(2):
-            timed_pair.others()
-            timed_pair.towers()
+            timed_pair.run_others()
+            timed_pair.run_towers()
 
     assert order == [
         "single", "baseline", "contention", "towers",
@@ -126,24 +126,24 @@ def test_a_program_that_does_not_say_its_step_is_not_timed() -> None:
         TimedPair(pair(towers), pairs.batch)
 
     assert str(error.value) == (
-        "towers does not say which op is one step; return it from the function that builds the "
-        "graph: {'train_op': train_op}"
+        "towers declares no train_op; return it from the function that builds the graph: "
+        "{'train_op': train_op}"
     )
 
 
 def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "_ONE_CORE", 1.3)
+    monkeypatch.setattr(benchmark, "_MAX_CORES", 1.3)
     busy = Loop([0.1, 0.1], [0.19, 0.17])
 
     with pytest.raises(UsageError) as error:
-        benchmark._check_one_core(busy)
+        benchmark._check_single_threaded(busy)
 
     assert str(error.value) == (
-        "CPU devices of one core each: a loop on one thread takes 1.8 cores, since the first "
-        f"session of this process settled how many threads an op has; set {POOL}=1 before "
-        "TensorFlow starts, or time in a process of its own"
+        "CPU devices of one core each: a loop on one thread takes 1.8 cores, because the first "
+        f"session of this process fixed the number of threads of an op; set {POOL}=1 before "
+        "TensorFlow starts, or time in a separate process"
     )
-    benchmark._check_one_core(Loop([0.1, 0.1], [0.12, 0.1]))
+    benchmark._check_single_threaded(Loop([0.1, 0.1], [0.12, 0.1]))
 
 
 def test_contention_is_several_steps_at_once() -> None:
@@ -151,7 +151,7 @@ def test_contention_is_several_steps_at_once() -> None:
     with TimedPair(pair(), pairs.batch) as timed_pair:
         steps = [partial(time.sleep, 0.3)] * 2
         begin = time.perf_counter()
-        timed_pair.in_parallel(steps)
+        timed_pair._in_parallel(steps)
         taken = time.perf_counter() - begin
 
     assert 0.3 <= taken < 0.55

@@ -39,7 +39,9 @@ HOST_NAME, *GPU_NAMES = map(str, (HOST, *GPUS))
 def traced(towers: Callable[..., Any], gpus: int = 2) -> tuple[Trace, Sequence[Sequence[Device]]]:
     """Some steps of a program on simulated devices, and the devices of its towers."""
     reference = Program("single", partial(towers, 1))
-    pair = ProgramPair.of(load(Program("towers", towers), gpus), load(reference, 1), "simulated")
+    pair = ProgramPair.from_programs(
+        load(Program("towers", towers), gpus), load(reference, 1), "simulated"
+    )
     feeding = pair.feeding(pairs.batch)
     feeds = feeding.to_towers(feeding.batch(np.random.default_rng(0), feeding.rows))
     return trace_steps(pair.towers, feeds, feeding.rows, 60), tower_devices(pair.towers)
@@ -178,8 +180,8 @@ def test_a_program_that_does_not_say_what_a_step_is() -> None:
         traced(silent)
 
     assert str(error.value) == (
-        "towers does not say which op is one step; return it from the function that builds the "
-        "graph: {'train_op': train_op}"
+        "towers declares no train_op; return it from the function that builds the graph: "
+        "{'train_op': train_op}"
     )
 
 
@@ -194,8 +196,8 @@ def test_a_placeholder_that_nobody_feeds() -> None:
     assert message.startswith("nothing feeds the placeholder 'temperature' of towers, built at ")
     assert f"{Path(__file__).name}:" in message
     assert message.endswith(
-        "; list it in the inputs that its builder returns, and give its value in the batch "
-        "function"
+        "; list it in the inputs that its builder returns, and let the batch function return its "
+        "value"
     )
 
 
@@ -213,7 +215,7 @@ def test_what_stands_in_for_nothing(device: str) -> None:
 
 
 class Played:
-    """A session whose steps give statistics that are known."""
+    """A session with known step statistics."""
 
     def __init__(
         self, *steps: Mapping[str, Sequence[Any]], parts: Sequence[Any] = (), simulated: bool
@@ -250,7 +252,7 @@ def played(
 
 
 def ran(op: str, begin: int, start: int, end: int) -> Any:
-    """An op whose kernel began at a microsecond, and computed between two since then."""
+    """An op with the start of its kernel, and the relative start and end, in microseconds."""
     return step_stats_pb2.NodeExecStats(
         node_name=op, all_start_micros=begin, op_start_rel_micros=start, op_end_rel_micros=end
     )
@@ -264,7 +266,7 @@ def microseconds(timeline: Timeline) -> dict[Device, list[tuple[str, int, int]]]
 
 
 def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
-    """Under its own name are those at which kernels were queued, by the host."""
+    """The device's own name has the times when the host queued kernels."""
     streams = [ran("loss:Mean", 1090, 0, 9), ran("conv:Conv2D", 1010, 0, 80)]
     trace = played(
         {
@@ -416,7 +418,7 @@ def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
 
 @pytest.mark.parametrize("ref", ["", "Ref"])
 def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -> None:
-    """Also for the other variables of that loop, but not for those of another one."""
+    """The dependency includes other variables of that loop, but not of another loop."""
     node = partial(tf1.NodeDef, device=HOST_NAME)
 
     def loop(name: str) -> list[Any]:
