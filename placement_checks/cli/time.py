@@ -168,7 +168,7 @@ def _time(target: str, settings: Settings, options: _Options) -> list[Timing]:
     try:
         towers = load(program, settings.gpus or 2)
         pair = ProgramPair.from_programs(towers, load_reference(reference, towers), "auto")
-        rows_of = load_batch_function(settings.batch, towers.gpus)
+        batch = load_batch_function(settings.batch, towers.gpus)
         with step(f"timing {target}"):
             return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
     except CannotRun as reason:

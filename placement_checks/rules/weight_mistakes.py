@@ -73,7 +73,7 @@ def find_cause(
         return earlier
     name = divergence.difference.variable
     if _is_count(measured, name):
-        return _of_count(trajectory, name, divergence.step)
+        return _counter_cause(trajectory, name, divergence.step)
     trained = find_trained_variable(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
         return COPIES._replace(place=stale_copies(placement, trained or name))

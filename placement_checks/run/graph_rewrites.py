@@ -181,7 +181,7 @@ def _inline_gather_branches(graph_def: Any) -> None:
         return
     for node in graph_def.node:
         node.name = new_names.get(node.name, node.name)
-        node.input[:] = [renamed(source, new_names) for source in node.input]
+        node.input[:] = [rename_input(source, new_names) for source in node.input]
     flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
     graph_def.CopyFrom(flat)
 
@@ -234,7 +234,7 @@ def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[obj
         return keys[0], node.op, *keys[1:]
     if node.op not in _KEYS_AS_INPUTS:
         raise _unsupported(program, node, "is a collective without replacement")
-    size, *keys = (whole_number(source, by_name) for source in node.input[1:4])
+    size, *keys = (constant_int(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
         raise _unsupported(program, node, "has a key that is known at run time only")
     return size, node.op, *keys

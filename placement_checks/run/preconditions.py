@@ -391,7 +391,7 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
     """
     analysis = analyse(program.placement)
     flow, backward = analysis.flow, analysis.backward.ops
-    depends_on_gradients = flow.masks([int(is_backward) for is_backward in backward])
+    depends_on_gradients = flow.propagate([int(is_backward) for is_backward in backward])
 
     def changes(op: int) -> bool:
         if not depends_on_gradients[op] or backward[op] or flow.types[op] in _SUMS:

@@ -87,14 +87,14 @@ def with_numbers(
     selected = set(only or rules) - set(without)
     if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
         return evidence
-    rows = load_batch_function(batch, towers.gpus if towers else 1)
+    batch_function = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
         raise InputError(
             evidence.placement.program,
             f"cannot be compared with a reference: {towers}",
             "leave out the reference, or name the program that printed a log with --graph",
         )
-    seconds = _UNASKED_SECONDS if reference is None else math.inf
+    seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
     ends_at = time.monotonic() + seconds
     pair = _or_missing(lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at))
     if not pair:

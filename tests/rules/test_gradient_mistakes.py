@@ -9,7 +9,7 @@ from support.towers import gradient, host, on, program
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Strategy
 from placement_checks.numerics.diagnosis import Diagnosis, Mistake
-from placement_checks.rules.gradient_mistakes import place_of, scalings
+from placement_checks.rules.gradient_mistakes import locate_mistake, loss_scalings
 
 GPUS = [Device(type="GPU", index=i) for i in (0, 1)]
 

@@ -219,7 +219,7 @@ def _diagnose(
         for name, diagnosis in found.items():
             if diagnosis.mistake == "changed":
                 found[name] = NORM_OF_SLICES
-    if placement.cached(own_counts):
+    if placement.cached(count_divisions):
         for name, diagnosis in found.items():
             if diagnosis.mistake == "statistics":
                 found[name] = COUNTS_OR_STATISTICS

@@ -84,12 +84,13 @@ def _alternates(program: RunnableProgram) -> bool:
     trained = program.gradient_tensors.gradients
     groups = set()
     for name in program.placement.step.train_op:
-        runs = analysis.flow.needed_to_run([analysis.flow.number[producer_of(name)]])
+        flow = analysis.flow
+        runs = flow.reachable([flow.number[producer_of(name)]], along=flow.all_inputs)
         groups.add(
             frozenset(
                 variable
                 for variable, updates in analysis.updates.by_variable.items()
-                if variable in trained and any(runs[update.op] for update in updates)
+                if variable in trained and any(update.op in runs for update in updates)
             )
         )
     return len(groups - {frozenset()}) > 1

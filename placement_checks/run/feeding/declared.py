@@ -195,7 +195,7 @@ class DeclaredFeeding:
             if name in mapping
         )
         tensor = program.graph.get_tensor_by_name(mapping[name])
-        sizes = dims(tensor.shape)
+        sizes = static_shape(tensor.shape)
         if sizes is None:
             raise CannotRun(f"the shape of the input '{name}' is not known; give --batch")
         if not sizes:
@@ -326,7 +326,9 @@ def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) 
         array, tensor = arrays[name], program.graph.get_tensor_by_name(tensor_name)
         mismatch = ""
         if not tensor.shape.is_compatible_with(array.shape):
-            mismatch = f"the array has shape {array.shape}, the placeholder {dims(tensor.shape)}"
+            mismatch = (
+                f"the array has shape {array.shape}, the placeholder {static_shape(tensor.shape)}"
+            )
         elif (tensor.dtype == tf.string) != (array.dtype.kind in "OSU"):
             mismatch = f"the array holds {array.dtype}, the placeholder takes {tensor.dtype.name}"
         if mismatch:
@@ -341,6 +343,8 @@ def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) 
 
 def _fixed_rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
     """Returns the number of rows that the placeholders of a mapping require, 0 for any number."""
-    shapes = [dims(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()]
+    shapes = [
+        static_shape(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()
+    ]
     first = {shape[0] for shape in shapes if shape}
     return first.pop() or 0 if len(first) == 1 else 0
