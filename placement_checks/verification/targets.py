@@ -12,7 +12,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.program import Program, Target
 from placement_checks.core.script import Script
 from placement_checks.logs import STDIN, read_logs
-from placement_checks.targets.names import GRAPH_SUFFIXES, check, kind_of
+from placement_checks.targets.names import GRAPH_SUFFIXES, check_target, file_kind
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
@@ -57,7 +57,7 @@ def is_log(target: str) -> bool:
     if target == STDIN:
         return True
     is_other = Path(target).suffix not in (".py", *GRAPH_SUFFIXES)
-    return is_other and kind_of(target) in ("file", "other")
+    return is_other and file_kind(target) in ("file", "other")
 
 
 def check_targets(targets: Iterable[Target | None], batch: str | None = None) -> None:
@@ -68,9 +68,9 @@ def check_targets(targets: Iterable[Target | None], batch: str | None = None) ->
     """
     for target in targets:
         if isinstance(target, Script):
-            check(target.target)
+            check_target(target.target)
         elif isinstance(target, str) and not is_log(target):
-            check(target)
+            check_target(target)
     if batch is not None:
         _check_batch(batch)
 
@@ -128,4 +128,4 @@ def _check_batch(batch: str) -> None:
     if Path(batch).suffix == SUFFIX:
         Case.load(Path(batch))
     else:
-        check(batch)
+        check_target(batch)

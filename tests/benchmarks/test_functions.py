@@ -13,7 +13,7 @@ from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import place, verify
-from placement_checks.capture.in_process.builder import built_program, noting_eager_code
+from placement_checks.capture.in_process.builder import built_program, record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import Stopped
 from placement_checks.core.missing import Missing
@@ -61,7 +61,7 @@ def train(layers: int) -> None:
 def traced(layers: int) -> Iterator[BuildRecorder]:
     """What was noted of a program that is about to take its first step."""
     ask_for_cpus(3)
-    with noting_eager_code(Program("program", lambda: None), 2) as building:
+    with record_eager_code(Program("program", lambda: None), 2) as building:
         with suppress(Stopped):
             train(layers)
         yield building

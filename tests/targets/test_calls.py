@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placement_checks.core.errors import InputError
-from placement_checks.targets.names import arguments_of, parted
+from placement_checks.targets.names import parse_arguments, split_arguments
 
 
 @pytest.mark.parametrize(
@@ -20,18 +20,18 @@ from placement_checks.targets.names import arguments_of, parted
     ],
 )
 def test_parts_of_a_target(target: str, bare: str, arguments: str) -> None:
-    assert parted(target) == (bare, arguments)
+    assert split_arguments(target) == (bare, arguments)
 
 
 def test_arguments_are_the_same_in_whatever_order_and_style() -> None:
-    written = arguments_of("t.py:build(n={gpus}, name='a:b', depth=5_0)")
-    assert written == arguments_of('t.py:build( depth = 50,name="a:b",\nn={ gpus }, )')
+    written = parse_arguments("t.py:build(n={gpus}, name='a:b', depth=5_0)")
+    assert written == parse_arguments('t.py:build( depth = 50,name="a:b",\nn={ gpus }, )')
     assert written.for_gpus(2) == {"depth": 50, "n": 2, "name": "a:b"}
 
 
 @pytest.mark.parametrize("target", ["t.py:build", "t.py:build()", "graph.pb"])
 def test_no_arguments(target: str) -> None:
-    assert arguments_of(target).for_gpus(2) == {}
+    assert parse_arguments(target).for_gpus(2) == {}
 
 
 PYTHON = "write them as in Python, build(depth=50, n={gpus})"
@@ -65,6 +65,6 @@ WRONG = {
 @pytest.mark.parametrize("arguments", WRONG, ids=lambda text: text[:20].replace("\0", "NUL"))
 def test_what_is_wrong_with_arguments(arguments: str) -> None:
     with pytest.raises(InputError) as caught:
-        arguments_of(f"t.py:build{arguments}")
+        parse_arguments(f"t.py:build{arguments}")
     assert caught.value.object == f"t.py:build{arguments}"
     assert f"{caught.value.message}; {caught.value.fix}" == WRONG[arguments]

@@ -1,7 +1,7 @@
-"""The servers of a program of a cluster, recorded instead of started.
+"""Records the servers that a program of a cluster creates, without starting them.
 
-`tf.distribute.Server`, which is `tf.compat.v1.train.Server`, stays the class that it is; what it
-calls in C is replaced. No port is opened, and nothing connects.
+The class `tf.distribute.Server` (also `tf.compat.v1.train.Server`) stays as it is; the functions
+of the C library that it calls are replaced. No port is opened, and no process connects.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from placement_checks.core.errors import InputError
 from placement_checks.tf.patching import Around, patched
 from placement_checks.tf.sessions import around_servers, forget_server
 
-_TRAINING = ("worker", "chief", "master")  # jobs whose tasks take training steps
+_TRAINING_JOBS = ("worker", "chief", "master")  # jobs whose tasks take training steps
 
 
 @contextlib.contextmanager
-def servers_recorded() -> Iterator[list[RecordedServer]]:
-    """Record the servers that are made in this block, which serve nobody.
+def record_servers() -> Iterator[list[RecordedServer]]:
+    """Record the servers that are created in this block, without starting them.
 
     Raises:
-        InputError: in the block, where the program joins its server, as a parameter server does,
-            and where it makes one for a task that its cluster lacks.
+        InputError: in the block, if the program joins its server, as a parameter server does, or
+            creates a server for a task that is not in its cluster.
     """
     recorded: list[RecordedServer] = []
     made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -48,11 +48,11 @@ def servers_recorded() -> Iterator[list[RecordedServer]]:
         "TF_ServerStart": lambda _: None,
         "TF_ServerStop": lambda _: None,
         "TF_ServerTarget": lambda server: server.target,
-        "TF_ServerJoin": _joined,
+        "TF_ServerJoin": _refuse_join,
     }
     with (
         patched(tf.distribute.Server, "__init__", noting),
-        around_servers({name: _instead(function) for name, function in functions.items()}),
+        around_servers({name: _replace_by(function) for name, function in functions.items()}),
     ):
         try:
             yield recorded
@@ -61,7 +61,7 @@ def servers_recorded() -> Iterator[list[RecordedServer]]:
                 forget_server(server)
 
 
-def _instead(function: Callable[..., Any]) -> Around:
+def _replace_by(function: Callable[..., Any]) -> Around:
     return lambda _: function
 
 
@@ -70,18 +70,18 @@ def _recorded(definition: Any) -> RecordedServer:
     return RecordedServer.of(cluster, definition.job_name, definition.task_index)
 
 
-def _joined(server: RecordedServer) -> NoReturn:
-    """What `tf.distribute.Server.join` does, which never returns."""
+def _refuse_join(server: RecordedServer) -> NoReturn:
+    """Replace `tf.distribute.Server.join`, which never returns."""
     others = [job for job in server.cluster if job != server.job]
-    training = next((job for job in _TRAINING if job in others), others[0] if others else "")
-    kind = "waits in server.join()" if training else "waits for ever in server.join()"
-    is_server = training and server.job not in _TRAINING
+    training = next((job for job in _TRAINING_JOBS if job in others), others[0] if others else "")
+    waits = "waits in server.join()" if training else "waits forever in server.join()"
+    is_server = training and server.job not in _TRAINING_JOBS
     raise InputError(
         server.name,
-        f"this is a parameter server: it {kind}" if is_server else f"it {kind}",
-        f"watch a {training}, with arguments such as --job_name={training} --task_index=0"
+        f"this is a parameter server: it {waits}" if is_server else f"it {waits}",
+        f"run a {training} instead, with arguments such as --job_name={training} --task_index=0"
         if training
-        else 'a coordinator is to train: --machine "chief*1; ps*2; worker*2: gpu*2"'
-        if server.job in _TRAINING
-        else "watch a task that trains",
+        else 'run a coordinator instead: --machine "chief*1; ps*2; worker*2: gpu*2"'
+        if server.job in _TRAINING_JOBS
+        else "run a task that trains instead",
     )

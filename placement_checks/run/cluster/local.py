@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from placement_checks.capture.child_process.fork_server import KeptServer
+from placement_checks.capture.child_process.fork_server import ForkServerCache
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.core.machines import Machine, Task
 from placement_checks.run.cluster.server_process import SERVING
@@ -26,7 +26,7 @@ from placement_checks.util.child import Child, Ended, describe_exit
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds in which the tasks end
 MAX_TASKS = 32  # each holds TensorFlow's threads, about 100
-_kept = KeptServer()  # of all clusters of this process; those that watch print less
+_kept = ForkServerCache()  # of all clusters of this process; those that watch print less
 
 
 class LocalCluster(Cluster):

@@ -10,7 +10,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from placement_checks.capture.child_process.notes import file_guard_note, notes_of, version_1_notes
+from placement_checks.capture.child_process.notes import (
+    file_guard_note,
+    report_notes,
+    version_1_notes,
+)
 from placement_checks.capture.in_process.builder import build
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import Stopped
@@ -157,7 +161,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     told: list[str] = []
 
     def trains(building: BuildRecorder) -> NoReturn:
-        told.extend(notes_of(building))
+        told.extend(report_notes(building))
         raise Stopped
 
     build(Program.of(program), 2, trains)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.child_process.source_edits import explain_outdated
+from placement_checks.capture.child_process.source_errors import explain_outdated
 from placement_checks.core.errors import InputError
 
 V1 = "; add --v1 if it means TensorFlow 1 by import tensorflow"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.child_process.servers import servers_recorded
+from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
 
@@ -46,7 +46,7 @@ def listening() -> int:
 def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
     before = listening()
     config = tf1.ConfigProto(log_device_placement=True)
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         server = make(tf.train.ClusterSpec(CLUSTER), "worker", task_index=1, config=config)
 
         assert isinstance(server, tf.distribute.Server)
@@ -73,20 +73,20 @@ def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
     ],
 )
 def test_clusters_in_each_form(cluster: Any) -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         tf1.train.Server(cluster, job_name="ps", task_index=0, start=False).start()
     assert servers == [RecordedServer(RECORDED, "ps", 0)]
 
 
 def test_a_cluster_that_lacks_tasks() -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         server = tf1.train.Server({"worker": {1: "b:1", 7: "c:1"}}, "worker", 7)
         assert server.target == "grpc://c:1"
     assert servers[0].cluster == {"worker": {1: "b:1", 7: "c:1"}}
 
 
 def test_a_local_server() -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         server = tf1.train.Server.create_local_server()
         assert server.target.startswith("grpc://localhost:")
     (recorded,) = servers
@@ -130,7 +130,7 @@ def test_a_local_server() -> None:
     ],
 )
 def test_one_that_waits(cluster: dict[str, list[str]], job: str, message: str, fix: str) -> None:
-    with servers_recorded():
+    with record_servers():
         server = tf1.train.Server(cluster, job, 0)
         with pytest.raises(InputError) as error:
             server.join()
@@ -146,7 +146,7 @@ def test_one_that_waits(cluster: dict[str, list[str]], job: str, message: str, f
     ],
 )
 def test_a_task_that_the_cluster_lacks(job: str, task: int, fix: str) -> None:
-    with servers_recorded() as servers, pytest.raises(InputError) as error:
+    with record_servers() as servers, pytest.raises(InputError) as error:
         tf1.train.Server(CLUSTER, job, task)
 
     assert str(error.value) == (
@@ -156,7 +156,7 @@ def test_a_task_that_the_cluster_lacks(job: str, task: int, fix: str) -> None:
 
 
 def test_an_address_that_is_none() -> None:
-    with servers_recorded(), pytest.raises(InputError, match="write it like host0:2222") as error:
+    with record_servers(), pytest.raises(InputError, match="write it like host0:2222") as error:
         tf1.train.Server({"worker": ["host0"]}, "worker", 0)
     assert error.value.object == "the cluster of the server"
 
@@ -165,7 +165,7 @@ def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """C must not be asked to stop what it has not made."""
     said: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", said.append)
-    with servers_recorded():
+    with record_servers():
         kept = tf1.train.Server(CLUSTER, "worker", 0)
         tf1.train.Server(CLUSTER, "worker", 1)
         with pytest.raises(ValueError, match="explicit `job_name`"):
@@ -178,7 +178,7 @@ def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_servers_are_real_ones_again() -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         pass
     server = tf.distribute.Server.create_local_server()
 

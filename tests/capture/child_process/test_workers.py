@@ -15,7 +15,7 @@ from placement_checks import watch
 from placement_checks.capture.child_process import workers
 from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.eager.errors import EagerOnlyError
-from placement_checks.capture.in_process.builder import build, noting_eager_code
+from placement_checks.capture.in_process.builder import build, record_eager_code
 from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
@@ -58,7 +58,7 @@ def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
 def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
     """Make the strategy of a worker whose TF_CONFIG is this."""
     monkeypatch.setenv("TF_CONFIG", config)
-    with noting_eager_code(Program("train", train), 1):
+    with record_eager_code(Program("train", train), 1):
         tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -99,7 +99,7 @@ def test_a_cluster_of_the_program_that_lacks_its_task() -> None:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": ["a:1", "b:1"]}), task_type="worker", task_id=7
     )
-    with noting_eager_code(Program("train", train), 1), pytest.raises(InputError) as caught:
+    with record_eager_code(Program("train", train), 1), pytest.raises(InputError) as caught:
         tf.distribute.MultiWorkerMirroredStrategy(resolver)
     assert str(caught.value) == (
         "/job:worker/task:7 is not in the cluster of the program's server; "
@@ -125,7 +125,7 @@ def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sums_of_eager_code_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_of(TWO, "worker", 0).items():
         monkeypatch.setenv(name, value)
-    with noting_eager_code(Program("train", train), 1):
+    with record_eager_code(Program("train", train), 1):
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         ones = strategy.run(lambda: tf.ones([2]))
         assert strategy.reduce("SUM", ones, axis=None).numpy().tolist() == [2.0, 2.0]
@@ -169,7 +169,7 @@ def test_worker_that_fails_is_named(
 
     monkeypatch.setattr(workers, "watched", watched)
     with pytest.raises(InputError) as caught:
-        workers.watched_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
         f"train.py:main: as /job:worker/task:1, {told}; look at train.py:7"
     )
@@ -187,7 +187,7 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
 
     monkeypatch.setattr(workers, "watched", watched)
     with pytest.raises(InputError) as caught:
-        workers.watched_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
         f"train.py:main: as /job:worker/task:1, it trains as {told}: it takes its task from "
         "elsewhere than TF_CONFIG; let it read TF_CONFIG, as "
@@ -209,7 +209,7 @@ def test_every_worker_is_watched_as_its_own_task(
 
     monkeypatch.setattr(workers, "watched", watched)
     machine = Machine.parse("chief*1: gpu*1; worker*2: gpu*1; evaluator*1")
-    joined = workers.watched_workers(Script("train.py:main"), 1, machine)
+    joined = workers.capture_workers(Script("train.py:main"), 1, machine)
 
     assert asked == ["chief 0", "worker 0", "worker 1"]
     assert joined.strategy is not None
@@ -229,6 +229,6 @@ def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedP
         return replace(first, is_worker=False)
 
     monkeypatch.setattr(workers, "watched", watched)
-    workers.watched_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
-    workers.watched_workers(Script("train.py:main"), 2, None)
+    workers.capture_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
+    workers.capture_workers(Script("train.py:main"), 2, None)
     assert found == [{"TF_CONFIG": "{}"}, {}]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support.eager_programs import rows, types, updates, watched, weights
 
-from placement_checks.capture.in_process.builder import noting_eager_code
+from placement_checks.capture.in_process.builder import record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
@@ -25,7 +25,7 @@ def seen(program: Any) -> BuildRecorder:
         raise End
 
     ask_for_cpus(3)
-    with noting_eager_code(Program("program", lambda: None), 2, end) as building:
+    with record_eager_code(Program("program", lambda: None), 2, end) as building:
         try:
             program()
         except End:
@@ -112,7 +112,7 @@ def test_a_short_last_batch_is_another_trace() -> None:
             step(rows(number))
 
     def shape(step: Any) -> Any:
-        return step.given[0].shape[0]
+        return step.inputs[0].shape[0]
 
     assert list(map(shape, seen(program).calls.steps)) == [8]
     assert list(map(shape, seen(at_once).calls.steps)) == [8, 5]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.eager.errors import EagerOnlyError, MeansGraph
-from placement_checks.capture.in_process.builder import build, build_eagerly, noting_eager_code
+from placement_checks.capture.eager.errors import EagerOnlyError, GraphOnlyError
+from placement_checks.capture.in_process.builder import build, build_eagerly, record_eager_code
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 
@@ -24,7 +24,7 @@ def fails_in_a_graph(builder: Callable[..., Any]) -> InputError:
 
 def fails_eagerly(builder: Callable[..., Any]) -> InputError:
     program = Program.of(builder)
-    with noting_eager_code(program, 2) as building, pytest.raises(InputError) as caught:
+    with record_eager_code(program, 2) as building, pytest.raises(InputError) as caught:
         build_eagerly(building, 2)
     return caught.value
 
@@ -139,7 +139,7 @@ def test_the_builders_error_comes_first_where_eager_execution_is_refused() -> No
     first, second = fails_in_a_graph(builds_a_graph), fails_eagerly(builds_a_graph)
 
     assert isinstance(first, EagerOnlyError)
-    assert isinstance(second, MeansGraph)
+    assert isinstance(second, GraphOnlyError)
     told = pickle.loads(pickle.dumps(first)).with_eager_error(second)
     assert not isinstance(told, EagerOnlyError)
     assert (told.message, told.fix) == (first.message, first.fix)
@@ -162,7 +162,9 @@ def test_the_error_of_eager_code_comes_first_where_it_runs_eagerly() -> None:
 
 
 def test_one_error_is_reported_once() -> None:
-    first = EagerOnlyError.of(InputError("f", "the builder raised ValueError: odd"), is_guess=True)
+    first = EagerOnlyError.from_error(
+        InputError("f", "the builder raised ValueError: odd"), is_guess=True
+    )
     second = InputError("f", "it raised ValueError: odd")
 
     assert first.with_eager_error(second) is second
@@ -172,4 +174,4 @@ def test_words_of_a_program_are_no_refusal_of_eager_execution() -> None:
     def raises() -> None:
         raise ValueError("in eager mode it is slow")
 
-    assert not isinstance(fails_eagerly(raises), MeansGraph)
+    assert not isinstance(fails_eagerly(raises), GraphOnlyError)

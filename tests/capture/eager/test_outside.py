@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from placement_checks.capture.eager.errors import explain_scope_error
-from placement_checks.capture.eager.variables import NotedVariable
+from placement_checks.capture.eager.variables import RecordedVariable
 from placement_checks.core.errors import InputError
 
 
@@ -18,17 +18,17 @@ class Mirrored:
         self.num_replicas_in_sync = replicas
 
 
-def made(name: str, *, trainable: bool = True, strategy: object = None) -> NotedVariable:
+def made(name: str, *, trainable: bool = True, strategy: object = None) -> RecordedVariable:
     variable = SimpleNamespace(
         name=f"{name}:0",
         trainable=trainable,
         dtype=SimpleNamespace(is_floating=True),
         _distribute_strategy=strategy,
     )
-    return NotedVariable(variable, "/device:CPU:0", [])
+    return RecordedVariable(variable, "/device:CPU:0", [])
 
 
-def told(error: Exception, *variables: NotedVariable, replicas: int = 2) -> InputError:
+def told(error: Exception, *variables: RecordedVariable, replicas: int = 2) -> InputError:
     """What is said of an error in a program with a strategy, that has made some variables."""
     notes: Any = SimpleNamespace(
         strategies=[Mirrored(replicas)], variables=SimpleNamespace(all=lambda: iter(variables))
@@ -94,7 +94,7 @@ def test_what_is_trained_is_named_before_others() -> None:
     ],
 )
 def test_other_errors_are_told_as_they_are(
-    error: Exception, variables: list[NotedVariable], replicas: int
+    error: Exception, variables: list[RecordedVariable], replicas: int
 ) -> None:
     assert told(error, *variables, replicas=replicas).message == "it raised it"
 

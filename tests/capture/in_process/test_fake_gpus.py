@@ -70,7 +70,7 @@ def test_the_number_by_each_way(way: str, gpus: int) -> None:
         assert not asked
         assert WAYS[way]() == gpus
 
-    assert asked.ways == {way}
+    assert asked.calls == {way}
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -92,7 +92,7 @@ def test_the_devices_of_each_configuration(config: Any, of: str, way: str, prefi
     assert [each.name for each in gpus] == [f"{prefix}GPU:0", f"{prefix}GPU:1"]
     assert {each.device_type for each in gpus} == {"GPU"}
     assert [each.name.removeprefix(prefix) for each in everything] == ["CPU:0", "GPU:0", "GPU:1"]
-    assert asked.ways == {way}
+    assert asked.calls == {way}
     assert listing("GPU") == []
 
 
@@ -121,7 +121,7 @@ def test_what_tests_ask(test: Any) -> None:
         assert not test.is_gpu_available()
         assert test.gpu_device_name() == ""
 
-    assert asked.ways == {"list_local_devices"}
+    assert asked.calls == {"list_local_devices"}
 
 
 def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
