@@ -42,7 +42,8 @@ def load(target: Target | tf.Graph, gpus: int, machine: Machine | None = None) -
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or the text of
             a target (``train.py:build_towers``).
         gpus: the number of GPUs to build the program for.
-        machine: the cluster in which eager code is a task; by default the cluster of TF_CONFIG.
+        machine: the cluster of eager code, which runs as one of its tasks; by default the
+            cluster of TF_CONFIG.
 
     Raises:
         UsageError: ``target`` is none of these.
@@ -122,7 +123,7 @@ class _Builds:
 
     Args:
         program: the program.
-        machine: the cluster in which eager code is a task; None for the cluster of TF_CONFIG.
+        machine: the cluster of eager code, which runs as one of its tasks; None for TF_CONFIG.
     """
 
     def __init__(self, program: Program | Script, machine: Machine | None) -> None:

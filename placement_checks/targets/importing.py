@@ -106,7 +106,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
 
 
 def _importable_target(function: Any) -> str | None:
-    """The target by which another process can load a function; None if it cannot."""
+    """The target that names a function in another process; None if there is none."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
@@ -172,7 +172,7 @@ def _hides(module: ModuleType, folder: Path) -> bool:
 
 
 def _call_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
-    """Wrap a function so that its calls run in the environment in which it was loaded.
+    """Wrap a function so that its calls run in the environment of its import.
 
     A function may import a neighboring module only when it is called.
     """
@@ -235,7 +235,9 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
         value = getattr(value, part)
     if not callable(value):
         raise InputError(
-            target, f"'{name}' is a {type(value).__name__}, not a function", "name a function"
+            target,
+            f"'{name}' is of type {type(value).__name__}, not a function",
+            "name a function",
         )
     return value
 

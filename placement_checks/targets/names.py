@@ -247,7 +247,7 @@ def _is_importable(package: str) -> bool:
 
 
 def no_module_error(name: str, target: str) -> InputError:
-    """Return the error for a target whose module does not exist."""
+    """Return the error for a target in a module that does not exist."""
     return InputError(
         target,
         f"there is no module '{name}'",

@@ -125,7 +125,7 @@ def put_back(journal: Path) -> Sequence[Path]:
     journal does not exist. After an interrupted call, another call restores the rest.
 
     Returns:
-        The restored paths, in the order in which the program deleted, overwrote or moved them.
+        The restored paths, in the order of the renames.
 
     Raises:
         InputError: a file cannot be restored. All others are.

@@ -18,7 +18,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.tf.patching import Around, patched
 from placement_checks.tf.sessions import around_servers, forget_server
 
-_TRAINING_JOBS = ("worker", "chief", "master")  # jobs whose tasks take training steps
+_TRAINING_JOBS = ("worker", "chief", "master")  # their tasks take training steps
 
 
 @contextlib.contextmanager

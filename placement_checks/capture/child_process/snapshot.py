@@ -40,8 +40,8 @@ class RecordedProgram:
         notes: remarks for the report.
         soft: whether soft placement is allowed.
         asked_for_gpus: whether the program asked for the number of GPUs.
-        gradients_inside: for a traced step whose gradients are all computed inside a loop or
-            another op: a sentence that names it. Otherwise ``""``.
+        gradients_inside: a sentence that names the loop or op containing all gradients of a
+            traced step; ``""`` if other gradients exist.
         server: the server that the program created as a task of a cluster; None without one.
         is_worker: whether its strategy covers several such tasks.
         on_one_host: for several workers, the same program on one host with the GPUs of all

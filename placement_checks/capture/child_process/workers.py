@@ -38,7 +38,7 @@ from placement_checks.graph.op_origins import Recorded
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
-_TRAINING_JOBS = ("chief", "worker")  # jobs whose tasks have replicas
+_TRAINING_JOBS = ("chief", "worker")  # their tasks have replicas
 
 
 def capture_workers(script: Script, gpus: int, machine: Machine | None) -> RecordedProgram:
@@ -212,7 +212,7 @@ class _Part:
         return tuple(map(self.name, ops))
 
     def variable(self, name: str) -> str:
-        """The mirrored variable of which the variable of this worker is a copy."""
+        """The mirrored variable that a variable of this worker is a copy of."""
         return name if name in self.copies else self.name(name)
 
     @property

@@ -229,6 +229,7 @@ def _check_stand_ins(gpus: int, servers: int) -> None:
     if present < 1 + gpus + servers:
         raise InputError(
             "ParameterServerStrategy",
-            f"has {plural(servers, 'server')}, but its number was unknown when TensorFlow started",
+            f"has {plural(servers, 'server')}, but their number was unknown when TensorFlow "
+            "started",
             f'name the cluster: --machine "chief*1; ps*{servers}; worker*2: gpu*{gpus}"',
         )

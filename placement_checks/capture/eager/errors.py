@@ -209,7 +209,7 @@ def explain_keras_error(error: InputError) -> InputError:
     """Replace the message of an error that Keras raised by its cause, if the cause is known.
 
     Args:
-        error: an error whose context is the exception of the program.
+        error: the error; its context is the exception of the program.
 
     Returns:
         An error with the cause and a fix; the same error if the cause is unknown.
@@ -246,7 +246,7 @@ def _uneven_batch(found: re.Match[str]) -> tuple[str, str]:
     return (
         f"its first batch gives one replica {one} and another {other}, but Keras 3 sums the "
         "batches of all replicas when it builds the model",
-        "start with a batch whose size is a multiple of the number of replicas: set batch_size, "
+        "start with a batch that the number of replicas divides: set batch_size, "
         "or use dataset.batch(…, drop_remainder=True)",
     )
 
@@ -317,7 +317,7 @@ def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | N
     """Name the variables that were created outside of a strategy scope, if they are the cause.
 
     Args:
-        error: an error whose context is the exception of the program.
+        error: the error; its context is the exception of the program.
         notes: the variables and strategies of the program.
         folder: the directory of the user's source lines; None for any file outside of libraries.
 

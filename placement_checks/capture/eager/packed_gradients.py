@@ -169,7 +169,7 @@ def _is_passthrough(node: Any) -> bool:
 
 
 def _shared_ops(nodes: Mapping[str, Any]) -> set[str]:
-    """The ops whose outputs are used more than once."""
+    """The ops with outputs that are used more than once."""
     seen: set[str] = set()
     several: set[str] = set()
     for node in nodes.values():
@@ -202,8 +202,8 @@ def _group_sizes(nodes: Mapping[str, Any]) -> Mapping[object, int]:
 def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[Any]:
     """Give a collective its own key; yields the constant of the key, and the collective.
 
-    The key is computed from the old key and the number of the part. All workers, whose graphs are
-    processed separately, get the same key.
+    The key is computed from the old key and the number of the part. The graphs of workers are
+    processed separately, but get the same keys.
     """
     if collective.op == NCCL_REDUCE:
         collective.attr["shared_name"].s += f"/{part}".encode()

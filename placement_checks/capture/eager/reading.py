@@ -168,7 +168,7 @@ class _StepReader:
 
     @cached_property
     def _recorded(self) -> Sequence[tuple[Any, GradientNotes]]:
-        """The graphs in which gradients are taken, each with its records."""
+        """The graphs that contain gradients, each with its records."""
         gradients = self._notes.gradients
         return [
             (graph, gradients[graph]) for graph in self._flat.graphs.values() if graph in gradients
@@ -401,7 +401,7 @@ class TracedGraph(Origin):
     Args:
         graphs: the Python graphs of the functions, by name.
         origins: the function and op that each op of the flat graph was traced as.
-        stacks: the stack frames in which each variable was created.
+        stacks: the stack frames of the creation of each variable.
         forward: the forward op of each backward op.
         folder: the directory of the user's source lines; None for any file outside of libraries.
     """

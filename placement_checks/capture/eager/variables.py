@@ -244,7 +244,7 @@ def step_strategy(
 
 
 def strategy_id(recorded: RecordedVariable) -> int | None:
-    """The id of the strategy in whose scope a variable was created; None without one."""
+    """The id of the strategy that created a variable in its scope; None without one."""
     strategy = strategy_around(recorded.whole)
     return None if strategy is None else id(strategy)
 

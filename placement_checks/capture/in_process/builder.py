@@ -218,13 +218,13 @@ def _fit(returned: Mapping[str, Any]) -> None:
     model = returned[_MODEL]
     if not callable(getattr(model, "fit", None)):
         raise InputError(
-            "what the builder returned",
+            "the return value of the builder",
             f"has a 'model' of type {type(model).__name__}, which has no method fit",
             f"return a compiled Keras model and its data: {EXAMPLE_MODEL}",
         )
     if "x" not in returned:
         raise InputError(
-            "what the builder returned",
+            "the return value of the builder",
             "has a 'model', but no 'x' to train it with",
             f"return its data too: {EXAMPLE_MODEL}",
         )

@@ -41,7 +41,7 @@ _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
 
 class GpuQueries:
-    """The calls by which a program asked for the number of GPUs. True if there are any.
+    """The calls of a program that ask for the number of GPUs. True if there are any.
 
     Attributes:
         calls: the names of the functions, such as ``list_physical_devices``.
@@ -65,7 +65,7 @@ def fake_gpu_count(gpus: int) -> Iterator[GpuQueries]:
         gpus: the number of GPUs, or 0.
 
     Yields:
-        The calls by which the program asks for the number of GPUs.
+        The calls of the program that ask for the number of GPUs.
     """
     asked = GpuQueries()
     visible = os.environ.get(_VISIBLE)
@@ -165,7 +165,7 @@ def _list_with_gpus(gpus: list[Any], way: str, asked: GpuQueries) -> patching.Ar
 
 
 def _answer_for_gpus(answer: Callable[..., Any]) -> patching.Around:
-    """Patch a method whose first argument is a device, for calls with a GPU."""
+    """Patch a method that takes a device as first argument, for calls with a GPU."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, device: Any, *args: Any, **kwargs: Any) -> Any:

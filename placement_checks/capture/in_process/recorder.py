@@ -46,8 +46,8 @@ class Built(NamedTuple):
         asked_for_gpus: whether the program asked for the number of GPUs.
         notes: remarks for the report.
         worker: the task of this process in a strategy over several processes; None without one.
-        gradients_inside: for a traced step whose gradients are all computed inside a loop or
-            another op: a sentence that names it. Otherwise ``""``.
+        gradients_inside: a sentence that names the loop or op containing all gradients of a
+            traced step; ``""`` if other gradients exist.
     """
 
     source: GraphSource
@@ -71,7 +71,7 @@ class BuildRecorder:
             this is a placeholder.
         watch: the runs of its sessions.
         calls: the traced functions that it calls.
-        asked: the calls by which it asked for the number of GPUs.
+        asked: its calls that ask for the number of GPUs.
         policy: the policy that its builder returned.
     """
 

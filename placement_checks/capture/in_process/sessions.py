@@ -94,8 +94,8 @@ class SessionWatch:
         on_last_step: called when no further training step is expected; does not return.
 
     Attributes:
-        steps: the distinct training steps, in the order of their first runs. Accumulating runs
-            whose gradients a step applies are included.
+        steps: the distinct training steps, in the order of their first runs. If a step applies
+            accumulated gradients, the accumulating runs are included.
         sessions: the number of sessions that were opened.
         runs: the number of runs.
         servers: the addresses that sessions were opened on. They are not connected to.
@@ -356,8 +356,8 @@ def make_callable_with_run(_: Callable[..., Any]) -> Callable[..., Any]:
 def begin_partial_run(_session: Any, fetches: Any, feeds: Any = None) -> dict[Any, Any]:  # noqa: ARG001
     """Replace ``Session.partial_run_setup``: the handle collects the feeds of all parts.
 
-    TensorFlow's partial run executes every op whose feeds are available. That may include a
-    training step which only a later part fetches.
+    TensorFlow's partial run executes every op that the available feeds allow. That may
+    include a training step that only a later part fetches.
     """
     return {}
 
@@ -371,7 +371,7 @@ def run_next_part(
 
 
 def with_soft_placement(written: Any) -> Any:
-    """Return the configuration with which a session for GPUs can run on the CPU."""
+    """Change the configuration of a session for GPUs, so that it can run on the CPU."""
     config = tf1.ConfigProto()
     config.CopyFrom(written)
     config.allow_soft_placement = True

@@ -468,8 +468,8 @@ def test_what_cannot_be_renamed_is_not_deleted(
 
     assert (home / "logs" / "model.ckpt").exists()
     assert str(error.value) == (
-        f"{home}/logs: the program deletes or replaces it, and it cannot be set aside: Device or "
-        "resource busy; give the program a folder that may be lost, or move this away"
+        f"{home}/logs: the program deletes or replaces it, but it cannot be set aside: Device or "
+        "resource busy; give the program a directory that may be lost, or move this file away"
     )
 
 
@@ -505,7 +505,7 @@ def test_what_lies_elsewhere_is_refused(tmp_path: Path, delete: Callable[[], Non
         delete()
 
     assert error.value.object == "gs://bucket/logs"
-    assert error.value.fix == "give the program a folder on this machine"
+    assert error.value.fix == "give the program a directory on this machine"
 
 
 def test_files_in_memory_are_written(tmp_path: Path) -> None:
@@ -554,8 +554,10 @@ def test_what_cannot_be_put_back_is_told(home: Path, monkeypatch: pytest.MonkeyP
 
     assert (home / "logs" / "model.ckpt").exists()
     assert error.value.object == str(home / "notes.txt")
-    assert error.value.message == "could not be put back: Permission denied"
-    aside = error.value.fix.removeprefix("it is kept as ").removesuffix(": rename it yourself")
+    assert error.value.message == "could not be restored: Permission denied"
+    aside = error.value.fix.removeprefix("it is preserved as ").removesuffix(
+        ": rename it yourself"
+    )
     assert Path(aside).read_text() == "notes"
 
 

@@ -57,7 +57,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
 
     servers: list[Stub] = []
     monkeypatch.setattr(ForkServer, "of_module", of_module)
-    monkeypatch.setattr(fork_server, "_kept", fork_server.ForkServerCache())
+    monkeypatch.setattr(fork_server, "_cache", fork_server.ForkServerCache())
     return servers
 
 

@@ -120,39 +120,39 @@ def on_a_server() -> None:
 @pytest.mark.parametrize(
     ("program", "notes"),
     [
-        (once, [f"watched until its first training step, at {LINE}"]),
-        (in_turn, [f"watched until 2 different training steps, at {LINE}"]),
+        (once, [f"run until its first training step, at {LINE}"]),
+        (in_turn, [f"run until 2 different training steps, at {LINE}"]),
         (
             one_of_three,
             [
-                f"watched until its first training step, at {LINE}",
-                "2 ops of optimisers never ran, such as "
+                f"run until its first training step, at {LINE}",
+                "2 ops of optimizers never ran, such as "
                 "train_a/update_a/ResourceApplyGradientDescent",
             ],
         ),
         (
             adding_gradients_up,
             [
-                f"watched until its first training step, at {LINE}",
-                f"the step applies gradients that 1 other run accumulated, at {ADDS}; they are "
-                "judged together",
+                f"run until its first training step, at {LINE}",
+                f"the step applies gradients that 1 other run accumulated, at {ADDS}; the rules "
+                "check all these runs together",
             ],
         ),
         (
             noting_gradients,
             [
-                f"watched until its first training step, at {LINE}",
-                "runs before it add up gradients; what is judged is the run that applies them, "
-                "and not those",
+                f"run until its first training step, at {LINE}",
+                "earlier runs accumulate gradients; the rules check only the run that applies "
+                "them",
             ],
         ),
-        (with_statistics, [f"watched until its first training step, at {LINE}"]),
-        (beside_another_graph, [f"watched until its first training step, at {LINE}"]),
+        (with_statistics, [f"run until its first training step, at {LINE}"]),
+        (beside_another_graph, [f"run until its first training step, at {LINE}"]),
         (
             on_a_server,
             [
-                f"watched until its first training step, at {LINE}",
-                "nothing was sent to grpc://a:1",
+                f"run until its first training step, at {LINE}",
+                "no connection was made to grpc://a:1",
             ],
         ),
     ],
@@ -174,7 +174,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     [
         (["logs"], "logs"),
         (["logs", "logs", "notes.txt"], "logs and notes.txt"),
-        (["a", "b", "c", "d"], "a, b and c"),
+        (["a", "b", "c", "d"], "a, b, c and 1 more"),
     ],
 )
 def test_what_is_kept(
@@ -184,7 +184,7 @@ def test_what_is_kept(
     paths = [tmp_path / name for name in kept]
 
     assert list(file_guard_note(paths)) == [
-        f"it deletes or overwrites {files}; what was there is put back"
+        f"it deletes or overwrites {files}; the originals are restored"
     ]
     assert list(file_guard_note([])) == []
 
@@ -194,8 +194,8 @@ def test_what_is_kept(
     [
         ([], None),
         (["a.b"], "a.b"),
-        (["a", "b", "c"], "a, b, c"),
-        (["a", "b", "c", "d", "e"], "a, b, c and 2 others"),
+        (["a", "b", "c"], "a, b and c"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
     ],
 )
 def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
@@ -203,7 +203,7 @@ def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
     used.missing.extend(missing)
 
     assert list(version_1_notes(used, [])) == (
-        [f"--v1 has no {said}, which it asked for"] if said else []
+        [f"it uses {said}, which --v1 does not provide"] if said else []
     )
 
 

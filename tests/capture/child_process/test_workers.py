@@ -117,7 +117,7 @@ def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught, watch(1, name="block", eager=True):
         train()
     assert str(caught.value) == (
-        "block is one of several tasks, /job:worker/task:1, and a block is that task alone; "
+        "block is one of several tasks, /job:worker/task:1, but a block runs as one task only; "
         'place the function that trains: place(train.main, machine="worker*2: gpu*2")'
     )
 
@@ -139,7 +139,8 @@ def test_more_parameter_servers_than_were_known_of() -> None:
     with pytest.raises(InputError) as caught:
         watched_coordinator(build, "chief*1; ps*9; worker*2: gpu*1")
     assert str(caught.value) == (
-        "ParameterServerStrategy has 9 servers, of which nothing was known before it was made; "
+        "ParameterServerStrategy has 9 servers, but their number was unknown when TensorFlow "
+        "started; "
         'name the cluster: --machine "chief*1; ps*9; worker*2: gpu*1"'
     )
 
@@ -167,7 +168,7 @@ def test_worker_that_fails_is_named(
             return first
         raise InputError("train.py:main", failure, "look at train.py:7")
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
         workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
@@ -185,14 +186,14 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
         is_first = json.loads(environment["TF_CONFIG"])["task"]["index"] == 0
         return first if is_first or is_server else replace(first, server=None)
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
         workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, it trains as {told}: it takes its task from "
-        "elsewhere than TF_CONFIG; let it read TF_CONFIG, as "
+        f"train.py:main: as /job:worker/task:1, it trains as {told}: it does not take its task "
+        "from TF_CONFIG; read TF_CONFIG, as "
         "tf.distribute.cluster_resolver.TFConfigClusterResolver does, so that every worker can "
-        "be watched"
+        "be captured"
     )
 
 
@@ -207,7 +208,7 @@ def test_every_worker_is_watched_as_its_own_task(
         asked.append(f"{task['type']} {task['index']}")
         return replace(first, server=RecordedServer(cluster, task["type"], task["index"]))
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     machine = Machine.parse("chief*1: gpu*1; worker*2: gpu*1; evaluator*1")
     joined = workers.capture_workers(Script("train.py:main"), 1, machine)
 
@@ -218,7 +219,7 @@ def test_every_worker_is_watched_as_its_own_task(
         "/job:worker/task:0",
         "/job:worker/task:1",
     ]
-    assert joined.notes[0].startswith("3 workers, each watched until its first training step")
+    assert joined.notes[0].startswith("3 workers, each run until its first training step")
 
 
 def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedProgram) -> None:
@@ -228,7 +229,7 @@ def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedP
         found.append(dict(environment))
         return replace(first, is_worker=False)
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     workers.capture_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
     workers.capture_workers(Script("train.py:main"), 2, None)
     assert found == [{"TF_CONFIG": "{}"}, {}]

@@ -222,6 +222,7 @@ def test_a_step_in_a_graph_is_refused() -> None:
         watched(program)
 
     assert str(caught.value) == (
-        "program calls the tf.function that trains within a tf.Graph, as one op of it; "
+        "program calls the tf.function that trains inside a tf.Graph, where the whole step is "
+        "one op; "
         "call it eagerly, outside of the graph"
     )

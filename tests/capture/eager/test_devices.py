@@ -64,8 +64,8 @@ def test_it_is_refused_with_its_line(name: str) -> None:
         f"program names /device:CPU:{number} (tests/capture/eager/test_devices.py:"
     )
     assert message.endswith(
-        f", which stands for /device:GPU:{number - 1} while it is watched; "
-        "name GPUs, and no CPU but /cpu:0"
+        f", which simulates /device:GPU:{number - 1} here; "
+        "name GPU devices, and no CPU device except /cpu:0"
     )
 
 

@@ -73,8 +73,12 @@ def not_fitted() -> None:
         (empty_generator, "ends before the first batch", "look at "),
         (unequal_lengths, "unequal lengths: x has 32 rows and y has 5 rows", "look at "),
         (without_data, "no 'x' to train it with", "{'model': model, 'x': x,"),
-        (no_model, "has as its 'model' a str, which has no fit", "{'model': model, 'x': x,"),
-        (not_fitted, "ended without a training step", "or a Keras model: {'model': model"),
+        (
+            no_model,
+            "has a 'model' of type str, which has no method fit",
+            "{'model': model, 'x': x,",
+        ),
+        (not_fitted, "ended without a training step", "or return a Keras model: {'model': model"),
     ],
 )
 def test_bad_input_is_told_in_one_line(
@@ -117,7 +121,7 @@ def of_a_dataset() -> object:
 def test_a_model_with_its_data_is_trained(program: Callable[[], object]) -> None:
     built = built_eagerly(program)
 
-    assert built.notes == ["watched until its first training step, the step of model.fit"]
+    assert built.notes == ["run until its first training step, the step of model.fit"]
     assert {len(array) for array in built.fed.values()} == {4}
 
 

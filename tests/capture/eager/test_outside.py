@@ -59,11 +59,12 @@ def test_variables_that_were_made_outside_are_named(message: str) -> None:
     error = told(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
 
     assert error.message == (
-        "it made w and b outside of the scope of its Mirrored, and TensorFlow refuses to train "
+        "it created w and b outside of the scope of its Mirrored, and TensorFlow refuses to train "
         "with them (ValueError)"
     )
     assert (
-        error.fix == "make the model, its optimizer and its metrics under `with strategy.scope():`"
+        error.fix
+        == "create the model, its optimizer and its metrics under `with strategy.scope():`"
     )
     assert error.details == "  line 1"
 
@@ -71,15 +72,15 @@ def test_variables_that_were_made_outside_are_named(message: str) -> None:
 def test_of_many_some_are_named() -> None:
     error = told(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
 
-    assert "it made a, b, c and 2 more outside" in error.message
+    assert "it created a, b, c and 2 more outside" in error.message
 
 
 def test_what_is_trained_is_named_before_others() -> None:
     error = told(RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w"))
 
-    assert "it made w outside" in error.message
+    assert "it created w outside" in error.message
     alone = told(RuntimeError("with strategy.scope()"), made("step", trainable=False))
-    assert "it made step outside of the scope of its Mirrored, and TensorFlow refuses to train "
+    assert "it created step outside of the scope of its Mirrored, and TensorFlow refuses to train "
     assert alone.message.endswith("with it (RuntimeError)")
 
 
@@ -109,4 +110,4 @@ def test_an_assertion_of_the_users_own_is_told_as_it_is() -> None:
 def test_an_assertion_of_a_library_without_a_word_is_about_the_scope() -> None:
     source = compile("raise AssertionError", pytest.__file__, "exec")
 
-    assert "it made w outside" in told(in_a_library(lambda: exec(source)), made("w")).message
+    assert "it created w outside" in told(in_a_library(lambda: exec(source)), made("w")).message

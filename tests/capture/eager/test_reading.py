@@ -234,7 +234,9 @@ def test_steps_inside_of_a_dataset_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         watched(program)
 
-    assert str(caught.value).startswith("program: epoch takes its steps inside of one op, ")
+    assert str(caught.value).startswith(
+        "program: epoch takes its training steps inside of one op, "
+    )
     assert str(caught.value).endswith(
         "Dataset), as a loop over a dataset does; "
         "write 'for batch in iter(dataset):', or call a tf.function for each batch"

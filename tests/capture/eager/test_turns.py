@@ -86,18 +86,15 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
             adversaries,
             {"a", "b"},
             2,
-            [
-                "watched until 2 training steps, which take turns: "
-                f"train_a, at {LINE} and train_b, at {LINE}"
-            ],
+            [f"run until 2 alternating training steps: train_a, at {LINE} and train_b, at {LINE}"],
         ),
         (
             short_batch,
             {"a"},
             1,
             [
-                f"watched until its first training step, train, at {LINE}",
-                "train is traced again, for other shapes: not judged",
+                f"run until its first training step, train, at {LINE}",
+                "train is traced again for other shapes: not checked by the rules",
             ],
         ),
         (
@@ -105,8 +102,8 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
             {"a"},
             1,
             [
-                f"watched until its first training step, warm_up, at {LINE}",
-                "train trains the same variables, and is not judged",
+                f"run until its first training step, warm_up, at {LINE}",
+                "train trains the same variables: not checked by the rules",
             ],
         ),
     ],

@@ -372,7 +372,7 @@ def test_an_optimiser_that_never_runs_is_not_waited_for(monkeypatch: pytest.Monk
         pipelines.append("read")
         return {}
 
-    monkeypatch.setattr(sessions, "rows_of_pipelines", read)
+    monkeypatch.setattr(sessions, "read_pipelines", read)
 
     assert built(pretraining).source.step_ops.train_op == ("train_one",)
     assert pipelines == ["read"]  # for the first of its steps
@@ -526,7 +526,7 @@ def test_a_server_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError("its queues are not filled")
 
-    monkeypatch.setattr(sessions, "rows_of_pipelines", fail)
+    monkeypatch.setattr(sessions, "read_pipelines", fail)
     assert built(on_a_server).source.step_ops.train_op == ("train_w",)
 
 
@@ -597,7 +597,7 @@ def test_a_block_that_builds_nothing_is_an_error() -> None:
 def test_a_block_is_a_target_when_it_has_ended() -> None:
     with watch(name="the model") as watched:
         Model()
-        with pytest.raises(UsageError, match="the model is still being watched; place it behind"):
+        with pytest.raises(UsageError, match="the model is still being captured; place it after"):
             place(watched)
 
 
