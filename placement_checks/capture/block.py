@@ -55,8 +55,13 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[Built]]:
     """Capture the graph that this block builds."""
     found: list[Built] = []
     with record_in_new_graph(program, gpus) as (building, find_graph):
-        with contextlib.suppress(Stopped), _refuse_traced_step(program):
-            yield found
+        try:
+            with contextlib.suppress(Stopped):
+                yield found
+        except NotAGraphProgram:
+            raise InputError(
+                program.name, "its step is a tf.function", "write watch(eager=True)"
+            ) from None
         if building.watch.steps:
             found.append(building.trained())
         else:
@@ -89,17 +94,6 @@ def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[Built]]:
                 'place the function that trains: place(train.main, machine="worker*2: gpu*2")',
             )
         found.append(built)
-
-
-@contextlib.contextmanager
-def _refuse_traced_step(program: Program) -> Iterator[None]:
-    """Raise an error if the step of this block is a traced function."""
-    try:
-        yield
-    except NotAGraphProgram:
-        raise InputError(
-            program.name, "its step is a tf.function", "write watch(eager=True)"
-        ) from None
 
 
 def _block_line() -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.capture.in_process.sessions import SeenStep, SessionWatch
 from placement_checks.core.op_types import REF_VARIABLES
 from placement_checks.core.user_code import relative_path
@@ -14,13 +13,10 @@ from placement_checks.tf1.lazy_modules import Used
 from placement_checks.util.text import join_and, listed, plural
 
 
-def report_notes(building: BuildRecorder) -> Sequence[str]:
-    """Return the remarks on the step of a session; empty if no session took a step."""
-    return session_notes(building.watch) if building.watch.steps else []
-
-
 def session_notes(watch: SessionWatch) -> Sequence[str]:
-    """Return the remarks on the training step that a session would have run."""
+    """Return the remarks on the training step that a session would have run; empty without one."""
+    if not watch.steps:
+        return []
     steps = [step for step in watch.steps if step.updates]
     kinds = (
         "its first training step" if len(steps) == 1 else f"{len(steps)} different training steps"

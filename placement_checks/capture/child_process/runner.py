@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 from placement_checks.capture.child_process.file_guard import guard_files
-from placement_checks.capture.child_process.notes import report_notes, version_1_notes
+from placement_checks.capture.child_process.notes import session_notes, version_1_notes
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.snapshot import RecordedProgram
@@ -191,11 +191,16 @@ class CapturedRun:
         self._answering.acquire()  # never released: there is only one answer
         try:
             if os.getpid() != self._process:
-                raise _forked_training_error(self._script.target)
+                target = self._script.target
+                raise InputError(
+                    target,
+                    "trains in a child process",
+                    f"name the function that the child process calls: {target}:train",
+                )
             self._surroundings.close()
             os.chdir(self._directory)
             self._values.check()
-            answer: object = self._record(building.trained(), report_notes(building))
+            answer: object = self._record(building.trained(), session_notes(building.watch))
         except BaseException as fault:
             answer = as_error(self._script.target, fault)
         send_and_exit(answer, self._answers)
@@ -237,14 +242,6 @@ def _allow_exit() -> Iterator[None]:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-
-
-def _forked_training_error(target: str) -> InputError:
-    return InputError(
-        target,
-        "trains in a child process",
-        f"name the function that the child process calls: {target}:train",
-    )
 
 
 def _no_step_error(target: str, watch: SessionWatch, started: Sequence[str]) -> InputError:

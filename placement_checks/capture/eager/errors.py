@@ -14,9 +14,10 @@ import contextlib
 import dis
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -205,6 +206,69 @@ _KERAS_2 = "Keras 2: install tf_keras, and set TF_USE_LEGACY_KERAS=1"
 _SIZES = re.compile(r"'?(\w+)'? sizes: (\d+)")
 
 
+class _KerasError(NamedTuple):
+    """An error of Keras or TensorFlow with a known cause.
+
+    Attributes:
+        pattern: matches the name of the exception and its message.
+        cause: the message with the cause; ``{0}`` is the first group of the pattern.
+        fix: how to change the program; ``""`` if the source line is enough.
+        is_of_fit: whether the cause only applies if Keras called no code of the user, such as a
+            train_step.
+    """
+
+    pattern: str
+    cause: str
+    fix: str = ""
+    is_of_fit: bool = False
+
+
+_KERAS_ERRORS = (
+    _KerasError(
+        r"Inputs to operation AddN .*Input 0: \[(\d+)[,\]].*!= input 1: \[(\d+)[,\]]",
+        "its first batch gives one replica {0} and another {1}, but Keras 3 sums the batches of "
+        "all "
+        "replicas when it builds the model",
+        "start with a batch that the number of replicas divides: set batch_size, or use "
+        "dataset.batch(…, drop_remainder=True)",
+    ),
+    _KerasError(
+        r"Cond\.call\(\).*`merge_call` called while defining a new graph",
+        "its optimizer updates variables in a branch of the step, as Keras 3 does for "
+        "gradient_accumulation_steps, but TensorFlow cannot sum over replicas in a branch",
+        "use larger batches instead, or accumulate the gradients in your own train_step",
+    ),
+    _KerasError(
+        r"calling (\w+)\.call\(\).*specify an aggregation method to update",
+        "{0} of Keras 3 does not train under CentralStorageStrategy: it assigns to a variable "
+        "without an aggregation method for the values of the replicas",
+        f"use tf.distribute.MirroredStrategy, or {_KERAS_2}",
+    ),
+    _KerasError(
+        r"Data cardinality is ambiguous(.*sizes:.*)",
+        "its data have unequal lengths: {0}",
+    ),
+    _KerasError(
+        r"^StopIteration: $|Received an empty generator",
+        "the generator passed to fit ends before the first batch",
+    ),
+    _KerasError(
+        r"^ValueError: Attempt to convert a value \(PerReplica:",
+        "fit of Keras 3 does not train under MultiWorkerMirroredStrategy: it sums the batches of "
+        "all replicas when it builds the model, which this strategy refuses",
+        f"write your own training loop, or use {_KERAS_2}",
+        is_of_fit=True,
+    ),
+    _KerasError(
+        r"^ValueError: To use this dataset, .*create_per_worker_dataset",
+        "fit of Keras 3 does not train under ParameterServerStrategy: it creates no "
+        "ClusterCoordinator, which schedules the steps on the workers",
+        f"use a ClusterCoordinator and your own training loop, or {_KERAS_2}",
+        is_of_fit=True,
+    ),
+)
+
+
 def explain_keras_error(error: InputError) -> InputError:
     """Replace the message of an error that Keras raised by its cause, if the cause is known.
 
@@ -218,22 +282,30 @@ def explain_keras_error(error: InputError) -> InputError:
     if raised is None:
         return error
     stack = traceback.extract_tb(raised.__traceback__)
-    keras_frames = [number for number, frame in enumerate(stack) if is_of_keras(frame)]
-    if not keras_frames:
+    first = next((number for number, frame in enumerate(stack) if is_of_keras(frame)), None)
+    if first is None:
         return error
-    called_back = any(is_user_file(frame.filename, None) for frame in stack[keras_frames[0] :])
+    called_back = any(is_user_file(frame.filename, None) for frame in stack[first:])
     text = f"{type(raised).__name__}: {message_of(raised)}"
-    known = _KERAS_ERRORS if called_back else {**_KERAS_ERRORS, **_FIT_ERRORS}
-    for pattern, explain in known.items():
-        if found := re.search(pattern, text, re.DOTALL):
-            message, fix = explain(found)
+    for known in _KERAS_ERRORS:
+        found = re.search(known.pattern, text, re.DOTALL)
+        if found and not (known.is_of_fit and called_back):
+            cause = known.cause.format(*map(_describe_group, found.groups()))
             return InputError(
                 error.object,
-                f"{message} ({type(raised).__name__})",
-                "; ".join(filter(None, (fix, error.fix))),
+                f"{cause} ({type(raised).__name__})",
+                "; ".join(filter(None, (known.fix, error.fix))),
                 details=_frames_only(error.details),
             )
     return error
+
+
+def _describe_group(text: str) -> str:
+    """A part of Keras's message: a number of rows, sizes by name, or another text as it is."""
+    if text.isdecimal():
+        return plural(int(text), "row")
+    sizes = _SIZES.findall(text)
+    return join_and(f"{name} has {plural(int(rows), 'row')}" for name, rows in sizes) or text
 
 
 def _frames_only(details: str) -> str:
@@ -241,70 +313,6 @@ def _frames_only(details: str) -> str:
     return "\n".join(takewhile(lambda line: line[:1] == " ", details.splitlines()))
 
 
-def _uneven_batch(found: re.Match[str]) -> tuple[str, str]:
-    one, other = (plural(int(rows), "row") for rows in found.groups())
-    return (
-        f"its first batch gives one replica {one} and another {other}, but Keras 3 sums the "
-        "batches of all replicas when it builds the model",
-        "start with a batch that the number of replicas divides: set batch_size, "
-        "or use dataset.batch(…, drop_remainder=True)",
-    )
-
-
-def _update_in_branch(_: re.Match[str]) -> tuple[str, str]:
-    return (
-        "its optimizer updates variables in a branch of the step, as Keras 3 does for "
-        "gradient_accumulation_steps, but TensorFlow cannot sum over replicas in a branch",
-        "use larger batches instead, or accumulate the gradients in your own train_step",
-    )
-
-
-def _no_aggregation(found: re.Match[str]) -> tuple[str, str]:
-    return (
-        f"{found[1]} of Keras 3 does not train under CentralStorageStrategy: it assigns to a "
-        "variable without an aggregation method for the values of the replicas",
-        f"use tf.distribute.MirroredStrategy, or {_KERAS_2}",
-    )
-
-
-def _unequal_lengths(found: re.Match[str]) -> tuple[str, str]:
-    sizes = [f"{name} has {plural(int(rows), 'row')}" for name, rows in _SIZES.findall(found[0])]
-    return f"its data have unequal lengths: {join_and(sizes)}", ""
-
-
-def _multi_worker_fit(_: re.Match[str]) -> tuple[str, str]:
-    return (
-        "fit of Keras 3 does not train under MultiWorkerMirroredStrategy: it sums the batches of "
-        "all replicas when it builds the model, which this strategy refuses",
-        f"write your own training loop, or use {_KERAS_2}",
-    )
-
-
-def _parameter_server_fit(_: re.Match[str]) -> tuple[str, str]:
-    return (
-        "fit of Keras 3 does not train under ParameterServerStrategy: it creates no "
-        "ClusterCoordinator, which schedules the steps on the workers",
-        f"use a ClusterCoordinator and your own training loop, or {_KERAS_2}",
-    )
-
-
-def _empty_generator(_: re.Match[str]) -> tuple[str, str]:
-    return "the generator passed to fit ends before the first batch", ""
-
-
-# Messages of Keras and TensorFlow, each with the function that returns the cause and the fix.
-_KERAS_ERRORS: Mapping[str, Callable[[re.Match[str]], tuple[str, str]]] = {
-    r"Inputs to operation AddN .*Input 0: \[(\d+)[,\]].*!= input 1: \[(\d+)[,\]]": _uneven_batch,
-    r"Cond\.call\(\).*`merge_call` called while defining a new graph": _update_in_branch,
-    r"calling (\w+)\.call\(\).*specify an aggregation method to update": _no_aggregation,
-    r"Data cardinality is ambiguous.*sizes:.*": _unequal_lengths,
-    r"^StopIteration: $|Received an empty generator": _empty_generator,
-}
-# These messages have the cause only if Keras did not call code of the user, such as a train_step.
-_FIT_ERRORS: Mapping[str, Callable[[re.Match[str]], tuple[str, str]]] = {
-    r"^ValueError: Attempt to convert a value \(PerReplica:": _multi_worker_fit,
-    r"^ValueError: To use this dataset, .*create_per_worker_dataset": _parameter_server_fit,
-}
 # Messages of TensorFlow and Keras about variables created outside of a strategy scope. They name
 # no variable, or one variable with all its values.
 _SCOPE_ERROR = re.compile(

@@ -12,7 +12,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from placement_checks.capture.child_process.notes import (
     file_guard_note,
-    report_notes,
+    session_notes,
     version_1_notes,
 )
 from placement_checks.capture.in_process.builder import build
@@ -161,7 +161,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     told: list[str] = []
 
     def trains(building: BuildRecorder) -> NoReturn:
-        told.extend(report_notes(building))
+        told.extend(session_notes(building.watch))
         raise Stopped
 
     build(Program.of(program), 2, trains)
