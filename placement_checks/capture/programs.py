@@ -153,7 +153,10 @@ class _Builds:
         else:
             self._asks |= built.asked_for_gpus
             return built_program(self._program, gpus, built, self._for_gpus)
-        self._eager = _as_eager_script(self._program, reason)
+        if isinstance(self._program, Script):
+            self._eager = replace(self._program, eager=True)
+        else:
+            self._eager = script_from_function(self._program, reason)
         try:
             return self._capture(self._eager, gpus)
         except InputError as error:
@@ -221,17 +224,6 @@ def recorded_program(
         if folded is None or folded.strategy is None
         else recorded_program(program, len(folded.strategy.replicas), folded, for_gpus),
     )
-
-
-def _as_eager_script(program: Program | Script, error: EagerOnlyError) -> Script:
-    """Return the script that runs a program eagerly.
-
-    Raises:
-        InputError: the program is a function that another process cannot import.
-    """
-    if isinstance(program, Script):
-        return replace(program, eager=True)
-    return script_from_function(program, error)
 
 
 def _same_graph(script: Script, gpus: int) -> Missing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -30,58 +30,55 @@ def record_servers() -> Iterator[list[RecordedServer]]:
             creates a server for a task that is not in its cluster.
     """
     recorded: list[RecordedServer] = []
-    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    created: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def noting(init: Callable[..., None]) -> Callable[..., None]:
-        def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+    def wrap_init(init: Callable[..., None]) -> Callable[..., None]:
+        def init_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
             init(self, *args, **kwargs)
-            made.add(self)
+            created.add(self)
 
-        return noted
+        return init_and_note
 
     def new(serialized: bytes) -> RecordedServer:
-        recorded.append(_recorded(tf.train.ServerDef.FromString(serialized)))
-        return recorded[-1]
+        definition = tf.train.ServerDef.FromString(serialized)
+        cluster = tf.train.ClusterSpec(definition.cluster)
+        server = RecordedServer.of(cluster, definition.job_name, definition.task_index)
+        recorded.append(server)
+        return server
 
-    functions = {
-        "TF_NewServer": new,
-        "TF_ServerStart": lambda _: None,
-        "TF_ServerStop": lambda _: None,
-        "TF_ServerTarget": lambda server: server.target,
-        "TF_ServerJoin": _refuse_join,
+    functions: Mapping[str, Around] = {
+        "TF_NewServer": lambda _: new,
+        "TF_ServerStart": lambda _: lambda _: None,
+        "TF_ServerStop": lambda _: lambda _: None,
+        "TF_ServerTarget": lambda _: lambda server: server.target,
+        "TF_ServerJoin": lambda _: _refuse_join,
     }
     with (
-        patched(tf.distribute.Server, "__init__", noting),
-        around_servers({name: _replace_by(function) for name, function in functions.items()}),
+        patched(tf.distribute.Server, "__init__", wrap_init),
+        around_servers(functions),
     ):
         try:
             yield recorded
         finally:
-            for server in made:
+            for server in created:
                 forget_server(server)
-
-
-def _replace_by(function: Callable[..., Any]) -> Around:
-    return lambda _: function
-
-
-def _recorded(definition: Any) -> RecordedServer:
-    cluster = tf.train.ClusterSpec(definition.cluster)
-    return RecordedServer.of(cluster, definition.job_name, definition.task_index)
 
 
 def _refuse_join(server: RecordedServer) -> NoReturn:
     """Replace `tf.distribute.Server.join`, which never returns."""
     others = [job for job in server.cluster if job != server.job]
     training = next((job for job in _TRAINING_JOBS if job in others), others[0] if others else "")
-    waits = "waits in server.join()" if training else "waits forever in server.join()"
-    is_server = training and server.job not in _TRAINING_JOBS
-    raise InputError(
-        server.name,
-        f"this is a parameter server: it {waits}" if is_server else f"it {waits}",
-        f"run a {training} instead, with arguments such as --job_name={training} --task_index=0"
-        if training
-        else 'run a coordinator instead: --machine "chief*1; ps*2; worker*2: gpu*2"'
-        if server.job in _TRAINING_JOBS
-        else "run a task that trains instead",
-    )
+    is_training_job = server.job in _TRAINING_JOBS
+    if training:
+        subject = "it" if is_training_job else "this is a parameter server: it"
+        message = f"{subject} waits in server.join()"
+        options = f"--job_name={training} --task_index=0"
+        fix = f"run a {training} instead, with arguments such as {options}"
+    else:
+        message = "it waits forever in server.join()"
+        fix = (
+            'run a coordinator instead: --machine "chief*1; ps*2; worker*2: gpu*2"'
+            if is_training_job
+            else "run a task that trains instead"
+        )
+    raise InputError(server.name, message, fix)

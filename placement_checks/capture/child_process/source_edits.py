@@ -183,15 +183,12 @@ class _Replacer(ast.NodeTransformer):
         self._in_functions = in_functions
         self.has_replaced = False
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
         if self._in_functions:
             self.generic_visit(node)
         return node
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
-        if self._in_functions:
-            self.generic_visit(node)
-        return node
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  # as ast names it
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         self.generic_visit(node)

@@ -55,14 +55,14 @@ def simulate_worker() -> Iterator[list[RecordedServer]]:
     servers: list[RecordedServer] = []
     had_begun = has_begun()
 
-    def configuring(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_configure(original: Callable[..., None]) -> Callable[..., None]:
         def configure(*args: Any, **kwargs: Any) -> None:
             if not had_begun and has_begun():
                 original(*args, **kwargs)  # raises, because the program ran ops before
 
         return configure
 
-    def starting(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_start(original: Callable[..., None]) -> Callable[..., None]:
         def start(extended: Any, resolver: Any) -> None:
             job, task = resolver.task_type, resolver.task_id
             if job is not None and task is not None:  # otherwise the original raises
@@ -72,7 +72,7 @@ def simulate_worker() -> Iterator[list[RecordedServer]]:
 
         return start
 
-    def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_devices(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
             if worker_device:
                 make_local(extended, str(LOCALHOST))
@@ -99,15 +99,15 @@ def simulate_worker() -> Iterator[list[RecordedServer]]:
         "all_gather_v2": if_eager(lambda value, size: tf.concat([value] * int(size), 0)),
     }
     with (
-        around_environment(_check_before),
-        around_start_of_worker(configuring, _do_nothing),
-        around_worker_strategies(starting, on_host, _own_first_value, _do_nothing),
+        around_environment(_check_tf_config),
+        around_start_of_worker(wrap_configure, _do_nothing),
+        around_worker_strategies(wrap_start, wrap_devices, _compute_first_value, _do_nothing),
         around_collectives(collectives),
     ):
         yield servers
 
 
-def _check_before(original: Callable[..., Any]) -> Callable[..., Any]:
+def _check_tf_config(original: Callable[..., Any]) -> Callable[..., Any]:
     """Check TF_CONFIG before TensorFlow reads it."""
 
     def load() -> Any:
@@ -117,7 +117,7 @@ def _check_before(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _own_first_value(original: Callable[..., Any]) -> Callable[..., Any]:
+def _compute_first_value(original: Callable[..., Any]) -> Callable[..., Any]:
     """Patch the initial value of a variable: compute it here, instead of receiving the chief's.
 
     The value matters: programs read some variables before the step, such as a learning rate.
@@ -156,22 +156,22 @@ def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[N
             parameter servers.
     """
 
-    def connecting(_: Callable[..., None]) -> Callable[..., None]:
+    def replace_connect(_: Callable[..., None]) -> Callable[..., None]:
         def connect(strategy: Any, coordinator_name: str) -> None:
             spec = resolver_of(strategy).cluster_spec().as_dict()
             if _COORDINATOR not in spec:
                 spec[coordinator_name] = ["coordinator.invalid:2222"]
             server = RecordedServer.of(spec, coordinator_name, 0)
-            _check_stand_ins(gpus, len(server.cluster[SERVERS]))
+            _check_device_count(gpus, len(server.cluster[SERVERS]))
             servers.append(server)
             set_connected(strategy, len(server.cluster[_WORKER]), len(server.cluster[SERVERS]))
 
         return connect
 
-    def counting(_: Callable[..., None]) -> Callable[..., None]:
+    def replace_count(_: Callable[..., None]) -> Callable[..., None]:
         return lambda extended: set_worker_gpus(extended, gpus)
 
-    def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
+    def replace_schedule(_: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
             closure, result = scheduled(cluster, function, args, kwargs)
             closure.execute_on(cluster.workers[0])
@@ -179,21 +179,21 @@ def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[N
 
         return schedule
 
-    def creating(_: Callable[..., None]) -> Callable[..., None]:
+    def replace_create(_: Callable[..., None]) -> Callable[..., None]:
         def create(worker: Any, closure: Any) -> None:
             if worker.worker_index == 0:
                 closure.execute_on(worker)
 
         return create
 
-    def on_stand_ins(scope: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, name: scope(self, _stand_in(name, gpus) if servers else name)
+    def wrap_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, name: scope(self, _simulated_device(name, gpus) if servers else name)
 
     with (
-        around_parameter_servers(connecting, counting),
-        around_coordinators(scheduling, creating, lambda _: lambda *_args: None),
-        around_eager_devices(on_stand_ins),
-        patched(tf.Graph, "device", on_stand_ins),
+        around_parameter_servers(replace_connect, replace_count),
+        around_coordinators(replace_schedule, replace_create, lambda _: lambda *_args: None),
+        around_eager_devices(wrap_scope),
+        patched(tf.Graph, "device", wrap_scope),
     ):
         yield
 
@@ -211,7 +211,7 @@ def cluster_device(device: Device, gpus: int) -> Device:
     return device.over(Device(_WORKER, task=0))
 
 
-def _stand_in(name: Any, gpus: int) -> Any:
+def _simulated_device(name: Any, gpus: int) -> Any:
     """Convert a device of the cluster to the device of this process that simulates it."""
     if not isinstance(name, str) or "/job:" not in name:
         return name
@@ -223,7 +223,7 @@ def _stand_in(name: Any, gpus: int) -> Any:
     return name
 
 
-def _check_stand_ins(gpus: int, servers: int) -> None:
+def _check_device_count(gpus: int, servers: int) -> None:
     host = tf.config.list_physical_devices("CPU")[0]
     present = len(tf.config.get_logical_device_configuration(host) or [None])
     if present < 1 + gpus + servers:

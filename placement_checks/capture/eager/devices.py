@@ -56,7 +56,7 @@ def check_device_scope(name: Any) -> None:
     # Only parse the rare names of CPU devices other than CPU:0.
     if isinstance(text, str) and "CPU:" in text.upper() and not text.endswith(":0"):
         device = Device.parse(text)
-        if device.job is None and _is_stand_in(device) and _is_opened_by_user():
+        if device.job is None and _simulates_gpu(device) and _is_opened_by_user():
             raise _refusal(device)
 
 
@@ -68,11 +68,11 @@ def check_strategy_devices(strategy: Any) -> None:
     """
     for name in strategy.extended.worker_devices:
         device = Device.parse(name)
-        if _is_stand_in(device):
+        if _simulates_gpu(device):
             raise _refusal(device)
 
 
-def _is_stand_in(device: Device) -> bool:
+def _simulates_gpu(device: Device) -> bool:
     return to_requested(device) != device
 
 
@@ -93,9 +93,9 @@ def _refusal(device: Device) -> Refusal:
     # The traceback of an op has the original lines of functions that AutoGraph has converted.
     is_traced = not tf.executing_eagerly()
     frames = users_frames(tf.no_op().traceback if is_traced else traceback.extract_stack(), None)
-    where = f" ({frames[-1]})" if frames else ""
+    line = f" ({frames[-1]})" if frames else ""
     return Refusal(
-        f"names {named}{where}, which simulates {to_requested(named)} here",
+        f"names {named}{line}, which simulates {to_requested(named)} here",
         "name GPU devices, and no CPU device except /cpu:0",
     )
 
@@ -107,8 +107,8 @@ def zeros_like(outputs: Any) -> Any:
         outputs: a structure of symbolic tensors. Other values in it stay as they are.
     """
     flat = tf.nest.flatten(outputs, expand_composites=True)
-    made = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
-    return tf.nest.pack_sequence_as(outputs, made, expand_composites=True)
+    zeros = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
+    return tf.nest.pack_sequence_as(outputs, zeros, expand_composites=True)
 
 
 def _zeros(tensor: Any) -> Any:

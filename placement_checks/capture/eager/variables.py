@@ -38,6 +38,7 @@ from placement_checks.tf.eager import (
 )
 from placement_checks.tf.graphs import current_stack, kernels_of
 from placement_checks.tf.keras import around_keras_variables, variable_of
+from placement_checks.tf.patching import Around
 from placement_checks.tf.simulated_devices import as_requested
 
 _GPU_KERNELS = {"GPU", "DEFAULT"}  # device types of kernels; DEFAULT is any device but a CPU
@@ -153,8 +154,8 @@ def record_variables() -> Iterator[VariableNotes]:
     """
     notes = VariableNotes()
 
-    def handle(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(shape: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrap_handle(make: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(shape: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
             if not tf.executing_eagerly():
                 return make(shape, dtype, *args, **kwargs)
             device = eager_device() or (_FIRST_GPU if _has_gpu_kernel(dtype) else _HOST)
@@ -163,42 +164,29 @@ def record_variables() -> Iterator[VariableNotes]:
             notes.note_handle(new, device)
             return new
 
-        return made
+        return handle
 
-    def variable(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            notes.note(self)
+    def then(note: Callable[[Any, Mapping[str, Any]], None]) -> Around:
+        """Call ``note`` after a method, with its object and its keyword arguments."""
 
-        return init
+        def around(original: Callable[..., None]) -> Callable[..., None]:
+            def method(self: Any, *args: Any, **kwargs: Any) -> None:
+                original(self, *args, **kwargs)
+                note(self, kwargs)
 
-    def distributed(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            notes.note_parts(self)
+            return method
 
-        return init
+        return around
 
-    def of_function(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            notes.note_first_value(self, kwargs.get(ADDS_FIRST_VALUE_TO) or ())
-
-        return init
-
-    def keras(initialize: Callable[..., None]) -> Callable[..., None]:
-        def initialized(self: Any, value: Any) -> None:
-            initialize(self, value)
-            notes.note_path(self, variable_of(self))
-
-        return initialized
+    def note_first_value(variable: Any, options: Mapping[str, Any]) -> None:
+        notes.note_first_value(variable, options.get(ADDS_FIRST_VALUE_TO) or ())
 
     with (
-        around_handles(handle),
-        around_variables(variable),
-        around_variables_of_functions(of_function),
-        around_distributed_variables(distributed),
-        around_keras_variables(keras),
+        around_handles(wrap_handle),
+        around_variables(then(lambda variable, _: notes.note(variable))),
+        around_variables_of_functions(then(note_first_value)),
+        around_distributed_variables(then(lambda whole, _: notes.note_parts(whole))),
+        around_keras_variables(then(lambda keras, _: notes.note_path(keras, variable_of(keras)))),
     ):
         yield notes
 

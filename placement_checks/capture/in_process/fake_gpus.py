@@ -40,22 +40,8 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras", "placement_checks")
 _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
 
-class GpuQueries:
-    """The calls of a program that ask for the number of GPUs. True if there are any.
-
-    Attributes:
-        calls: the names of the functions, such as ``list_physical_devices``.
-    """
-
-    def __init__(self) -> None:
-        self.calls: set[str] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self.calls)
-
-
 @contextlib.contextmanager
-def fake_gpu_count(gpus: int) -> Iterator[GpuQueries]:
+def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     """Make the program in this block find a number of GPUs, instead of the GPUs of this machine.
 
     Settings of these GPUs, such as memory growth, have no effect. ``CUDA_VISIBLE_DEVICES`` is
@@ -65,18 +51,18 @@ def fake_gpu_count(gpus: int) -> Iterator[GpuQueries]:
         gpus: the number of GPUs, or 0.
 
     Yields:
-        The calls of the program that ask for the number of GPUs.
+        The functions by which the program asks for GPUs, such as ``list_physical_devices``.
     """
-    asked = GpuQueries()
+    queries: set[str] = set()
     visible = os.environ.get(_VISIBLE)
     try:
         with (
-            sessions.around_context(_context_methods(gpus, asked)),
-            sessions.around_listed_devices(_local_devices(gpus, asked)),
-            sessions.around_session_devices(_session_devices(gpus, asked)),
-            fake_nvidia_tools(gpus, asked.calls),
+            sessions.around_context(_context_methods(gpus, queries)),
+            sessions.around_listed_devices(_local_devices(gpus, queries)),
+            sessions.around_session_devices(_session_devices(gpus, queries)),
+            fake_nvidia_tools(gpus, queries),
         ):
-            yield asked
+            yield queries
     finally:
         os.environ.pop(_VISIBLE, None)
         if visible is not None:
@@ -112,7 +98,7 @@ def _is_asked_by_program(frame: FrameType | None) -> bool:
     return False
 
 
-def _context_methods(gpus: int, asked: GpuQueries) -> Mapping[str, patching.Around]:
+def _context_methods(gpus: int, queries: set[str]) -> Mapping[str, patching.Around]:
     """The patches of the eager context, by the name of the method."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
@@ -121,15 +107,15 @@ def _context_methods(gpus: int, asked: GpuQueries) -> Mapping[str, patching.Arou
 
     def number(_: Callable[..., Any]) -> Callable[..., int]:
         def num_gpus(_: Any) -> int:
-            asked.calls.add("num_gpus")
+            queries.add("num_gpus")
             return gpus
 
         return num_gpus
 
     methods = {
-        "list_physical_devices": _list_with_gpus(physical, "list_physical_devices", asked),
-        "list_logical_devices": _list_with_gpus(logical, "list_logical_devices", asked),
-        "get_visible_devices": _list_with_gpus(physical, "get_visible_devices", asked),
+        "list_physical_devices": _list_with_gpus(physical, "list_physical_devices", queries),
+        "list_logical_devices": _list_with_gpus(logical, "list_logical_devices", queries),
+        "get_visible_devices": _list_with_gpus(physical, "get_visible_devices", queries),
         "num_gpus": number,
         "set_visible_devices": _set_visible,
         "get_memory_growth": _answer_for_gpus(growth.get),
@@ -143,13 +129,13 @@ def _context_methods(gpus: int, asked: GpuQueries) -> Mapping[str, patching.Arou
     return {name: _for_program(answer) for name, answer in methods.items()}
 
 
-def _list_with_gpus(gpus: list[Any], way: str, asked: GpuQueries) -> patching.Around:
+def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patching.Around:
     """Patch a method that lists the devices of one type, or of all types."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:
         def listed(self: Any, device_type: str | None = None) -> list[Any]:
             if device_type in (None, _GPU):
-                asked.calls.add(way)
+                queries.add(function)
             if device_type == _GPU:  # without a call, which would start the eager runtime
                 return list(gpus)
             others = [
@@ -190,12 +176,12 @@ def _set_visible(original: Callable[..., Any]) -> Callable[..., None]:
     return set_visible_devices
 
 
-def _local_devices(gpus: int, asked: GpuQueries) -> patching.Around:
+def _local_devices(gpus: int, queries: set[str]) -> patching.Around:
     """Patch the list of local devices. A ``device_count`` for GPUs limits the fake GPUs."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[bytes]]:
         def list_devices(serialized: bytes | None = None) -> list[bytes]:
-            asked.calls.add("list_local_devices")
+            queries.add("list_local_devices")
             config = tf.compat.v1.ConfigProto.FromString(serialized or b"")
             number = min(gpus, config.device_count.get(_GPU, gpus))
             config.device_count[_GPU] = 0  # hides the GPUs of this machine
@@ -218,12 +204,12 @@ def _local_gpu(index: int) -> bytes:
     return bytes(attributes.SerializeToString())
 
 
-def _session_devices(gpus: int, asked: GpuQueries) -> patching.Around:
+def _session_devices(gpus: int, queries: set[str]) -> patching.Around:
     """Patch ``Session.list_devices``: the fake GPUs of each task follow its CPU."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:
         def list_devices(self: Any) -> list[Any]:
-            asked.calls.add("list_devices")
+            queries.add("list_devices")
             listed = []
             for each in original(self):
                 if each.device_type != _GPU:
@@ -289,7 +275,7 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
         calls: receives the name of the library or command that the program uses.
     """
 
-    def loading(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
         def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
             if _LIBRARY in str(name):
                 calls.add(_LIBRARY)
@@ -299,12 +285,12 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
 
         return init
 
-    def finding(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_find_library(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda name: f"lib{name}.so.1" if name == _LIBRARY else original(name)
 
     with (
-        patched(ctypes.CDLL, "__init__", loading),
-        patched(ctypes.util, "find_library", finding),
+        patched(ctypes.CDLL, "__init__", wrap_init),
+        patched(ctypes.util, "find_library", wrap_find_library),
         _fake_nvidia_smi(gpus, calls),
     ):
         yield
@@ -349,29 +335,21 @@ def _nvml_function(name: str, gpus: int) -> Callable[..., int]:
         _write(device, ctypes.c_size_t, number + 1)
         return _SUCCESS
 
-    functions: dict[str, Callable[..., int]] = {
-        "nvmlInit": _succeed,
-        "nvmlInitWithFlags": _succeed,
-        "nvmlShutdown": _succeed,
+    functions: Mapping[str, Callable[..., int]] = {
+        "nvmlInit": lambda *_: _SUCCESS,
+        "nvmlInitWithFlags": lambda *_: _SUCCESS,
+        "nvmlShutdown": lambda *_: _SUCCESS,
         "nvmlDeviceGetCount": count,
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetName": _write_name,
         "nvmlDeviceGetMemoryInfo": _write_memory,
     }
-    answer: Callable[..., int] = functions.get(name.partition("_")[0], _unsupported)
+    function = functions.get(name.partition("_")[0])
 
     def call(*arguments: Any) -> int:  # a new function: callers set its argtypes and restype
-        return answer(*arguments)
+        return function(*arguments) if function else _NOT_SUPPORTED
 
     return call
-
-
-def _succeed(*_: Any) -> int:
-    return _SUCCESS
-
-
-def _unsupported(*_: Any) -> int:
-    return _NOT_SUPPORTED
 
 
 def _write_name(_device: Any, text: Any, size: Any) -> int:

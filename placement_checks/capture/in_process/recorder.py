@@ -14,7 +14,7 @@ from placement_checks.capture.eager.cluster import simulate_coordinator, simulat
 from placement_checks.capture.eager.errors import explain_keras_error, explain_scope_error
 from placement_checks.capture.eager.notes import TracingNotes, record_tracing
 from placement_checks.capture.eager.reading import read_steps
-from placement_checks.capture.in_process.fake_gpus import GpuQueries, fake_gpu_count
+from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
 from placement_checks.capture.in_process.sessions import SessionWatch, Stopped, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
@@ -71,7 +71,7 @@ class BuildRecorder:
             this is a placeholder.
         watch: the runs of its sessions.
         calls: the traced functions that it calls.
-        asked: its calls that ask for the number of GPUs.
+        gpu_queries: the functions by which it asked for GPUs.
         policy: the policy that its builder returned.
     """
 
@@ -79,14 +79,14 @@ class BuildRecorder:
         self,
         program: Program,
         on_train_step: Callable[[BuildRecorder], None],
-        asked: GpuQueries,
+        gpu_queries: set[str],
         tracing: TracingNotes,
         servers: Sequence[RecordedServer] = (),
     ) -> None:
         self.program = program
         self.watch = SessionWatch(tracing.gradients, self.train)
         self.calls = CallWatch(tracing.gradients, tracing.strategies, self.train)
-        self.asked = asked
+        self.gpu_queries = gpu_queries
         self.policy: Mapping[str, Any] = {}
         self._on_train_step = on_train_step
         self._tracing = tracing
@@ -127,7 +127,7 @@ class BuildRecorder:
             applied=traced.applied,
             fed=traced.fed,
             turns=traced.turns,
-            asked_for_gpus=bool(self.asked),
+            asked_for_gpus=bool(self.gpu_queries),
             notes=traced.notes,
             worker=self._servers[-1] if self._servers else None,
             gradients_inside=traced.gradients_inside,
@@ -152,7 +152,7 @@ class BuildRecorder:
             applied=in_graph(calls, graph),
             fed=self.watch.fed,
             turns=max(1, len(self.watch.own_steps)),
-            asked_for_gpus=bool(self.asked),
+            asked_for_gpus=bool(self.gpu_queries),
         )
 
 
@@ -179,7 +179,7 @@ def record_build(
             GPUs.
     """
     with (
-        fake_gpu_count(gpus) as asked,
+        fake_gpu_count(gpus) as gpu_queries,
         record_gradients() as gradients,
         record_applied() as applied,
         record_tracing(eager=eager) as (variables, reductions, forward),
@@ -188,6 +188,6 @@ def record_build(
     ):
         strategies: list[Any] = []
         tracing = TracingNotes(variables, gradients, applied, reductions, forward, strategies)
-        building = BuildRecorder(program, on_train_step, asked, tracing, servers)
+        building = BuildRecorder(program, on_train_step, gpu_queries, tracing, servers)
         with watch_sessions(building.watch), watch_calls(building.calls):
             yield building
