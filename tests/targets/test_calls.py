@@ -1,4 +1,4 @@
-"""What is wrong with the arguments in a target, in one line."""
+"""Errors for the arguments in a target, in one line."""
 
 from __future__ import annotations
 

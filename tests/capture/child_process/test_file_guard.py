@@ -1,4 +1,4 @@
-"""Whatever a program deletes, overwrites or moves is there again at the end."""
+"""Files that a program deletes, overwrites or moves are restored at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ tf1 = tf.compat.v1
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a user, where the program is run."""
+    """A user's directory. The program runs in it."""
     home = tmp_path / "home"
     (home / "logs" / "old").mkdir(parents=True)
     (home / "logs" / "model.ckpt").write_text("a week of training")
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """What is in a folder: the content of files, where links lead, folders."""
+    """The content of a directory: texts of files, targets of links, subdirectories."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -375,7 +375,7 @@ def test_what_the_program_made_is_its_own(home: Path) -> None:
 
 
 def wait_for_the_clock() -> None:
-    """Until the clock of the file system, which ticks each 10 ms at most, has gone on."""
+    """Wait for the clock of the file system, which ticks every 10 ms or faster."""
     time.sleep(0.011)
 
 
@@ -564,7 +564,7 @@ def test_what_cannot_be_put_back_is_told(home: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_back_stays_when_it_is_put_back_again(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that puts back was killed before the journal was removed."""
+    """The restoring process was killed before it deleted the journal."""
     journal, before = home.parent / "journal", tree(home)
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
     with guard_files(journal):
@@ -590,7 +590,7 @@ def test_a_file_of_two_names_is_renamed_to_the_other(home: Path) -> None:
 
 
 def test_what_is_older_is_not_thrown_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that the program calls has moved it there unseen."""
+    """A command of the program has moved the file there, which the guard does not see."""
     shell = os.posix_spawnp
     with guard_files(home.parent / "journal"):
         os.remove("notes.txt")  # noqa: PTH107
@@ -628,7 +628,7 @@ class Interrupted(BaseException):
 
 @pytest.fixture
 def unfinished(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The block ends as that of a process which is killed."""
+    """Ends the block like a killed process."""
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
     here = os.getcwd()  # noqa: PTH109
     yield
@@ -649,7 +649,7 @@ def test_whatever_a_program_does_with_files(
     interrupted_at: int,
     later: bool,
 ) -> None:
-    """What the program makes is known as its own a tick of the clock later."""
+    """A file counts as the program's own from the next tick of the clock."""
     with tempfile.TemporaryDirectory() as folder:
         home, journal = Path(folder, "home"), Path(folder, "journal")
         home.mkdir()

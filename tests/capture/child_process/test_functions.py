@@ -1,4 +1,4 @@
-"""Functions and programs whose step is a `tf.function`, each in a process of its own."""
+"""Functions and programs with a `tf.function` as step, each in its own process."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_in_a_project_with_pytest(pytester: pytest.Pytester) -> None:
 
 
 def test_the_status_and_what_is_printed(folder: Path) -> None:
-    """What TensorFlow says of the graph that was given up is nobody's business."""
+    """Log records of the abandoned graph are dropped."""
 
     def ran(target: str) -> subprocess.CompletedProcess[str]:
         return run_forked(["-m", "placement_checks", "verify", target])

@@ -1,4 +1,4 @@
-"""What a report says of a program that was watched, in sentences."""
+"""The remarks on captured programs in the report."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ ADDS = f"tests/capture/child_process/test_notes.py:{accumulate.__code__.co_first
 
 
 def noting_gradients() -> None:
-    """Before a step that takes gradients of its own."""
+    """A run before a step with its own gradients."""
     w = tf1.get_variable("w", [2], use_resource=True)
     norm = tf1.get_variable("norm", [], trainable=False, use_resource=True)
     loss = tf.reduce_sum(w * w)
@@ -102,7 +102,7 @@ def noting_gradients() -> None:
 
 
 def with_statistics() -> None:
-    """They are kept by a run before the step, and no gradient is in them."""
+    """A run before the step updates statistics, which contain no gradient."""
     w = tf1.get_variable("w", [2], use_resource=True)
     mean = tf1.get_variable("mean", [], trainable=False, use_resource=True)
     loss = tf.reduce_sum(w * w)
@@ -158,15 +158,15 @@ def on_a_server() -> None:
     ],
 )
 def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
-    told: list[str] = []
+    found: list[str] = []
 
     def trains(building: BuildRecorder) -> NoReturn:
-        told.extend(session_notes(building.watch))
+        found.extend(session_notes(building.watch))
         raise Stopped
 
     build(Program.of(program), 2, trains)
 
-    assert told == notes
+    assert found == notes
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_what_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "names"),
     [
         ([], None),
         (["a.b"], "a.b"),
@@ -198,12 +198,12 @@ def test_what_is_kept(
         (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
     ],
 )
-def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
+def test_what_version_1_lacks(missing: list[str], names: str | None) -> None:
     used = Used()
     used.missing.extend(missing)
 
     assert list(version_1_notes(used, [])) == (
-        [f"it uses {said}, which --v1 does not provide"] if said else []
+        [f"it uses {names}, which --v1 does not provide"] if names else []
     )
 
 

@@ -38,9 +38,9 @@ def test_what_version_1_had_is_asked_of_version_2(file: Path, code: str, reason:
     with pytest.raises(InputError) as caught:
         run(code, file)
 
-    said = str(caught.value)
-    assert said.startswith(f"train.py: before its first training step it raised {reason}")
-    assert said.endswith(V1)
+    message = str(caught.value)
+    assert message.startswith(f"train.py: before its first training step it raised {reason}")
+    assert message.endswith(V1)
 
 
 @pytest.mark.parametrize(

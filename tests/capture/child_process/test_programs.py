@@ -1,4 +1,4 @@
-"""Whole programs, each in a process of its own until its first training step."""
+"""Whole programs, each in its own process until its first training step."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
 
 
 def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
-    """What comes back is what is known of a live graph, but for how the program was called."""
+    """A recorded program has the properties of a live graph, without frames of the caller."""
     program = """
         import sys
         from model import train
@@ -180,7 +180,7 @@ def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
 
 
 def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
-    """A forked process holds the pipe of the answer open."""
+    """A forked process keeps the pipe for the answer open."""
     program = """
         import os
         import signal
@@ -326,9 +326,9 @@ def test_what_is_deprecated_is_not_told_and_other_warnings_are(
 
     watched(folder, program)
 
-    told = capfd.readouterr().err
-    assert "of the program's own" in told
-    assert "deprecated" not in told
+    output = capfd.readouterr().err
+    assert "of the program's own" in output
+    assert "deprecated" not in output
 
 
 def test_one_that_only_evaluates(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command ``rm`` of a program that is watched."""
+"""The replaced command ``rm`` of a captured program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program of a cluster runs alone: its servers are recorded, and nothing is opened."""
+"""A program of a cluster runs alone: its servers are recorded, and no port is opened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTENS = "0A"  # the state, in /proc/net/tcp
 
 
 def listening() -> int:
-    """How many sockets of this process wait for connections, as that of a server does."""
+    """The number of listening sockets of this process."""
     tables = [Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6")]
     rows = [
         row.split() for table in tables if table.exists() for row in table.read_text().splitlines()
@@ -162,9 +162,9 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C must not be asked to stop what it has not made."""
-    said: list[object] = []
-    monkeypatch.setattr("sys.unraisablehook", said.append)
+    """The C library must not stop a server that it did not create."""
+    errors: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
     with record_servers():
         kept = tf1.train.Server(CLUSTER, "worker", 0)
         tf1.train.Server(CLUSTER, "worker", 1)
@@ -174,7 +174,7 @@ def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     del kept
     gc.collect()
 
-    assert not said
+    assert not errors
 
 
 def test_servers_are_real_ones_again() -> None:

@@ -1,4 +1,4 @@
-"""`--let NAME=VALUE` replaces what a script assigns, and nothing else."""
+"""`--let NAME=VALUE` replaces the values that a script assigns, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = Path("train.py")
 
 
 def after(source: str, **let: str) -> dict[str, Any]:
-    """The names of a script when it has run."""
+    """The names of a script after its run."""
     return after_dotted(source, let)
 
 
@@ -271,7 +271,7 @@ def test_a_name_that_is_assigned_nowhere(source: str, let: str, message: str, fi
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of a program, whose modules are forgotten afterwards."""
+    """The directory of a program. Its modules are unloaded after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -282,7 +282,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(source: str, **let: str) -> dict[str, Any]:
-    """The names of a program when it has run, imports and all."""
+    """The names of a program and its imported modules after its run."""
     values = SourceValues(let)
     namespace: dict[str, Any] = {}
     with values.in_imports():

@@ -1,4 +1,4 @@
-"""A script that is no Python 3 is told in one line, and Python 2 by its name."""
+"""Errors for scripts that are not valid Python 3 have one line, and name Python 2."""
 
 from __future__ import annotations
 

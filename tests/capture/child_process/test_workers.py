@@ -1,4 +1,4 @@
-"""The workers of a program are watched in turn, and what is wrong with one of them is told."""
+"""The workers of a program are captured one by one; errors name the worker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
-    """Make the strategy of a worker whose TF_CONFIG is this."""
+    """Create the strategy of a worker with this TF_CONFIG."""
     monkeypatch.setenv("TF_CONFIG", config)
     with record_eager_code(Program("train", train), 1):
         tf.distribute.MultiWorkerMirroredStrategy()
@@ -151,7 +151,7 @@ def first() -> RecordedProgram:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         ("it raised ValueError: no such file", "it raised ValueError: no such file"),
         (
@@ -161,7 +161,7 @@ def first() -> RecordedProgram:
     ],
 )
 def test_worker_that_fails_is_named(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, failure: str, told: str
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, failure: str, expected: str
 ) -> None:
     def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
         if json.loads(environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}:
@@ -172,15 +172,15 @@ def test_worker_that_fails_is_named(
     with pytest.raises(InputError) as caught:
         workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, {told}; look at train.py:7"
+        f"train.py:main: as /job:worker/task:1, {expected}; look at train.py:7"
     )
 
 
 @pytest.mark.parametrize(
-    ("is_server", "told"), [(True, "/job:worker/task:0"), (False, "a host without a cluster")]
+    ("is_server", "expected"), [(True, "/job:worker/task:0"), (False, "a host without a cluster")]
 )
 def test_a_worker_that_is_always_the_same_task_is_refused(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, is_server: bool, told: str
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, is_server: bool, expected: str
 ) -> None:
     def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
         is_first = json.loads(environment["TF_CONFIG"])["task"]["index"] == 0
@@ -190,7 +190,8 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
     with pytest.raises(InputError) as caught:
         workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, it trains as {told}: it does not take its task "
+        f"train.py:main: as /job:worker/task:1, it trains as {expected}: it does not take its "
+        f"task "
         "from TF_CONFIG; read TF_CONFIG, as "
         "tf.distribute.cluster_resolver.TFConfigClusterResolver does, so that every worker can "
         "be captured"

@@ -1,4 +1,4 @@
-"""Which functions are the steps of a program, and what it gets in place of their results."""
+"""The functions that count as training steps, and the results that replace theirs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placement_checks.tf.simulated_devices import ask_for_cpus
 
 
 def seen(program: Any) -> BuildRecorder:
-    """What was seen of a program that is stopped as soon as no other step is expected."""
+    """The calls of a program that ends when no other step is expected."""
 
     class End(BaseException):
         pass
@@ -178,7 +178,7 @@ def test_a_step_whose_results_cannot_be_made_up_is_the_last() -> None:
 
 
 def test_a_function_that_makes_its_variables_is_a_step_once() -> None:
-    """Its first call asks whether they are there."""
+    """Its first call checks whether the variables exist."""
 
     def program() -> None:
         made: list[Any] = []

@@ -1,4 +1,4 @@
-"""Eager ops that have no kernel for the CPU."""
+"""Eager ops without a CPU kernel."""
 
 from __future__ import annotations
 

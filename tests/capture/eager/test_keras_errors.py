@@ -1,4 +1,4 @@
-"""Keras models that do not come in: one line each, of the cause and what to do about it."""
+"""Keras models that cannot be captured: an error of one line, with cause and fix."""
 
 from __future__ import annotations
 
@@ -126,15 +126,15 @@ def test_a_model_with_its_data_is_trained(program: Callable[[], object]) -> None
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "Attempt to convert a value (PerReplica:{",
         "To use this dataset, you need to pass it to create_per_worker_dataset",
     ],
 )
-def test_errors_of_what_keras_calls_back_are_left_as_they_are(said: str) -> None:
+def test_errors_of_what_keras_calls_back_are_left_as_they_are(message: str) -> None:
     def called_back(_: object) -> None:
-        raise ValueError(said)
+        raise ValueError(message)
 
     error = InputError("train.py", "it raised it")
     try:

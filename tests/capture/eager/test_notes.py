@@ -1,4 +1,4 @@
-"""What is noted while functions are traced: variables, forward ops, sums over replicas."""
+"""Records of traced functions: variables, forward ops, reductions over replicas."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_tensorflow_is_as_before() -> None:
 
 
 def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
-    """AutoGraph rewrites the function in a file of its own, which is deleted at the end."""
+    """AutoGraph writes the converted function to a new file, which it deletes at the end."""
 
     class Layer(tf.Module):
         made: tf.Variable | None = None
@@ -68,7 +68,7 @@ def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
 
 
 def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
-    """A thread for each replica runs what AutoGraph has rewritten with the function around it."""
+    """A thread for each replica runs code that AutoGraph converted with the enclosing function."""
 
     @tf.function
     def step(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is said of errors that TensorFlow raises about the scope of a strategy."""
+"""Messages for errors of TensorFlow about the scope of a strategy."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def made(name: str, *, trainable: bool = True, strategy: object = None) -> Recor
     return RecordedVariable(variable, "/device:CPU:0", [])
 
 
-def told(error: Exception, *variables: RecordedVariable, replicas: int = 2) -> InputError:
-    """What is said of an error in a program with a strategy, that has made some variables."""
+def explained(error: Exception, *variables: RecordedVariable, replicas: int = 2) -> InputError:
+    """The explained error of a program with a strategy and some variables."""
     notes: Any = SimpleNamespace(
         strategies=[Mirrored(replicas)], variables=SimpleNamespace(all=lambda: iter(variables))
     )
@@ -39,7 +39,7 @@ def told(error: Exception, *variables: RecordedVariable, replicas: int = 2) -> I
 
 
 def in_a_library(raises: Callable[[], object]) -> AssertionError:
-    """The blank error of an assertion, raised by code that is in a library's file."""
+    """An assertion error without a message, raised in the file of a library."""
     with pytest.raises(AssertionError) as raised:
         raises()
     return raised.value
@@ -56,7 +56,7 @@ def in_a_library(raises: Callable[[], object]) -> AssertionError:
     ],
 )
 def test_variables_that_were_made_outside_are_named(message: str) -> None:
-    error = told(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
+    error = explained(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
 
     assert error.message == (
         "it created w and b outside of the scope of its Mirrored, and TensorFlow refuses to train "
@@ -70,16 +70,18 @@ def test_variables_that_were_made_outside_are_named(message: str) -> None:
 
 
 def test_of_many_some_are_named() -> None:
-    error = told(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
+    error = explained(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
 
     assert "it created a, b, c and 2 more outside" in error.message
 
 
 def test_what_is_trained_is_named_before_others() -> None:
-    error = told(RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w"))
+    error = explained(
+        RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w")
+    )
 
     assert "it created w outside" in error.message
-    alone = told(RuntimeError("with strategy.scope()"), made("step", trainable=False))
+    alone = explained(RuntimeError("with strategy.scope()"), made("step", trainable=False))
     assert "it created step outside of the scope of its Mirrored, and TensorFlow refuses to train "
     assert alone.message.endswith("with it (RuntimeError)")
 
@@ -97,17 +99,19 @@ def test_what_is_trained_is_named_before_others() -> None:
 def test_other_errors_are_told_as_they_are(
     error: Exception, variables: list[RecordedVariable], replicas: int
 ) -> None:
-    assert told(error, *variables, replicas=replicas).message == "it raised it"
+    assert explained(error, *variables, replicas=replicas).message == "it raised it"
 
 
 def test_an_assertion_of_the_users_own_is_told_as_it_is() -> None:
     def fails() -> None:
         raise AssertionError
 
-    assert told(in_a_library(fails), made("w")).message == "it raised it"
+    assert explained(in_a_library(fails), made("w")).message == "it raised it"
 
 
 def test_an_assertion_of_a_library_without_a_word_is_about_the_scope() -> None:
     source = compile("raise AssertionError", pytest.__file__, "exec")
 
-    assert "it created w outside" in told(in_a_library(lambda: exec(source)), made("w")).message
+    assert (
+        "it created w outside" in explained(in_a_library(lambda: exec(source)), made("w")).message
+    )

@@ -1,4 +1,4 @@
-"""Sums of many gradients, taken apart: each gradient has its own, and the values are the same."""
+"""Splitting the all-reduce of packed gradients: one for each gradient, with equal results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def packed(
     adding: Any = added_up,
     instance: Any = 1,
 ) -> list[Any]:
-    """Gradients of a GPU, joined, added up over the GPUs, and cut up."""
+    """Gradients of a GPU: concatenated, all-reduced over the GPUs, and split."""
     with tf.device(f"/cpu:{gpu}"):
         parts = [
             tf.constant(np.arange(1 + number, 1 + number + np.prod(shape), dtype=np.float32))
@@ -78,7 +78,7 @@ def ran(graph_def: Any, names: Sequence[str]) -> Any:
 
 
 def behind(graph_def: Any, name: str) -> set[str]:
-    """The ops whose values an op is made of."""
+    """The ops that an op depends on."""
     nodes = {node.name: node for node in graph_def.node}
     found, waiting = set(), [name]
     while waiting:
@@ -184,7 +184,7 @@ def test_keys_that_only_a_run_knows_stay_as_they_are(known: int) -> None:
 
 
 def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
-    """Workers have graphs of their own, and some of them may take a sum more."""
+    """Each worker has its own graph, and one may have an additional collective."""
 
     def keys_of(*instances: int) -> set[tuple[int, ...]]:
         with tf.Graph().as_default() as graph:
@@ -207,7 +207,7 @@ def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
 
 
 def test_what_the_program_cuts_itself_stays_as_it_is() -> None:
-    """It may cut elsewhere than where it has joined."""
+    """The program may split at other positions than it concatenates."""
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):
             packed(gpu)

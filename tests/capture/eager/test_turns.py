@@ -1,4 +1,4 @@
-"""Which of the steps that a program takes in turn are judged, and how they are told."""
+"""The selection of alternating steps, and the remarks on them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
 
 
 @pytest.mark.parametrize(
-    ("program", "updated", "turns", "told"),
+    ("program", "updated", "turns", "notes"),
     [
         (
             adversaries,
@@ -112,7 +112,7 @@ def test_the_steps_that_are_judged(
     program: Callable[[], None],
     updated: set[str],
     turns: int,
-    told: Sequence[str],
+    notes: Sequence[str],
 ) -> None:
     with watch(2, eager=True) as code:
         program()
@@ -122,8 +122,8 @@ def test_the_steps_that_are_judged(
     assert code.built.turns == turns
     updates = [op for op in placement.ops.values() if op.type == "AssignSubVariableOp"]
     assert {op.inputs[0] for op in updates} == updated
-    assert len(code.built.notes) == len(told)
-    for note, expected in zip(code.built.notes, told, strict=True):
+    assert len(code.built.notes) == len(notes)
+    for note, expected in zip(code.built.notes, notes, strict=True):
         assert re.fullmatch(expected, note)
 
 

@@ -1,4 +1,4 @@
-"""However a program asks how many GPUs there are, it gets the one answer; and all is put back."""
+"""A program finds the same number of GPUs by any function, and all patches are removed."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_to_ask_for_cpus_is_not_to_ask() -> None:
 
 
 def within(module: str) -> Callable[..., Any]:
-    """A function of another module, which asks."""
+    """A function of another module that asks for GPUs."""
     namespace: dict[str, Any] = {"__name__": module}
     exec("def ask(how, *about): return how(*about)", namespace)
     return cast(Callable[..., Any], namespace["ask"])

@@ -1,4 +1,4 @@
-"""What TensorFlow logs is held back until it is known whether it matters."""
+"""TensorFlow's log records are delayed until it is known whether they matter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGGER = tf.get_logger()
 def logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], list[str]]:
-    """What was logged so far."""
+    """The records so far."""
     monkeypatch.setattr(LOGGER, "propagate", True)
     return lambda: caplog.messages
 

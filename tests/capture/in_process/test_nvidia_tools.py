@@ -1,4 +1,4 @@
-"""The driver's library and command, as programs use them, without a driver."""
+"""NVML and nvidia-smi are faked without NVIDIA's driver."""
 
 from __future__ import annotations
 
