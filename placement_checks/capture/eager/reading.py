@@ -47,8 +47,8 @@ class TracedStep(NamedTuple):
         fed: the data that were passed to the steps, by tensor name.
         turns: the number of alternating steps.
         notes: remarks for the report.
-        gradients_inside: if all gradients are computed inside a loop or another op: a sentence
-            that names it. Otherwise ``""``.
+        gradients_inside: a sentence that names the loop or op containing all gradients of the
+            step; ``""`` if other gradients exist.
     """
 
     source: GraphSource
@@ -104,17 +104,18 @@ class _StepReader:
             self._step_ops(),
             step_strategy(self._notes.strategies, flat.variables),
         )
+        notes = [
+            *step_notes(self._steps, left_out, flat.flat),
+            *filter(None, [self._gradients_inside]),
+        ]
         return TracedStep(
-            source,
-            state_before_step(flat.variables),
-            list(self._applied()),
-            self._fed(),
-            len(self._steps),
-            [
-                *step_notes(self._steps, left_out, flat.flat),
-                *filter(None, [self._gradients_inside]),
-            ],
-            self._gradients_inside,
+            source=source,
+            initial=state_before_step(flat.variables),
+            applied=list(self._applied()),
+            fed=self._fed(),
+            turns=len(self._steps),
+            notes=notes,
+            gradients_inside=self._gradients_inside,
         )
 
     @cached_property
