@@ -15,7 +15,7 @@ from placement_checks.capture.in_process.builder import (
     record_in_new_graph,
 )
 from placement_checks.capture.in_process.recorder import Built
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
@@ -56,7 +56,7 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[Built]]:
     found: list[Built] = []
     with record_in_new_graph(program, gpus) as (building, find_graph):
         try:
-            with contextlib.suppress(Stopped):
+            with contextlib.suppress(StopProgram):
                 yield found
         except NotAGraphProgram:
             raise InputError(
@@ -82,7 +82,7 @@ def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[Built]]:
     ask_for_cpus(gpus + 1)
     parse_flags(program)
     with record_eager_code(program, gpus) as building:
-        with contextlib.suppress(Stopped), explain_refusals(program.name):
+        with contextlib.suppress(StopProgram), explain_refusals(program.name):
             yield found
         if not building.has_step:
             raise no_traced_step_error(program.name, building.calls)

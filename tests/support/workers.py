@@ -11,7 +11,7 @@ import pytest
 from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.child_process.workers import join_workers, place_on_servers
 from placement_checks.capture.in_process.builder import record_eager_code
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.capture.programs import recorded_program
 from placement_checks.core.cluster_spec import environment_of
 from placement_checks.core.machines import Machine
@@ -56,7 +56,7 @@ def recorded_task(
     with pytest.MonkeyPatch.context() as patch, record_eager_code(program, gpus) as building:
         for name, value in environment.items():
             patch.setenv(name, value)
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(StopProgram):
             train()
         built = building.trained()
     return RecordedProgram.from_built(built, built.notes, None)

@@ -31,7 +31,7 @@ from placement_checks.capture.in_process.recorder import (
     record_build,
     stop_at_train_step,
 )
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import EXAMPLE_SOURCES
@@ -81,7 +81,7 @@ def _build(
     graph, step, returned = None, Step(), None
     with record_in_new_graph(program, num_gpus, on_train_step) as (building, find_graph):
         with (
-            contextlib.suppress(Stopped),
+            contextlib.suppress(StopProgram),
             detect_eager_code(building.calls),
             users_code(program.name, "the builder", program.folder),
         ):
@@ -145,7 +145,7 @@ def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
     failed: InputError | None = None
     try:
         with (
-            contextlib.suppress(Stopped),
+            contextlib.suppress(StopProgram),
             explain_refusals(program.name),
             users_code(program.name, "it", program.folder),
         ):
@@ -157,7 +157,7 @@ def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
     except InputError as error:
         failed = building.explain(error)
     if building.has_step:  # an error after the first step does not matter
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(StopProgram):
             building.train()
         return building.trained()
     raise failed or no_traced_step_error(program.name, building.calls)

@@ -15,7 +15,7 @@ from placement_checks.capture.eager.errors import explain_keras_error, explain_s
 from placement_checks.capture.eager.notes import TracingNotes, record_tracing
 from placement_checks.capture.eager.reading import read_steps
 from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
-from placement_checks.capture.in_process.sessions import SessionWatch, Stopped, watch_sessions
+from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
@@ -158,7 +158,7 @@ class BuildRecorder:
 
 def stop_at_train_step(_building: BuildRecorder) -> None:
     """End the program at its first training step."""
-    raise Stopped
+    raise StopProgram
 
 
 @contextlib.contextmanager

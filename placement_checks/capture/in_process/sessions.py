@@ -46,7 +46,7 @@ _READING_LIMIT = 20.0  # seconds for all runs that only read the model
 _PIPELINE_LIMIT = 10_000  # milliseconds
 
 
-class Stopped(BaseException):
+class StopProgram(BaseException):
     """Ends a program at its first training step.
 
     It does not derive from `Exception`, because programs catch those.

@@ -17,7 +17,7 @@ from placement_checks.capture.child_process.notes import (
 )
 from placement_checks.capture.in_process.builder import build
 from placement_checks.capture.in_process.recorder import BuildRecorder
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.program import Program
 from placement_checks.tf1.lazy_modules import Used
 
@@ -162,7 +162,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
 
     def trains(building: BuildRecorder) -> NoReturn:
         found.extend(session_notes(building.watch))
-        raise Stopped
+        raise StopProgram
 
     build(Program.of(program), 2, trains)
 
