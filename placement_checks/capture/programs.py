@@ -1,4 +1,7 @@
-"""From a target to a built program, which is built once for each number of GPUs."""
+"""Loads targets: calls the builder, starts the process or reads the graph that a target names.
+
+Each program is built once for each number of GPUs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.capture.child_process.snapshot import RecordedProgram
-from placement_checks.capture.child_process.workers import watched_workers
+from placement_checks.capture.child_process.workers import capture_workers
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build, built_program
 from placement_checks.core.errors import InputError, UsageError
@@ -27,7 +30,7 @@ from placement_checks.core.program import (
 from placement_checks.core.script import Script
 from placement_checks.graph import files
 from placement_checks.graph.reading import GraphSource, from_live_graph, read_placement
-from placement_checks.targets.importing import resolve, script_of_function
+from placement_checks.targets.importing import resolve, script_from_function
 from placement_checks.util.progress import step
 from placement_checks.util.text import plural
 
@@ -36,28 +39,29 @@ def load(target: Target | tf.Graph, gpus: int, machine: Machine | None = None) -
     """Build a program, or read a graph.
 
     Args:
-        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
-            as the command line names it (``train.py:build_towers``).
-        gpus: how many GPUs it is built for.
-        machine: the cluster of which eager code is a task; by default that of TF_CONFIG.
+        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or the text of
+            a target (``train.py:build_towers``).
+        gpus: the number of GPUs to build the program for.
+        machine: the cluster of eager code, which runs as one of its tasks; by default the
+            cluster of TF_CONFIG.
 
     Raises:
-        UsageError: it is not a target.
-        InputError: it cannot be built or read.
+        UsageError: ``target`` is none of these.
+        InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_resolved(target), gpus, machine)
+    return _load(_resolve(target), gpus, machine)
 
 
 def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
-    """The reference of a program, built for one GPU.
+    """Build the reference of a program for one GPU.
 
-    It may be the same function, which is then not called again.
+    If program and reference are the same function, its build for one GPU is reused.
 
     Raises:
-        UsageError: it is not a target.
-        InputError: it cannot be built or read.
+        UsageError: ``target`` is not a target.
+        InputError: the reference cannot be built or read.
     """
-    source = _resolved(target)
+    source = _resolve(target)
     if _is_built_by(towers, source):
         single = towers.for_gpus(1)
         if single:
@@ -72,8 +76,8 @@ def _is_built_by(built: BuiltProgram, source: Any) -> bool:
     return both and source.is_same_function(built.program)
 
 
-def _resolved(target: Any) -> Any:
-    """A program, the path of a graph or a live graph."""
+def _resolve(target: Any) -> Any:
+    """Convert a target to a program, the path of a graph, a live graph or captured code."""
     if isinstance(target, str):
         return resolve(target)
     if isinstance(target, Path | Program | Script | WatchedCode) or hasattr(
@@ -87,20 +91,20 @@ def _load(source: Any, gpus: int, machine: Machine | None = None) -> BuiltProgra
     if isinstance(source, Path):
         reason = "a saved graph cannot be built for one GPU"
         with step(f"reading {source}"):
-            return _without_program(files.load(source), gpus, Missing(reason))
+            return _from_graph(files.load(source), gpus, Missing(reason))
     if isinstance(source, Program | Script):
         return _Builds(source, machine).built(gpus)
     if isinstance(source, WatchedCode):
         if source.built is None:
-            fix = "place it behind the block, where its indentation ends"
-            raise UsageError(source.name, "is still being watched", fix)
+            fix = "place it after the block, outside of its indentation"
+            raise UsageError(source.name, "is still being captured", fix)
         return source.built
     reason = "a graph cannot be built again for one GPU"
-    return _without_program(from_live_graph(source, "the graph"), gpus, Missing(reason))
+    return _from_graph(from_live_graph(source, "the graph"), gpus, Missing(reason))
 
 
-def _without_program(source: GraphSource, gpus: int, reason: Missing) -> BuiltProgram:
-    """The built program of a graph of which nothing else is known."""
+def _from_graph(source: GraphSource, gpus: int, reason: Missing) -> BuiltProgram:
+    """The built program of a graph without a builder."""
     return BuiltProgram(
         program=reason,
         gpus=gpus,
@@ -118,20 +122,20 @@ class _Builds:
     """The builds of one program, by the number of GPUs.
 
     Args:
-        program: what is built.
-        machine: the cluster of which eager code is a task; None for that of TF_CONFIG.
+        program: the program.
+        machine: the cluster of eager code, which runs as one of its tasks; None for TF_CONFIG.
     """
 
     def __init__(self, program: Program | Script, machine: Machine | None) -> None:
         self._program = program
         self._machine = machine
         self._by_gpus: dict[int, BuiltProgram] = {}
-        self._asks = False  # how many GPUs there are
-        self._eager: Script | None = None  # the program, where it is to be run eagerly
-        self._alone: _Builds | Missing | None = None  # on one host, where it is of several tasks
+        self._asks = False  # whether the program asks for the number of GPUs
+        self._eager: Script | None = None  # set if the program must run eagerly
+        self._on_one_host: _Builds | Missing | None = None  # set for a program of several tasks
 
     def built(self, gpus: int) -> BuiltProgram:
-        """The program for so many GPUs, built on first use."""
+        """Build the program for a number of GPUs, or return the earlier build."""
         if gpus not in self._by_gpus:
             with step(f"building {self._program.name} for {plural(gpus, 'GPU')}"):
                 self._by_gpus[gpus] = self._build(gpus)
@@ -139,42 +143,45 @@ class _Builds:
 
     def _build(self, gpus: int) -> BuiltProgram:
         if self._eager is not None:
-            return self._watched(self._eager, gpus)
+            return self._capture(self._eager, gpus)
         try:
             if isinstance(self._program, Script):
-                return self._watched(self._program, gpus)
+                return self._capture(self._program, gpus)
             built = build(self._program, gpus)
         except EagerOnlyError as error:
             reason = error
         else:
             self._asks |= built.asked_for_gpus
             return built_program(self._program, gpus, built, self._for_gpus)
-        self._eager = _run_eagerly(self._program, reason)
+        if isinstance(self._program, Script):
+            self._eager = replace(self._program, eager=True)
+        else:
+            self._eager = script_from_function(self._program, reason)
         try:
-            return self._watched(self._eager, gpus)
+            return self._capture(self._eager, gpus)
         except InputError as error:
             raise reason.with_eager_error(error) from None
 
-    def _watched(self, script: Script, gpus: int) -> BuiltProgram:
-        recorded = watched_workers(script, gpus, self._machine)
+    def _capture(self, script: Script, gpus: int) -> BuiltProgram:
+        recorded = capture_workers(script, gpus, self._machine)
         self._asks |= recorded.asked_for_gpus
         if recorded.is_worker:
-            self._alone = self._on_one_host(recorded)
+            self._on_one_host = self._without_cluster(recorded)
         return recorded_program(self._program, gpus, recorded, self._for_gpus)
 
-    def _on_one_host(self, recorded: RecordedProgram) -> _Builds | Missing:
-        """The builds of a program that finds no cluster."""
+    def _without_cluster(self, recorded: RecordedProgram) -> _Builds | Missing:
+        """The builds of a program that finds no cluster in TF_CONFIG."""
         if recorded.on_one_host is None:
-            return Missing("a coordinator is built for its parameter servers alone")
-        alone = _Builds(self._program, Machine.local())
-        alone._eager, alone._asks = self._eager, self._asks
-        return alone
+            return Missing("a coordinator can only be built with its parameter servers")
+        builds = _Builds(self._program, Machine.local())
+        builds._eager, builds._asks = self._eager, self._asks
+        return builds
 
     def _for_gpus(self, gpus: int) -> BuiltProgram | Missing:
-        if self._alone is not None:  # the workers together are not built for one GPU
-            alone = self._alone
-            return alone if isinstance(alone, Missing) else alone._for_gpus(gpus)
-        reason = _is_told_no_number(self._program)
+        if self._on_one_host is not None:  # a cluster cannot be built for one GPU
+            builds = self._on_one_host
+            return builds if isinstance(builds, Missing) else builds._for_gpus(gpus)
+        reason = _why_not_rebuilt(self._program)
         if reason is not None and not self._asks:
             return reason
         before = list(self._by_gpus.values())
@@ -185,7 +192,7 @@ class _Builds:
             return Missing(f"built for {number}, {error.message}")
         same = any(built is not other and built.graph_def == other.graph_def for other in before)
         if same and isinstance(self._program, Script):
-            return _is_the_same(self._program, gpus)
+            return _same_graph(self._program, gpus)
         return built
 
 
@@ -195,7 +202,7 @@ def recorded_program(
     recorded: RecordedProgram,
     for_gpus: Callable[[int], BuiltProgram | Missing],
 ) -> BuiltProgram:
-    """The built program of what another process has built."""
+    """Convert a program that another process built and recorded."""
     source = recorded.source(program.name)
     folded = recorded.on_one_host
     return BuiltProgram(
@@ -219,40 +226,29 @@ def recorded_program(
     )
 
 
-def _run_eagerly(program: Program | Script, error: EagerOnlyError) -> Script:
-    """A function as a program that is run eagerly.
+def _same_graph(script: Script, gpus: int) -> Missing:
+    """Return why a program was not built for another number of GPUs: its graph did not change.
 
     Raises:
-        InputError: no other process can load it.
-    """
-    if isinstance(program, Script):
-        return replace(program, eager=True)
-    return script_of_function(program, error)
-
-
-def _is_the_same(script: Script, gpus: int) -> Missing:
-    """That a program builds the same graph for another number of GPUs.
-
-    Raises:
-        InputError: it is told the number.
+        InputError: ``{gpus}`` is passed to the program, but has no effect.
     """
     reason = f"builds the same graph for {plural(gpus, 'GPU')}"
-    fix = "--let NUM_GPUS={gpus} for a number that its source holds"
+    fix = "--let NUM_GPUS={gpus} for a number in its source code"
     if script.uses_gpus:
         raise InputError(
             script.name,
-            f"{reason}: {{gpus}} changes nothing",
-            f"write {{gpus}} where it reads the number, such as {fix}",
+            f"{reason}: {{gpus}} has no effect",
+            f"write {{gpus}} where the program reads the number, such as {fix}",
         )
-    return Missing(f"it {reason}", f"tell it the number: {{gpus}} in its arguments, or {fix}")
+    return Missing(f"it {reason}", f"pass it the number: {{gpus}} in its arguments, or {fix}")
 
 
-def _is_told_no_number(program: Program | Script) -> Missing | None:
-    """Why a program cannot be built for another number of GPUs; None if it can."""
+def _why_not_rebuilt(program: Program | Script) -> Missing | None:
+    """Return why a program cannot be built for another number of GPUs; None if it can."""
     if isinstance(program, Script):
         if program.uses_gpus:
             return None
-        reason = "it is not told the number of GPUs"
+        reason = "it does not receive the number of GPUs"
         return Missing(reason, "write {gpus} in its arguments, or --let NAME={gpus}")
     if program.takes_num_gpus:
         return None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.capture.eager.devices import is_gpu_only
+from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.script import Script, uses_gpus
@@ -141,7 +141,7 @@ class ProgramSession:
             ) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._explain(error)
-            if self.program.simulated and is_gpu_only(reason):
+            if self.program.simulated and is_gpu_only_error(reason):
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 

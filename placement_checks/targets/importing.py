@@ -1,8 +1,8 @@
 """Loads the function that a target names: ``package.module:function``, ``train.py:function``.
 
-A function may be given keyword arguments: ``train.py:build(depth=50, n={gpus})``.
-A file is loaded as ``python file.py`` would run it: its folder comes first on the path and it is
-alone on the command line, so that it may import its neighbours and read its own flags.
+A file is loaded in the environment that ``python file.py`` gives it: its directory is the first
+entry of ``sys.path``, so that it can import its neighbors, and ``sys.argv`` holds only its own
+arguments.
 """
 
 from __future__ import annotations
@@ -25,82 +25,88 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 from placement_checks.core.script import Script
 from placement_checks.core.user_code import is_user_file, users_code
-from placement_checks.targets.names import arguments_of, check, is_graph, no_module, parted
+from placement_checks.targets.names import (
+    check_target,
+    is_graph,
+    no_module_error,
+    parse_arguments,
+    split_arguments,
+)
 from placement_checks.tf.process_state import own_behavior
 from placement_checks.util.text import did_you_mean
 
 _LOADING = "loading it"
 
-# The neighbours that the files of a folder have imported, by folder: two folders may each have
-# a model.py, and each of their programs must meet its own.
-_neighbours: dict[Path, dict[str, ModuleType]] = {}
+# The modules that the files of a directory have imported from it, by directory. Two directories
+# may both have a model.py, and each program must import its own.
+_neighbors: dict[Path, dict[str, ModuleType]] = {}
 
 
 def resolve(target: str, argv: Sequence[str] = ()) -> Program | Path:
-    """The program or the graph's path that ``target`` names.
+    """Load the function that a target names, or return the path of a graph.
 
     Args:
-        target: as the command line names it.
-        argv: the arguments of the program's own command line.
+        target: the text of the target.
+        argv: the command-line arguments that the loaded code finds.
 
     Raises:
-        InputError: there is no such file, module or function, loading it failed, or it takes no
-            such arguments.
+        InputError: the file, module or function does not exist, loading it failed, or the
+            function does not take the arguments of the target.
     """
     path = Path(target)
     if is_graph(path):
         return path
-    check(target)
+    check_target(target)
     program = _program(target, argv)
     program.check_given()
     return program
 
 
 def _program(target: str, argv: Sequence[str]) -> Program:
-    given = arguments_of(target)
-    where, _, name = parted(target)[0].rpartition(":")
+    given = parse_arguments(target)
+    where, _, name = split_arguments(target)[0].rpartition(":")
     if where.endswith(".py"):
         file = Path(where).resolve()
         as_file = partial(emulate_script_environment, file, argv)
         with as_file():
             build = _attribute(_load_file(Path(where)), name, target)
-        return Program(target, _called_within(as_file, build), file.parent, build, given, argv)
+        return Program(target, _call_within(as_file, build), file.parent, build, given, argv)
     as_module = partial(own_behavior, where, where.partition(".")[0])
     with as_module():
         module = _import(where, target)
     home = getattr(module, "__file__", None)
     build = _attribute(module, name, target)
     of_module = Path(home).resolve().parent if home else None
-    return Program(target, _called_within(as_module, build), of_module, build, given, argv)
+    return Program(target, _call_within(as_module, build), of_module, build, given, argv)
 
 
-def script_of_function(program: Program, error: InputError) -> Script:
-    """A function as a program that is run eagerly, in a process of its own.
+def script_from_function(program: Program, error: InputError) -> Script:
+    """Return the script that runs a function eagerly in a process of its own.
 
     Args:
-        program: the function.
-        error: what went wrong as it was built into a graph.
+        program: the program of the function.
+        error: the error that occurred when the function was built into a graph.
 
     Raises:
-        InputError: no other process can load it.
+        InputError: another process cannot import the function.
     """
-    if program.function is not None:  # a target names it
+    if program.function is not None:  # loaded from a target
         return Script(program.name, tuple(program.argv), eager=True)
-    where = _importable(inspect.unwrap(program.build))
+    where = _importable_target(inspect.unwrap(program.build))
     if where is None:
         raise InputError(
             program.name,
-            f"{error.message}; as eager code it is run in a process of its own, which can load "
-            "only a function at the top level of a file",
-            "write 'with watch(eager=True):' around the code, or name the function as a target: "
-            "'train.py:main(depth=50)'",
+            f"{error.message}; eager code is run in a process of its own, which can only load a "
+            "function at the top level of a file",
+            "put the code into a 'with watch(eager=True):' block, or name the function by a "
+            "target: 'train.py:main(depth=50)'",
             details=error.details,
         )
     return Script(where, eager=True)
 
 
-def _importable(function: Any) -> str | None:
-    """The target that names a function in any process; None where none does."""
+def _importable_target(function: Any) -> str | None:
+    """The target that names a function in another process; None if there is none."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
@@ -116,16 +122,20 @@ def _importable(function: Any) -> str | None:
 
 @contextlib.contextmanager
 def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator[None]:
-    """Make the process look, to the code in ``file``, as if ``python file`` had started it."""
+    """Give code in this block the ``sys.path`` and ``sys.argv`` of ``python file``.
+
+    Loaded modules of other directories that have the name of a module next to ``file`` are
+    unloaded for the block.
+    """
     folder = file.parent
     before_path, before_argv = list(sys.path), sys.argv
-    namesakes = _namesakes(folder)
+    namesakes = _find_namesakes(folder)
     for name in namesakes:
         del sys.modules[name]
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     sys.argv = [str(file), *argv]
-    sys.modules.update(_neighbours.get(folder, {}))
+    sys.modules.update(_neighbors.get(folder, {}))
     try:
         with own_behavior(file, folder):
             yield
@@ -136,46 +146,49 @@ def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator
             for name in sys.modules.keys() - before
             if _lies_in(sys.modules[name], folder)
         }
-        _neighbours.setdefault(folder, {}).update(own)
+        _neighbors.setdefault(folder, {}).update(own)
         for name in own:
             del sys.modules[name]
         sys.modules.update(namesakes)
 
 
-def _namesakes(folder: Path) -> dict[str, ModuleType]:
-    """Loaded modules of the user's that hide one of ``folder``'s: same name, another place."""
+def _find_namesakes(folder: Path) -> dict[str, ModuleType]:
+    """Loaded user modules that hide a module of a directory: same name, another file."""
     with os.scandir(folder) as entries:
-        names = {Path(entry.name).stem for entry in entries if _can_be_imported(entry)}
+        names = {
+            Path(entry.name).stem
+            for entry in entries
+            if entry.name.endswith(".py") or entry.is_dir()
+        }
     loaded = names & sys.modules.keys()
     alike = [name for name in sys.modules if name.partition(".")[0] in loaded] if loaded else []
     return {name: sys.modules[name] for name in alike if _hides(sys.modules[name], folder)}
 
 
-def _can_be_imported(entry: os.DirEntry[str]) -> bool:
-    return entry.name.endswith(".py") or entry.is_dir()
-
-
 def _hides(module: ModuleType, folder: Path) -> bool:
-    """Whether a module is the user's, from another place than ``folder``."""
+    """Whether a module is a user module of another directory."""
     file = getattr(module, "__file__", None)
     return bool(file) and is_user_file(file, None) and not _lies_in(module, folder)
 
 
-def _called_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
-    """The function, called as its file or module was loaded: it may import a neighbour late."""
+def _call_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
+    """Wrap a function so that its calls run in the environment of its import.
+
+    A function may import a neighboring module only when it is called.
+    """
 
     def call(*args: Any, **arguments: Any) -> object:
         with loading():
             return build(*args, **arguments)
 
     if callable(build):
-        call.__wrapped__ = build  # type: ignore[attr-defined]  # so that inspect sees through it
+        call.__wrapped__ = build  # type: ignore[attr-defined]  # for inspect.signature
         call.__qualname__ = getattr(build, "__qualname__", "")
     return call
 
 
 def _load_file(path: Path) -> ModuleType:
-    # Not its stem: two targets of one name must not take each other's place.
+    # The stem alone would be the same for files of the same name in two directories.
     name = f"placement_checks_target_{abs(hash(path.resolve()))}"
     if name in sys.modules:
         return sys.modules[name]
@@ -197,24 +210,20 @@ def _import(name: str, target: str) -> ModuleType:
     sys.path.insert(0, "")
     try:
         with users_code(target, _LOADING, None):
-            return _imported(name, target)
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if not f"{name}.".startswith(f"{error.name}."):  # it lacks another module
+                    raise
+                raise no_module_error(name, target) from None
     finally:
         sys.path.remove("")
-
-
-def _imported(name: str, target: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise no_module(name, target) from None
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:
     value: Any = module
     for part in name.split("."):
-        with users_code(target, _LOADING, None):  # a module's own __getattr__
+        with users_code(target, _LOADING, None):  # the module may define __getattr__
             present = hasattr(value, part)
         if not present:
             names = [key for key, member in vars(module).items() if callable(member)]
@@ -226,7 +235,9 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
         value = getattr(value, part)
     if not callable(value):
         raise InputError(
-            target, f"'{name}' is of type {type(value).__name__}, not a function", "name a builder"
+            target,
+            f"'{name}' is of type {type(value).__name__}, not a function",
+            "name a function",
         )
     return value
 

@@ -1,9 +1,11 @@
-"""What targets name, as far as that can be told before anything is loaded.
+"""Checks and parses the text of a target before anything is loaded.
 
-A target is a program, ``path/to/file.py`` or ``package.module``; a function of either,
-``package.module:function``; or the path of a graph.
+A target is one of:
 
-Reads a target that gives its function arguments: ``train.py:build(depth=50, n={gpus})``.
+* a whole program: ``path/to/train.py`` or ``package.train``;
+* a function, with or without keyword arguments: ``train.py:build``,
+  ``package.train:build(depth=50, n={gpus})``;
+* the path of a saved graph.
 """
 
 from __future__ import annotations
@@ -26,30 +28,33 @@ from placement_checks.util.text import close_matches
 _CALL = re.compile(r"(.+?:[\w.]+)\s*(\(.*)", re.DOTALL)
 
 
-def parted(target: str) -> tuple[str, str]:
-    """A target without its arguments, and those in their brackets; ``""`` if it has none."""
+def split_arguments(target: str) -> tuple[str, str]:
+    """Split ``train.py:build(n=1)`` into ``train.py:build`` and ``(n=1)``.
+
+    The second part is ``""`` for a target without arguments.
+    """
     call = _CALL.fullmatch(target)
     return (call[1], call[2]) if call else (target, "")
 
 
-def arguments_of(target: str) -> Arguments:
-    """The arguments that a target gives its function.
+def parse_arguments(target: str) -> Arguments:
+    """Parse the keyword arguments in a target, such as ``(depth=50, n={gpus})``.
 
     Raises:
-        InputError: they cannot be read, or one has no name, is there twice or is no literal.
+        InputError: they are not Python, or an argument is positional, repeated or not a literal.
     """
-    bare, text = parted(target)
+    bare, text = split_arguments(target)
     if not text:
         return NONE
     function = bare.rpartition(":")[2]
-    call = _parsed(target, function, text)
+    call = _parse_call(target, function, text)
     for value in call.args:
-        raise _nameless(target, function, ast.unparse(value))
+        raise _unnamed_argument_error(target, function, ast.unparse(value))
     return Arguments(tuple(sorted(_literals(target, function, call.keywords))))
 
 
-def _parsed(target: str, function: str, text: str) -> ast.Call:
-    reason = "there is more than these"
+def _parse_call(target: str, function: str, text: str) -> ast.Call:
+    reason = "text follows the closing parenthesis"
     try:
         call = ast.parse(f"f{text}", mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -57,11 +62,11 @@ def _parsed(target: str, function: str, text: str) -> ast.Call:
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
     except (RecursionError, MemoryError):
-        reason = "they are nested too deep"
+        reason = "they are nested too deeply"
     raise InputError(
         target,
-        f"its arguments cannot be read: {reason}",
-        f"write them as in Python, {function}(depth=50, n={GPUS})",
+        f"its arguments cannot be parsed: {reason}",
+        f"write them as in Python: {function}(depth=50, n={GPUS})",
     )
 
 
@@ -72,72 +77,73 @@ def _literals(
     for keyword in keywords:
         text = ast.unparse(keyword.value)
         if keyword.arg is None:
-            raise _nameless(target, function, f"**{text}")
+            raise _unnamed_argument_error(target, function, f"**{text}")
         if keyword.arg in seen:
             raise InputError(target, f"gives '{keyword.arg}' twice", "give it once")
         seen.add(keyword.arg)
         try:
             value_of(text, 1)
         except (ValueError, TypeError, RecursionError, MemoryError):
-            raise _no_literal(target, keyword.arg, keyword.value) from None
+            raise _not_literal_error(target, keyword.arg, keyword.value) from None
         yield keyword.arg, text
 
 
-def _nameless(target: str, function: str, text: str) -> InputError:
+def _unnamed_argument_error(target: str, function: str, text: str) -> InputError:
     return InputError(
         target,
         f"its argument {text} has no name",
-        f"write {function}(NAME=VALUE), with the parameter's name",
+        f"write {function}(NAME=VALUE), with the name of the parameter",
     )
 
 
-def _no_literal(target: str, name: str, value: ast.expr) -> InputError:
-    fix = f"write a number, a string, None, True, False, {GPUS}, or a list or tuple of such"
+def _not_literal_error(target: str, name: str, value: ast.expr) -> InputError:
+    fix = f"write a number, a string, None, True, False, {GPUS}, or a list or tuple of these"
     if isinstance(value, ast.Name):
-        word = value.id
-        fix = f"write {name}={GPUS if f'{{{word}}}' == GPUS else repr(word)}"
-    return InputError(target, f"its {name}={ast.unparse(value)} is no literal", fix)
+        is_gpus = f"{{{value.id}}}" == GPUS
+        fix = f"write {name}={GPUS if is_gpus else repr(value.id)}"
+    message = f"its {name}={ast.unparse(value)} must be a literal; expressions are not evaluated"
+    return InputError(target, message, fix)
 
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
-_LIMIT = 1 << 31  # bytes; protobuf reads no larger message
+_MOST_BYTES = 1 << 31  # the limit of a protobuf message
 
 
-def check(target: str | Path) -> None:
-    """Check a target, as far as that needs nothing to be loaded.
+def check_target(target: str | Path) -> None:
+    """Check that a target can exist, without loading it.
 
     Raises:
-        InputError: there is no such file or module, the file can hold no graph, or the function's
-            arguments cannot be read.
+        InputError: the file or module does not exist, the file is not a graph, or the arguments
+            of the function cannot be parsed.
     """
     path = Path(target)
     if isinstance(target, Path) or is_graph(path):
         graph_file(path)
         return
-    where, colon, _ = parted(target)[0].rpartition(":")
+    where, colon, _ = split_arguments(target)[0].rpartition(":")
     if not colon and not is_program(target):
-        raise _incomplete(target)
+        raise _incomplete_target_error(target)
     where = where if colon else target
     if where.endswith(".py"):
         if reason := _unreadable(Path(where)):
-            raise InputError(where, reason, _near(Path(where)))
-    elif not _is_found(where.partition(".")[0]):
-        raise no_module(where, target)
-    arguments_of(target)
+            raise InputError(where, reason, _suggest_file(Path(where)))
+    elif not _is_importable(where.partition(".")[0]):
+        raise no_module_error(where, target)
+    parse_arguments(target)
 
 
 def is_program(target: str) -> bool:
     """Whether a target names a whole program: ``train.py`` or ``package.train``."""
-    is_module = is_module_name(target) and _is_found(target.partition(".")[0])
+    is_module = is_module_name(target) and _is_importable(target.partition(".")[0])
     return target.endswith(".py") or is_module
 
 
 def is_module_name(text: str) -> bool:
-    """Whether it looks like the name of a module: ``package.train``."""
+    """Whether a text has the form of a module name: ``package.train``."""
     return all(part.isidentifier() for part in text.split("."))
 
 
-def script_of(
+def script_from_target(
     target: Target,
     args: Sequence[str] = (),
     *,
@@ -145,19 +151,21 @@ def script_of(
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
 ) -> Target:
-    """The target, or the program to be watched in a process of its own that it names.
+    """Return a `Script` if the target must run in a process of its own, else the target itself.
 
-    That is a whole program, and a function that needs what only such a process can have.
+    A whole program always runs in its own process. A function does so if one of the other
+    arguments is given, since these apply to a process.
 
     Args:
         target: any target.
-        args: the arguments of the program's command line.
-        v1: whether it means TensorFlow 1 by ``import tensorflow``.
-        let: the values of names that its source holds.
-        limit: seconds that it may take until its first training step.
+        args: the command-line arguments of the program.
+        v1: whether ``import tensorflow`` in the program means TensorFlow 1.
+        let: new values by the names that the source code assigns to.
+        limit: seconds until the first training step, after which the program is ended.
 
     Raises:
-        UsageError: the target is no program, and one of the others is given.
+        UsageError: one of these arguments is given, but the target is not a program; or ``let``
+            is given for a function.
     """
     wants_process = bool(args or v1 or let or limit is not None)
     is_text = isinstance(target, str) and not is_graph(Path(target))
@@ -165,13 +173,13 @@ def script_of(
         raise UsageError(
             f"the program's options for {target!s:.60}",
             "are for a program in a file or module",
-            "leave them out, or name it as a text such as 'train.py'",
+            "remove them, or name the program by a string such as 'train.py'",
         )
     if let and is_text and not is_program(str(target)):
         raise UsageError(
             f"--let {next(iter(let))}",
-            f"is for a whole program, and {target} is a function",
-            "leave the function out, or give it the value as an argument in brackets",
+            f"is for a whole program, but {target} is a function",
+            "remove the function, or pass the value as an argument: train.py:build(NAME=4)",
         )
     if isinstance(target, str) and is_text and (wants_process or is_program(target)):
         pairs = tuple(sorted(let.items()))
@@ -180,55 +188,55 @@ def script_of(
 
 
 def graph_file(path: Path) -> Path:
-    """The file of a saved graph: the path itself, or the one in the folder of a SavedModel.
+    """Return the file of a saved graph: the path itself, or the graph in a SavedModel directory.
 
     Raises:
-        InputError: there is no such file, it is too large, or its name is that of no graph.
+        InputError: the file does not exist, has another suffix, or is 2 GB or larger.
     """
     name = str(path)
-    if kind_of(path) == "folder":
+    if file_kind(path) == "directory":
         saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
-        path = next((file for file in saved if kind_of(file) == "file"), path)
-        if kind_of(path) == "folder":
-            raise InputError(name, "is a folder without a saved_model.pb", "name a SavedModel")
+        path = next((file for file in saved if file_kind(file) == "file"), path)
+        if file_kind(path) == "directory":
+            raise InputError(name, "is a directory without a saved_model.pb", "name a SavedModel")
     if reason := _unreadable(path):
         raise InputError(name, reason, "check the path")
     if path.suffix not in GRAPH_SUFFIXES:
         raise InputError(name, "is not a saved graph", f"name a file {', '.join(GRAPH_SUFFIXES)}")
-    if path.stat().st_size >= _LIMIT:
-        raise InputError(
-            name,
-            "is larger than the 2 GB that a protobuf may have",
-            "save it without its constants",
-        )
+    if path.stat().st_size >= _MOST_BYTES:
+        message = "is larger than 2 GB, the limit of protobuf"
+        raise InputError(name, message, "save it without its constants")
     return path
 
 
-def kind_of(path: str | Path) -> str:
-    """``file``, ``folder``, ``other`` or ``nothing``, whatever the path: it may be too long."""
+def file_kind(path: str | Path) -> str:
+    """Return ``file``, ``directory``, ``other`` or ``nothing``; never raises."""
     try:
         mode = Path(path).stat().st_mode
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # such as a name that is too long
         return "nothing"
-    return "file" if S_ISREG(mode) else "folder" if S_ISDIR(mode) else "other"
+    return "file" if S_ISREG(mode) else "directory" if S_ISDIR(mode) else "other"
 
 
 def is_graph(path: Path) -> bool:
-    return path.suffix in GRAPH_SUFFIXES or kind_of(path) == "folder"
+    """Whether a path names a saved graph: by its suffix, or as the directory of a SavedModel."""
+    return path.suffix in GRAPH_SUFFIXES or file_kind(path) == "directory"
 
 
 def _unreadable(path: Path) -> str:
-    """Why a path cannot be read as a file; ``""`` if it can. A pipe or device might not end."""
-    kind = kind_of(path)
-    if kind == "file":
-        return "" if os.access(path, os.R_OK) else "cannot be read: you lack the permission"
-    return {"folder": "is a folder", "other": "is a pipe or device, not a file"}.get(
-        kind, "there is no such file"
-    )
+    """Return why a path cannot be read as a file; ``""`` if it can."""
+    match file_kind(path):
+        case "file":
+            return "" if os.access(path, os.R_OK) else "cannot be read: permission denied"
+        case "directory":
+            return "is a directory"
+        case "other":
+            return "is a pipe or device, not a file"  # which may never end
+    return "there is no such file"
 
 
-def _is_found(package: str) -> bool:
-    """Whether there is a module of this name, which is not loaded."""
+def _is_importable(package: str) -> bool:
+    """Whether Python finds a module or package; does not import it."""
     sys.path.insert(0, "")
     try:
         return package in sys.modules or importlib.util.find_spec(package) is not None
@@ -238,41 +246,42 @@ def _is_found(package: str) -> bool:
         sys.path.remove("")
 
 
-def no_module(name: str, target: str) -> InputError:
+def no_module_error(name: str, target: str) -> InputError:
+    """Return the error for a target in a module that does not exist."""
     return InputError(
         target,
         f"there is no module '{name}'",
-        "run it from the project's root, or give the path: path/to/file.py:function",
+        "run it from the root of the project, or name the file: path/to/file.py:function",
     )
 
 
-def _incomplete(target: str) -> InputError:
+def _incomplete_target_error(target: str) -> InputError:
     path = Path(target)
-    bare, bracket, arguments = target.partition("(")
-    if bare.endswith(".py") and kind_of(bare) == "file":
+    bare, parenthesis, arguments = target.partition("(")
+    if bare.endswith(".py") and file_kind(bare) == "file":
         return InputError(
             target,
-            "names no function, and only a function takes arguments in brackets",
-            f"write {bare}:build{bracket}{arguments}, with its name",
+            "names no function, and only a function takes arguments in parentheses",
+            f"write {bare}:build{parenthesis}{arguments}, with the name of the function",
         )
-    if kind_of(path) == "file":
+    if file_kind(path) == "file":
         return InputError(
             target,
             "is neither a Python file nor a saved graph",
-            f"if it is a placement log, give read_logs([{target!r}]).placement()",
+            f"for a placement log, pass read_logs([{target!r}]).placement()",
         )
     return InputError(
         target,
         "there is no such file" if path.suffix or "/" in target else "is not a target",
-        _near(path)
+        _suggest_file(path)
         or "write path/to/file.py, path/to/file.py:function, package.module:function or the path "
         "of a graph",
     )
 
 
-def _near(path: Path) -> str:
+def _suggest_file(path: Path) -> str:
     try:
         near = close_matches(path.name, os.listdir(path.parent))
-    except (OSError, ValueError):  # there is no such folder, or it may not be listed
+    except (OSError, ValueError):  # the directory does not exist or cannot be listed
         return ""
     return f"did you mean '{path.parent / near[0]}'?" if near else ""

@@ -40,7 +40,13 @@ from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Target
-from placement_checks.targets.names import is_module_name, is_program, kind_of, parted, script_of
+from placement_checks.targets.names import (
+    file_kind,
+    is_module_name,
+    is_program,
+    script_from_target,
+    split_arguments,
+)
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
@@ -104,7 +110,7 @@ class Settings:
             UsageError: a setting for whole programs is given, but the target is something else.
         """
         let = {name: str(value) for name, value in self.let.items()}
-        return script_of(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
+        return script_from_target(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
 
     @property
     def reference_target(self) -> Target | None:
@@ -117,7 +123,7 @@ class Settings:
         name, *args = shlex.split(self.reference) or [""]
         if not is_program(name):
             return self.reference
-        return script_of(name, args, v1=bool(self.v1), limit=self.limit)
+        return script_from_target(name, args, v1=bool(self.v1), limit=self.limit)
 
 
 def _first_set(value: Any, default: Any) -> Any:
@@ -240,12 +246,12 @@ def _relative_to_here(target: str, file: Path) -> str:
     program, blank, args = target.partition(" ")
     if program.endswith(".py") and blank:
         return f"{_relative_to_here(program, file)} {args}"
-    bare, arguments = parted(target)
+    bare, arguments = split_arguments(target)
     path, colon, function = bare.rpartition(":")
     if not colon:
         path, function = target, ""
     absolute = file.parent / path
-    is_module = is_module_name(path) and kind_of(absolute) == "nothing"
+    is_module = is_module_name(path) and file_kind(absolute) == "nothing"
     if not path.endswith(".py") and (colon or is_module):
         return target
     here = Path.cwd()

@@ -64,9 +64,9 @@ def place(
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
-    from placement_checks.targets.names import script_of
+    from placement_checks.targets.names import script_from_target
 
-    program = script_of(target, args, v1=v1, let=let, limit=limit)
+    program = script_from_target(target, args, v1=v1, let=let, limit=limit)
     return request(program, gpus=gpus, machine=machine, soft=soft).placed(devices)
 
 
@@ -179,13 +179,13 @@ def _check(target: Target) -> None:
     Raises:
         InputError: the target cannot be loaded, or TensorFlow is not installed.
     """
-    from placement_checks.targets.names import check
+    from placement_checks.targets.names import check_target
     from placement_checks.tf.startup import check_installed
 
     if isinstance(target, Script):
         target = target.target
     if isinstance(target, str | Path):
-        check(target)
+        check_target(target)
     check_installed()
 
 

@@ -12,7 +12,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.program import Program, Target
 from placement_checks.core.script import Script
 from placement_checks.logs import STDIN, read_logs
-from placement_checks.targets.names import GRAPH_SUFFIXES, check, kind_of
+from placement_checks.targets.names import GRAPH_SUFFIXES, check_target, file_kind
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
@@ -65,7 +65,7 @@ def is_log(target: str) -> bool:
     if target == STDIN:
         return True
     is_other = Path(target).suffix not in (".py", *GRAPH_SUFFIXES)
-    return is_other and kind_of(target) in ("file", "other")
+    return is_other and file_kind(target) in ("file", "other")
 
 
 def check_targets(targets: Iterable[Target | None], batch: str | None = None) -> None:
@@ -76,16 +76,16 @@ def check_targets(targets: Iterable[Target | None], batch: str | None = None) ->
     """
     for target in targets:
         if isinstance(target, Script):
-            check(target.target)
+            check_target(target.target)
         elif isinstance(target, str) and not is_log(target):
-            check(target)
+            check_target(target)
     if batch is not None:
         from placement_checks.run.feeding.batches import SUFFIX, Case
 
         if Path(batch).suffix == SUFFIX:
             Case.load(Path(batch))
         else:
-            check(batch)
+            check_target(batch)
 
 
 def _gather_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:

@@ -13,9 +13,9 @@ from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import place, verify
-from placement_checks.capture.in_process.builder import built_program, noting_eager_code
+from placement_checks.capture.in_process.builder import built_program, record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, WatchedCode
 from placement_checks.tf.simulated_devices import configure_logical_cpus
@@ -61,8 +61,8 @@ def train(layers: int) -> None:
 def traced(layers: int) -> Iterator[BuildRecorder]:
     """What was noted of a program that is about to take its first step."""
     configure_logical_cpus(3)
-    with noting_eager_code(Program("program", lambda: None), 2) as building:
-        with suppress(Stopped):
+    with record_eager_code(Program("program", lambda: None), 2) as building:
+        with suppress(StopProgram):
             train(layers)
         yield building
 

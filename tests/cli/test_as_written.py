@@ -92,7 +92,7 @@ def judged(run: Run, typed: str) -> dict[str, str]:
     assert ran.out, ran.err
     (program,) = json.loads(ran.out)["programs"]
     assert (
-        "its variables are references (VariableV2), as TensorFlow 1 makes them"
+        "its variables are reference variables (VariableV2), as in TensorFlow 1"
         in (program["notes"])
     )
     return {rule["rule"]: rule["state"] for rule in program["rules"]}
@@ -118,12 +118,12 @@ def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None
         ("ps_workers.py --v1 -- --job_name=ps", "this is a parameter server"),
         (
             "ways/never_trains.py --v1",
-            "ended without a training step: 1 session and 11 runs, "
-            "none of which updates a trainable variable",
+            "ended without a training step: it opened 1 session with 11 runs, "
+            "but updated no trainable variable",
         ),
         (
             "mnist_towers.py -- --num_gpus={gpus}",
-            "has no attribute 'app'; add --v1 if it means TensorFlow 1 by import tensorflow",
+            "has no attribute 'app'; add --v1 if the program is written for TensorFlow 1",
         ),
     ],
 )

@@ -69,13 +69,14 @@ AGAIN = "; write the file again, it may be truncated"
 TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
     "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
-    "builders.py": "builders.py ended without a training step: 0 sessions and 0 runs, and no "
-    "tf.function was called; give it the arguments with which it trains, behind --; or name the "
-    "function that builds its graph, builders.py:build",
+    "builders.py": "builders.py ended without a training step: it opened no session and "
+    "called no tf.function; pass the arguments with which it trains after --, or name the "
+    "function "
+    "that builds its graph, builders.py:build",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "
     "did you mean 'builds'?",
     "builders.py:not_a_function": "builders.py:not_a_function: 'not_a_function' is of type "
-    "int, not a function; name a builder",
+    "int, not a function; name a function",
     "builders.py:raises": "builders.py:raises: the builder raised KeyError: 'no such layer'; "
     "look at builders.py:8",
     "builders.py:quits": "builders.py:quits: the builder called sys.exit(3); "
@@ -97,19 +98,19 @@ TARGETS = {
     "rule; did you mean 'variables-on-host'?",
     "broken.py:f": "broken.py: loading it raised SyntaxError: invalid syntax (broken.py, line 1)",
     "no.such.module:f": "no.such.module:f: there is no module 'no.such.module'; run it from the "
-    "project's root, or give the path: path/to/file.py:function",
+    "root "
+    "of the project, or name the file: path/to/file.py:function",
     "json:nope": "json:nope: there is no function 'nope' in it; "
     "name the function that builds the graph",
     "word": "word is not a target; write path/to/file.py, path/to/file.py:function, "
     "package.module:function or the path of a graph",
-    "empty": "empty is a folder without a saved_model.pb; name a SavedModel",
+    "empty": "empty is a directory without a saved_model.pb; name a SavedModel",
     "nosuch.pb": "nosuch.pb: there is no such file; check the path",
     "noise.pb": f"noise.pb {GRAPH}Error parsing message%%{AGAIN}",
     "noise.meta": f"noise.meta {GRAPH}Error parsing message%%{AGAIN}",
     "nothing.pb": f"nothing.pb {GRAPH}it contains no ops{AGAIN}",
     "wrong.pbtxt": f"wrong.pbtxt {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
-    "huge.pb": "huge.pb is larger than the 2 GB that a protobuf may have; "
-    "save it without its constants",
+    "huge.pb": "huge.pb is larger than 2 GB, the limit of protobuf; save it without its constants",
 }
 HOST = 'one host has between 1 and 256; describe a cluster with --machine "worker*64: gpu*8"'
 MACHINE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'

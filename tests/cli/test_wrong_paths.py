@@ -14,7 +14,7 @@ NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
 
 FILE = "nosuch.py: there is no such file"
 CASE = "nosuch.npz is not a saved case: there is no such file; name a file that a run has saved"
-NAMELESS = "its argument 50 has no name; write build(NAME=VALUE), with the parameter's name"
+NAMELESS = "its argument 50 has no name; write build(NAME=VALUE), with the name of the parameter"
 CALLS = {
     "verify nosuch.py:build": FILE,
     "verify nosuch.py:build elsewhere.py:build": "elsewhere.py: there is no such file",
@@ -23,7 +23,7 @@ CALLS = {
     "verify train.py:build --reference train.py:build --batch nosuch.npz": CASE,
     "verify a.log --graph nosuch.py:build": FILE,
     "verify nosuch.module:build": "nosuch.module:build: there is no module 'nosuch.module'; run "
-    "it from the project's root, or give the path: path/to/file.py:function",
+    "it from the root of the project, or name the file: path/to/file.py:function",
     "verify nosuch.py -- --num_gpus=2": FILE,
     "verify -- --num_gpus=2": "-- --num_gpus=2 is an argument for a program, but no program is "
     "named; name it first: placement-checks verify train.py -- --num_gpus=2",
@@ -32,13 +32,14 @@ CALLS = {
     "verify train.py --let 3=4": "--let 3=4 is not of the form NAME=VALUE; write it "
     "like --let NUM_GPUS={gpus}",
     "verify train.py(depth=50)": "train.py(depth=50) names no function, and only a function "
-    "takes arguments in brackets; write train.py:build(depth=50), with its name",
+    "takes arguments in parentheses; write train.py:build(depth=50), with the name of the "
+    "function",
     "verify train.py:build(50)": f"train.py:build(50): {NAMELESS}",
     "verify train.py:build --reference train.py:build(50)": f"train.py:build(50): {NAMELESS}",
     "verify train.py:build --reference train.py:build --batch train.py:build(50)": "train.py:"
     f"build(50): {NAMELESS}",
     "place train.py:build(50)": f"train.py:build(50): {NAMELESS}",
-    "verify folder": "folder is a folder without a saved_model.pb; name a SavedModel",
+    "verify folder": "folder is a directory without a saved_model.pb; name a SavedModel",
     "verify pipe.pb": "pipe.pb is a pipe or device, not a file; check the path",
     "place nosuch.pb": "nosuch.pb: there is no such file; check the path",
     "diff train.py:build nosuch.py:build": FILE,

@@ -453,7 +453,7 @@ def test_a_placement_log_is_no_program() -> None:
     Path("train.log").write_text("x: (NoOp): /job:localhost/replica:0/task:0/device:CPU:0")
 
     assert refused("train.log") == (
-        "train.log is neither a Python file nor a saved graph; if it is a placement log, give "
+        "train.log is neither a Python file nor a saved graph; for a placement log, pass "
         "read_logs(['train.log']).placement()"
     )
 
@@ -479,14 +479,14 @@ def test_a_saved_model_that_is_not_a_file_is_refused() -> None:
     Path("saved").mkdir()
     os.mkfifo("saved/saved_model.pb")
 
-    assert refused("saved") == "saved is a folder without a saved_model.pb; name a SavedModel"
+    assert refused("saved") == "saved is a directory without a saved_model.pb; name a SavedModel"
 
 
 def test_a_file_that_may_not_be_read(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target = save(graph)
     monkeypatch.setattr(os, "access", lambda path, _: str(path) != target)  # root reads all
 
-    assert refused(target) == "graph.pb cannot be read: you lack the permission; check the path"
+    assert refused(target) == "graph.pb cannot be read: permission denied; check the path"
 
 
 def test_a_path_of_another_suffix() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from placement_checks import watch
-from placement_checks.capture.in_process.builder import build_eagerly, noting_eager_code
+from placement_checks.capture.in_process.builder import build_eagerly, record_eager_code
 from placement_checks.capture.in_process.recorder import Built
 from placement_checks.core.program import Program, WatchedCode
 
@@ -25,5 +25,5 @@ def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> Built:
     Raises:
         InputError: it raised, or does not train.
     """
-    with noting_eager_code(Program.of(program), gpus) as building:
+    with record_eager_code(Program.of(program), gpus) as building:
         return build_eagerly(building, gpus)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from placement_checks.capture.child_process.snapshot import RecordedProgram
-from placement_checks.capture.child_process.workers import joined_workers, on_servers
-from placement_checks.capture.in_process.builder import noting_eager_code
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.child_process.workers import join_workers, place_on_servers
+from placement_checks.capture.in_process.builder import record_eager_code
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.capture.programs import recorded_program
 from placement_checks.core.cluster_spec import environment_of
 from placement_checks.core.machines import Machine
@@ -27,13 +27,13 @@ def watched_workers(train: Callable[[], Any], machine: str, gpus: int = 1) -> Wa
         for job in sorted({"chief", "worker"} & jobs.keys())
         for index in jobs[job]
     ]
-    return _code(train, gpus, joined_workers(workers))
+    return _code(train, gpus, join_workers(workers))
 
 
 def watched_coordinator(train: Callable[[], Any], machine: str, gpus: int = 1) -> WatchedCode:
     """The first step that a function schedules as the coordinator of parameter servers."""
     coordinator = recorded_task(train, Machine.parse(machine).jobs, "chief", 0, gpus)
-    return _code(train, gpus, on_servers(coordinator, gpus))
+    return _code(train, gpus, place_on_servers(coordinator, gpus))
 
 
 def _code(train: Callable[[], Any], gpus: int, recorded: RecordedProgram) -> WatchedCode:
@@ -53,10 +53,10 @@ def recorded_task(
     }
     environment = environment_of(cluster, job, index)
     program = Program(train.__name__, train)
-    with pytest.MonkeyPatch.context() as patch, noting_eager_code(program, gpus) as building:
+    with pytest.MonkeyPatch.context() as patch, record_eager_code(program, gpus) as building:
         for name, value in environment.items():
             patch.setenv(name, value)
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(StopProgram):
             train()
         built = building.trained()
-    return RecordedProgram.of(built, built.notes, None)
+    return RecordedProgram.from_built(built, built.notes, None)

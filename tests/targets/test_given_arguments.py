@@ -1,4 +1,4 @@
-"""A function is called with the arguments of its target, each number of GPUs by itself."""
+"""A function is called with the arguments of its target, for each number of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading the user's code as if it had been started by itself."""
+"""The user's code is loaded in the environment of ``python file.py``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trainer:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
-    """Two folders with the same names of files in them."""
+    """Two directories that contain files with the same names."""
     found = []
     for name in ("a", "b"):
         folder = tmp_path / name

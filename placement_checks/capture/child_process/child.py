@@ -1,8 +1,8 @@
-"""Runs a program until its first training step, and answers with what it has built.
+"""The child process: runs a program until its first training step, and sends what it built.
 
-Run as ``python -m placement_checks.capture.child_process.child PARENT``. It ends when the process
-PARENT is gone. The answer is written inside of the step, and the process ends
-there: nothing that the program does at exit (threads, workers, ``finally``) is awaited.
+Started as ``python -m placement_checks.capture.child_process.child PARENT``; it ends when the
+process PARENT ends. The answer is sent inside of the training step, and then the process exits at
+once: threads, exit handlers and ``finally`` blocks of the program do not run.
 """
 
 from __future__ import annotations
@@ -19,86 +19,87 @@ from placement_checks.capture.child_process.request import (
     DRIVER,
     VISIBLE_GPUS,
     CaptureRequest,
-    end_with,
+    send_and_exit,
 )
 from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.errors import as_error
 from placement_checks.tf.startup import hide_deprecations, import_tensorflow
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
-_HOME = str(Path(__file__).resolve().parents[3])
+_PACKAGES = str(Path(__file__).resolve().parents[3])
 
 
 def main() -> None:
     """Answer one request."""
     answers = reserve_stdout()
-    asked: CaptureRequest = pickle.load(sys.stdin.buffer)
-    end_with_parent(lambda: put_back(asked.journal))
+    request: CaptureRequest = pickle.load(sys.stdin.buffer)
+    end_with_parent(lambda: put_back(request.journal))
     _close_stdin()
-    _leave_our_path(asked)
+    _restore_module_path(request)
     try:
         import_tensorflow()
         hide_deprecations()
-        tempfile.gettempdir()  # tries the folder by a file, which is no file of the program's
-        _draw_other_numbers()
-        _show_gpus(asked)
-        _stand_in_for_gpus(asked)
-        from placement_checks.capture.child_process.runner import Watched
+        tempfile.gettempdir()  # creates a test file, which must not count as the program's
+        _reseed()
+        _set_visible_gpus(request)
+        _simulate_gpus(request)
+        from placement_checks.capture.child_process.runner import CapturedRun
 
-        answer: object = Watched(asked, answers).run()
-    except BaseException as fault:  # user code may raise what is no Exception
-        answer = as_error(asked.script.target, fault)
-    end_with(answer, answers)
+        answer: object = CapturedRun(request, answers).run()
+    except BaseException as fault:  # programs may raise other than Exception
+        answer = as_error(request.script.target, fault)
+    send_and_exit(answer, answers)
 
 
-def _draw_other_numbers() -> None:
-    """Seed anew what was seeded when it was imported, which may be in common with other forks."""
+def _close_stdin() -> None:
+    """Make a program that asks a question on the terminal read the end of the input."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+
+
+def _restore_module_path(request: CaptureRequest) -> None:
+    """Set ``sys.path`` and PYTHONPATH to the values that ``python train.py`` would have.
+
+    The directory of this package was first in ``sys.path`` until now. It moves to the end if it is
+    a directory of installed packages, and is removed otherwise.
+    """
+    user_path = [path for path in (request.python_path or "").split(os.pathsep) if path]
+    others = [path for path in sys.path if path not in (_PACKAGES, *user_path)]
+    is_installed = _PACKAGES in map(os.path.realpath, site.getsitepackages())
+    added = [path for path in request.path if path not in (*user_path, *others)]
+    sys.path[:] = [*user_path, *others, *added, *([_PACKAGES] if is_installed else [])]
+    os.environ.pop("PYTHONPATH", None)
+    if request.python_path is not None:
+        os.environ["PYTHONPATH"] = request.python_path
+
+
+def _reseed() -> None:
+    """Seed NumPy's generator: forks of one server share the seed from its import."""
     import numpy as np
 
     np.random.seed()
 
 
-def _show_gpus(asked: CaptureRequest) -> None:
-    """Let ``CUDA_VISIBLE_DEVICES`` name as many GPUs as the program finds, if it was set.
+def _set_visible_gpus(request: CaptureRequest) -> None:
+    """Let ``CUDA_VISIBLE_DEVICES`` list the fake GPUs, if the user has set it.
 
-    So far it hid those of this machine from TensorFlow, which reads it once.
+    Until now it hid the GPUs of this machine. TensorFlow reads it once, which is forced first.
     """
     if DRIVER.exists():
         import tensorflow as tf
 
         tf.config.list_physical_devices("GPU")
     del os.environ[VISIBLE_GPUS]
-    if asked.names_gpus:
-        os.environ[VISIBLE_GPUS] = ",".join(map(str, range(asked.gpus)))
+    if request.names_gpus:
+        os.environ[VISIBLE_GPUS] = ",".join(map(str, range(request.gpus)))
 
 
-def _stand_in_for_gpus(asked: CaptureRequest) -> None:
-    """Let logical CPUs stand in for GPUs, before TensorFlow makes its devices."""
+def _simulate_gpus(request: CaptureRequest) -> None:
+    """Configure logical CPU devices for the GPUs before TensorFlow creates its devices."""
     from placement_checks.tf.simulated_devices import configure_logical_cpus
 
-    if not asked.script.v1:
-        configure_logical_cpus(asked.gpus + 1 + parameter_servers())
-
-
-def _close_stdin() -> None:
-    """Let a question on the terminal meet the end of the input."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
-
-
-def _leave_our_path(asked: CaptureRequest) -> None:
-    """Find modules where ``python train.py`` finds them, also in processes that it starts.
-
-    This package came first so far; where it is installed, that is where other packages are too.
-    """
-    given = [folder for folder in (asked.python_path or "").split(os.pathsep) if folder]
-    others = [folder for folder in sys.path if folder not in (_HOME, *given)]
-    installed = [_HOME] if _HOME in map(os.path.realpath, site.getsitepackages()) else []
-    added = [folder for folder in asked.path if folder not in (*given, *others)]
-    sys.path[:] = [*given, *others, *added, *installed]
-    os.environ.pop("PYTHONPATH", None)
-    if asked.python_path is not None:
-        os.environ["PYTHONPATH"] = asked.python_path
+    if not request.script.v1:
+        configure_logical_cpus(request.gpus + 1 + parameter_servers())
 
 
 if __name__ == "__main__":

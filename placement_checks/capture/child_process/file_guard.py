@@ -1,9 +1,9 @@
-"""Keeps what a program deletes, overwrites or moves while it is watched until its first step.
+"""Protects the user's files while a program runs until its first training step.
 
-What was there before the program began is set aside instead, and put back at the end. What the
-program has made itself, such as its temporary files, it deletes as ever. Python's functions are
-patched, those that `tf.io.gfile` and its forerunners call, and the command ``rm``; what other
-commands of the shell and libraries of C delete is not seen.
+A file that the program deletes, overwrites or moves is renamed first, and renamed back at the end.
+Files that the program has created itself, such as temporary files, are deleted normally. The guard
+patches functions of Python, the functions behind `tf.io.gfile` and its predecessors, and the
+command ``rm``. It does not see deletions by other shell commands and by C libraries.
 """
 
 from __future__ import annotations
@@ -24,86 +24,93 @@ import tensorflow as tf
 from placement_checks.capture.child_process import file_journal
 from placement_checks.capture.child_process.file_journal import (
     Journal,
-    is_folder,
-    place_of,
+    is_directory,
     put_back,
+    resolve_parent,
 )
 from placement_checks.capture.in_process.fake_gpus import shadow_command
 from placement_checks.core.errors import InputError
 from placement_checks.tf.patching import patched
 from placement_checks.tf.sessions import around_files
 
-_OF_THE_SYSTEM = frozenset({"proc", "sys", "dev"})  # folders that hold no files
-_IN_MEMORY = "ram"  # a scheme of TensorFlow's
+_SYSTEM_DIRECTORIES = frozenset({"proc", "sys", "dev"})  # they contain no ordinary files
+_MEMORY_SCHEME = "ram"  # TensorFlow's file system in memory
 
 
 @contextlib.contextmanager
-def files_kept(journal: Path) -> Iterator[list[Path]]:
-    """Keep the user's files in this block, and write no checkpoints of `tf.compat.v1.train.Saver`.
+def guard_files(journal: Path) -> Iterator[list[Path]]:
+    """Protect the user's files in this block. `tf.compat.v1.train.Saver` saves no checkpoints.
 
-    A process that is killed in the block leaves the journal; `set_aside.put_back` then does what
-    else happens at the end of the block. In a process that the program forks files are kept, too,
-    and are put back by the one that forked it.
+    If the process is killed in the block, the journal remains, and `put_back` can restore the
+    files. In a fork of the process the files are protected too; the process itself restores them.
 
     Args:
-        journal: the path of a file to be made, not in a folder that the program deletes.
+        journal: the path of a new file, outside of directories that the program may delete.
 
     Yields:
-        A list, in which there is at the end what was put back.
+        A list that receives the restored files at the end of the block.
     """
-    back: list[Path] = []
+    restored: list[Path] = []
     owner = os.getpid()
-    keeper = _Keeper(Journal.begun(journal))
+    guard = _FileGuard(Journal.create(journal))
     try:
         with contextlib.ExitStack() as stack:
-            for module, name, instead in keeper.of_python():
-                stack.enter_context(patched(module, name, _around(instead)))
+            for module, name, replacement in guard.python_functions():
+                stack.enter_context(patched(module, name, _bind_original(replacement)))
             stack.enter_context(
-                around_files({name: _around(of) for name, of in keeper.of_tensorflow().items()})
+                around_files(
+                    {
+                        name: _bind_original(replacement)
+                        for name, replacement in guard.tensorflow_functions().items()
+                    }
+                )
             )
-            if script := file_journal.script(journal):
+            if script := file_journal.rm_script(journal):
                 stack.enter_context(shadow_command("rm", lambda _: script))
-            stack.enter_context(patched(tf.compat.v1.train.Saver, "save", lambda _: _unsaved))
-            yield back
+            stack.enter_context(
+                patched(tf.compat.v1.train.Saver, "save", lambda _: _checkpoint_path)
+            )
+            yield restored
     finally:
         if os.getpid() == owner:
-            keeper.is_open = False  # the program may hold functions of this block
-            back += put_back(journal)
+            guard.is_active = False  # the program may still hold functions of this block
+            restored += put_back(journal)
 
 
-def _around(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """What puts ``instead(original, …)`` in the place of a function.
+def _bind_original(replacement: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Return a patch that replaces a function by ``replacement(original, …)``.
 
-    Not by a function, which would become a method in a class that has a builtin as attribute.
+    The result is a `partial`, not a function: a function would become a method in classes that
+    have the builtin as an attribute.
     """
     return lambda original: functools.update_wrapper(
-        functools.partial(instead, original), original
+        functools.partial(replacement, original), original
     )
 
 
-class _Keeper:
-    """What stands in the place of functions that delete, overwrite and move."""
+class _FileGuard:
+    """The replacements of functions that delete, overwrite and move files."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.is_open = True
+        self.is_active = True
 
-    def of_python(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """The functions of Python, by module and name, and what takes their place."""
-        for name, instead in (
+    def python_functions(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """The patched functions of Python: module, name and replacement."""
+        for name, replacement in (
             ("remove", self._remove),
             ("unlink", self._remove),
             ("rmdir", self._remove_folder),
             ("rename", self._move),
             ("replace", self._move),
         ):
-            yield os, name, instead
+            yield os, name, replacement
         yield shutil, "rmtree", self._remove_tree
         yield builtins, "open", self._open
         yield io, "open", self._open
 
-    def of_tensorflow(self) -> dict[str, Callable[..., Any]]:
-        """The functions of TensorFlow, by name, and what takes their place."""
+    def tensorflow_functions(self) -> dict[str, Callable[..., Any]]:
+        """The replacements of TensorFlow's functions, by name."""
         return {
             "DeleteFile": self._delete_file,
             "DeleteRecursively": self._delete,
@@ -113,22 +120,22 @@ class _Keeper:
         }
 
     def _remove(self, original: Any, path: Any, *, dir_fd: int | None = None) -> None:
-        place = place_of(path, dir_fd)
-        if is_folder(place) or not self._is_users(place):
+        place = resolve_parent(path, dir_fd)
+        if is_directory(place) or not self._is_users(place):
             original(path, dir_fd=dir_fd)
         else:
             self._journal.set_aside(place)
 
     def _remove_folder(self, original: Any, path: Any, *, dir_fd: int | None = None) -> None:
-        place = place_of(path, dir_fd)
+        place = resolve_parent(path, dir_fd)
         if self._is_empty(place) and self._is_users(place):
             self._journal.set_aside(place)
         else:
             original(path, dir_fd=dir_fd)
 
     def _remove_tree(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-        place = place_of(path, kwargs.get("dir_fd"))
-        if is_folder(place) and self._is_users(place):
+        place = resolve_parent(path, kwargs.get("dir_fd"))
+        if is_directory(place) and self._is_users(place):
             self._journal.set_aside(place)
         else:
             original(path, *args, **kwargs)
@@ -143,7 +150,7 @@ class _Keeper:
         dst_dir_fd: int | None = None,
     ) -> None:
         move = functools.partial(original, src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-        self._moved(place_of(src, src_dir_fd), place_of(dst, dst_dir_fd), move)
+        self._moved(resolve_parent(src, src_dir_fd), resolve_parent(dst, dst_dir_fd), move)
 
     def _open(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | bytes | os.PathLike):
@@ -151,15 +158,15 @@ class _Keeper:
         return original(file, mode, *args, **kwargs)
 
     def _delete_file(self, original: Any, path: Any, *args: Any) -> None:
-        local = _local(path)
-        if local and is_folder(place_of(local)):
-            original(path, *args)  # refuses
+        local = _local_path(path)
+        if local and is_directory(resolve_parent(local)):
+            original(path, *args)  # raises
         else:
             self._delete(original, path, *args)
 
     def _delete(self, original: Any, path: Any, *args: Any) -> None:
         local = self._local(path)
-        place = place_of(local) if local else None
+        place = resolve_parent(local) if local else None
         if place and self._is_users(place):
             self._journal.set_aside(place)
         else:
@@ -173,7 +180,7 @@ class _Keeper:
         if not sources or not targets or (os.path.lexists(targets) and not overwrite):
             move()
         else:
-            self._moved(place_of(sources), place_of(targets), move)
+            self._moved(resolve_parent(sources), resolve_parent(targets), move)
 
     def _copy_file(
         self, original: Any, src: Any, target: Any, overwrite: bool, *args: Any
@@ -191,14 +198,18 @@ class _Keeper:
             self._before_writing(local, mode)
 
     def _local(self, path: Any) -> str:
-        """A path of gfile's as one of this machine's files; ``""`` if it is none."""
-        local = _local(path)
-        if local is None and self.is_open:
-            raise _elsewhere(path)
+        """Convert a path of `tf.io.gfile` to a local path; ``""`` if it is not a local file.
+
+        Raises:
+            InputError: the file is on another machine.
+        """
+        local = _local_path(path)
+        if local is None and self.is_active:
+            raise _remote_file_error(path)
         return local or ""
 
     def _before_writing(self, path: str, mode: str) -> None:
-        """Set the file aside that will be overwritten; for a part of it, write to a copy."""
+        """Set a file aside that will be overwritten. In mode ``r+`` a copy takes its place."""
         if "w" not in mode and not ("r" in mode and "+" in mode):
             return
         place = Path(os.path.realpath(path))
@@ -210,8 +221,8 @@ class _Keeper:
                 shutil.copy2(aside, place)
 
     def _moved(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
-        """Make a move, what it would overwrite set aside."""
-        if not self.is_open or not os.path.lexists(source) or _is_same(source, target):
+        """Execute a move, after setting the overwritten file aside."""
+        if not self.is_active or not os.path.lexists(source) or _is_same(source, target):
             move()
             return
         aside = None
@@ -227,25 +238,25 @@ class _Keeper:
             raise
 
     def _is_replaced(self, source: Path, target: Path) -> bool:
-        """Whether a move would succeed although something is there."""
-        if not os.path.lexists(target) or is_folder(source) != is_folder(target):
+        """Whether a move would overwrite its target, and not fail."""
+        if not os.path.lexists(target) or is_directory(source) != is_directory(target):
             return False
-        return not is_folder(target) or self._journal.is_empty(target)
+        return not is_directory(target) or self._journal.is_empty(target)
 
     def _is_empty(self, place: Path) -> bool:
-        return is_folder(place) and self._journal.is_empty(place)
+        return is_directory(place) and self._journal.is_empty(place)
 
     def _is_users(self, place: Path) -> bool:
-        """Whether something is there that was not made by the program."""
-        if not self.is_open or not _OF_THE_SYSTEM.isdisjoint(place.parts[1:2]):
+        """Whether a path exists and was not created by the program."""
+        if not self.is_active or not _SYSTEM_DIRECTORIES.isdisjoint(place.parts[1:2]):
             return False
         return os.path.lexists(place) and not self._journal.is_programs_own(place)
 
 
-def _unsaved(
+def _checkpoint_path(
     _: Any, sess: Any, save_path: Any, global_step: Any = None, *__: Any, **___: Any
 ) -> str:
-    """The path of the checkpoint that `tf.compat.v1.train.Saver.save` would write."""
+    """Replace `tf.compat.v1.train.Saver.save`: return the path of the checkpoint, unwritten."""
     path = os.fsdecode(save_path)
     if global_step is None:
         return path
@@ -254,22 +265,22 @@ def _unsaved(
     return f"{path}-{int(global_step)}"
 
 
-def _local(path: Any) -> str | None:
-    """A path of gfile's as one of this machine's; ``""`` in memory, None elsewhere."""
+def _local_path(path: Any) -> str | None:
+    """Convert a path of `tf.io.gfile`: a local path, ``""`` in memory, None on other machines."""
     scheme, separator, rest = os.fsdecode(path).partition("://")
     if not separator or scheme == "file":
         return rest if separator else scheme
-    return "" if scheme == _IN_MEMORY else None
+    return "" if scheme == _MEMORY_SCHEME else None
 
 
 def _is_same(one: Path, other: Path) -> bool:
     return os.path.lexists(other) and os.path.samestat(one.lstat(), other.lstat())
 
 
-def _elsewhere(path: Any) -> InputError:
+def _remote_file_error(path: Any) -> InputError:
     return InputError(
         os.fsdecode(path),
-        "the program writes, moves or deletes it before its first training step, and what is not "
-        "on this machine cannot be kept",
-        "give the program a folder on this machine",
+        "the program writes, moves or deletes it before its first training step, but only files "
+        "on this machine can be restored",
+        "give the program a directory on this machine",
     )

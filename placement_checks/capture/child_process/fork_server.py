@@ -1,7 +1,7 @@
-"""The server of which processes are forked that need TensorFlow, each with it loaded.
+"""Forks child processes from a server that has imported TensorFlow, to save the import.
 
-Run as ``python -m placement_checks.capture.child_process.fork_server DESCRIPTOR PARENT``, it is
-that server.
+Run as ``python -m placement_checks.capture.child_process.fork_server DESCRIPTOR PARENT``, this
+module is the server.
 """
 
 from __future__ import annotations
@@ -16,70 +16,70 @@ from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
 from placement_checks.util.fork_worker import serve
 
-# What neither TensorFlow nor what it loads reads while it is imported; pytest's is another in each
-# test.
-_READ_LATER = (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST")
+# Variables that TensorFlow and its dependencies do not read during their import. A server can fork
+# children with other values of these. PYTEST_CURRENT_TEST changes in each test.
+_IGNORED = (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST")
 
 
-class KeptServer:
-    """A server of this process, kept for the next children."""
+class ForkServerCache:
+    """Holds the fork server of this process for the next child processes."""
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
-        self._read: Mapping[str, str] = {}
+        self._variables: Mapping[str, str] = {}  # those that its import of TensorFlow read
 
     def for_children(self, environment: Mapping[str, str]) -> ForkServer | None:
-        """The server for children with these variables, started where there is none.
+        """Return a server for children with these environment variables; starts one if needed.
 
-        None where there may be GPUs: what their driver keeps of a process does not outlive a fork.
+        None if NVIDIA's driver is loaded: its state of a process does not survive a fork.
         """
         if DRIVER.exists():
             return None
-        read = _read(environment)
-        if self._server is None or not self._server.is_own or self._read != read:
+        variables = _import_variables(environment)
+        if self._server is None or not self._server.is_own or self._variables != variables:
             self.keep(ForkServer.from_module(__spec__.name, environment), environment)
         return self._server
 
     def keep(self, server: ForkServer, environment: Mapping[str, str]) -> None:
-        """Keep this one, which has loaded TensorFlow with these variables, in place of another."""
+        """Replace the server by one that imported TensorFlow with these variables."""
         if self._server is not None:
             self._server.end()
         else:
             atexit.register(self._end)
-        self._server, self._read = server, _read(environment)
+        self._server, self._variables = server, _import_variables(environment)
 
     def _end(self) -> None:
         if self._server is not None:
             self._server.end()
 
 
-_kept = KeptServer()
+_cache = ForkServerCache()
 
 
 def fork_server(environment: Mapping[str, str]) -> ForkServer | None:
-    """The server of this process for children that watch, as `KeptServer.for_children` has it."""
-    return _kept.for_children(environment)
+    """Return the server for children with these variables; None if NVIDIA's driver is loaded."""
+    return _cache.for_children(environment)
 
 
 def fork_this_process(let_go: Callable[[], object]) -> None:
-    """Let a fork of this process be the server, which has TensorFlow loaded and nothing run.
+    """Make a fork of this process the server. TensorFlow must be imported, but not yet used.
 
     Args:
-        let_go: what the fork does first, to close what is this process's alone.
+        let_go: called first in the fork, to close resources that only this process needs.
     """
     if DRIVER.exists():
         return
     server = ForkServer.from_this_process(let_go)
     if server is not None:
-        _kept.keep(server, child_environment({}))
+        _cache.keep(server, child_environment({}))
 
 
-def _read(environment: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: value for name, value in environment.items() if name not in _READ_LATER}
+def _import_variables(environment: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in environment.items() if name not in _IGNORED}
 
 
 def main() -> None:
-    """Load TensorFlow, and fork."""
+    """Import TensorFlow, and fork a child process for each request."""
     import_tensorflow()
     serve(int(sys.argv[1]), int(sys.argv[2]))
 

@@ -1,4 +1,4 @@
-"""Watches a program in a process of its own."""
+"""Captures a program in a child process."""
 
 from __future__ import annotations
 
@@ -23,71 +23,79 @@ from placement_checks.core.script import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
 from placement_checks.util.child import Child, Ended, end_group
 
-_GRACE = 60.0  # seconds beyond the program's limit: importing TensorFlow, and recording the graph
+# Seconds beyond the program's limit, to import TensorFlow and to record the graph.
+_GRACE = 60.0
 _CHILD = "placement_checks.capture.child_process.child"
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
-_HIDDEN = {VISIBLE_GPUS: "-1"}  # so that it takes no memory of real GPUs
 
 
-def watched(
+def capture_program(
     script: Script, gpus: int, environment: Mapping[str, str] = NO_VARIABLES
 ) -> RecordedProgram:
-    """What a program has built when it comes to its first training step.
+    """Run a program in a child process until its first training step, and return what it built.
 
     Args:
         script: the program.
-        gpus: how many GPUs it is told that there are.
-        environment: variables that it finds beside those of this process.
+        gpus: the number of GPUs that the program finds.
+        environment: further environment variables of the program.
 
     Raises:
-        InputError: it failed before, never trains, or took too long.
+        InputError: the program failed before its first training step, ended without one, or
+            exceeded its time limit.
     """
-    with tempfile.TemporaryDirectory(prefix="placement_checks_") as folder:
-        journal = Path(folder) / "set_aside"
-        kept: Sequence[Path] = ()
+    with tempfile.TemporaryDirectory(prefix="placement_checks_") as directory:
+        journal = Path(directory) / "set_aside"
+        restored: Sequence[Path] = ()
+        request = CaptureRequest(
+            script,
+            gpus,
+            python_path=os.environ.get("PYTHONPATH"),
+            path=sys.path if script.eager else (),
+            names_gpus=VISIBLE_GPUS in os.environ,
+            journal=journal,
+        )
         try:
-            python_path, names_gpus = os.environ.get("PYTHONPATH"), VISIBLE_GPUS in os.environ
-            path = sys.path if script.eager else ()
-            asked = CaptureRequest(script, gpus, python_path, path, names_gpus, journal)
-            answer = _answer(asked, folder, environment)
+            answer = _request_answer(request, directory, environment)
         finally:
-            kept = put_back(journal)
+            restored = put_back(journal)
     if isinstance(answer, PlacementError):
         raise answer
     assert isinstance(answer, RecordedProgram)
-    return replace(answer, notes=[*answer.notes, *file_guard_note(kept)])
+    return replace(answer, notes=[*answer.notes, *file_guard_note(restored)])
 
 
-def _answer(asked: CaptureRequest, folder: str, variables: Mapping[str, str]) -> object:
-    """What the process answers, which is ended with all that it has started.
+def _request_answer(
+    request: CaptureRequest, directory: str, variables: Mapping[str, str]
+) -> object:
+    """Start the child process, return its answer, and end all processes that it started.
 
-    Its temporary files are in ``folder``, as it does not end by itself.
+    The child process exits without cleaning up, so its temporary files are in ``directory``.
     """
-    script = asked.script
+    script = request.script
     environment = {
-        **_HIDDEN,
+        VISIBLE_GPUS: "-1",  # TensorFlow must allocate no memory of real GPUs
         **variables,
-        "TMPDIR": folder,
+        "TMPDIR": directory,
         **(environment_of_version_1() if script.v1 else {}),
     }
     with Child(_CHILD, environment=environment, is_shown=True, forks=fork_server) as child:
-        # What it has started may hold its side of the pipe when it is gone.
-        threading.Thread(target=_end_rest, args=[child], daemon=True).start()
+        # Processes that the child started may keep its end of the pipe open after it ended.
+        threading.Thread(target=_end_process_group, args=[child], daemon=True).start()
         try:
             with child.time_limit(script.limit + _GRACE):
-                pickle.dump(asked, child.requests)
+                pickle.dump(request, child.requests)
                 child.requests.close()
                 return pickle.load(child.replies)
         except Ended as ended:
             raise InputError(
                 script.target,
                 f"its process {ended.how}, before its first training step",
-                "see what python says when it runs the program",
+                "run the program with python to see why",
             ) from None
 
 
-def _end_rest(child: Child) -> None:
-    """End what a process has started, once it has ended itself."""
+def _end_process_group(child: Child) -> None:
+    """Wait for a process, and end the processes that it started."""
     with contextlib.suppress(OSError):
         child.wait()
         end_group(child.pid)

@@ -1,4 +1,4 @@
-"""What the process that watches a program is asked, and how it answers."""
+"""The request to a child process that captures a program, and how the process answers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from placement_checks.core.script import Script
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-DRIVER = Path("/dev/nvidiactl")  # there where NVIDIA's driver is loaded
+DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded
 
 
 class CaptureRequest(NamedTuple):
-    """A request.
+    """A request to capture a program.
 
     Attributes:
         script: the program.
-        gpus: how many GPUs it is told that there are.
-        python_path: ``PYTHONPATH`` as the user has it; None where it is not set.
-        path: where modules are looked for beside that, as a test that names a function has it.
-        names_gpus: whether ``CUDA_VISIBLE_DEVICES`` is set there.
-        journal: the file that notes which of the user's files are set aside.
+        gpus: the number of GPUs that the program finds.
+        python_path: the user's ``PYTHONPATH``; None if it is not set.
+        path: further directories of modules, such as the ``sys.path`` of a test that names a
+            function.
+        names_gpus: whether the user has set ``CUDA_VISIBLE_DEVICES``.
+        journal: the file that lists the user's files that were set aside.
     """
 
     script: Script
@@ -36,8 +37,8 @@ class CaptureRequest(NamedTuple):
     journal: Path
 
 
-def end_with(answer: Any, stream: BinaryIO) -> NoReturn:
-    """Answer with a recorded program or an error, and end this process at once."""
+def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
+    """Send a recorded program or an error, and exit this process at once."""
     with contextlib.suppress(Exception):  # the program may have closed them
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""A program that is watched in this process, which is its own.
+"""Runs a program in this child process until its first training step, and records it.
 
-Runs a program as ``python train.py …`` or ``python -m package.train …`` would run it.
+The program is run like ``python train.py …`` or ``python -m package.train …``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
-from placement_checks.capture.child_process.file_guard import files_kept
-from placement_checks.capture.child_process.notes import notes_of, version_1_notes
-from placement_checks.capture.child_process.request import CaptureRequest, end_with
-from placement_checks.capture.child_process.servers import servers_recorded
+from placement_checks.capture.child_process.file_guard import guard_files
+from placement_checks.capture.child_process.notes import session_notes, version_1_notes
+from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
+from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.snapshot import RecordedProgram
-from placement_checks.capture.child_process.source_edits import SourceValues, explain_outdated
-from placement_checks.capture.eager.errors import no_traced_step, refusals_told
-from placement_checks.capture.in_process.builder import build, build_eagerly, noting_eager_code
+from placement_checks.capture.child_process.source_edits import SourceValues
+from placement_checks.capture.child_process.source_errors import explain_outdated
+from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
+from placement_checks.capture.in_process.builder import build, build_eagerly, record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder, Built, record_build
-from placement_checks.capture.in_process.sessions import Watch
+from placement_checks.capture.in_process.sessions import SessionWatch
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.program import Program
@@ -45,17 +46,17 @@ def run_as_main(script: Script, values: SourceValues) -> None:
 
     Args:
         script: the program.
-        values: those that it gets in place of its own.
+        values: the values that replace values in its source code.
 
     Raises:
-        InputError: there is no such program, or it is no Python 3.
+        InputError: the program does not exist, or is not valid Python 3.
     """
     if script.target.endswith(".py"):
         file, spec = Path(script.target).resolve(), None
         sys.path.insert(0, str(file.parent))
     else:
         sys.path.insert(0, str(Path.cwd()))
-        spec = _spec_of(script.target)
+        spec = _find_spec(script.target)
         file = Path(str(spec.origin))
     main = ModuleType("__main__")
     main.__file__ = str(file)
@@ -69,8 +70,8 @@ def run_as_main(script: Script, values: SourceValues) -> None:
         exec(code, main.__dict__)
 
 
-def _spec_of(module: str) -> ModuleSpec:
-    """The module that ``python -m`` runs: of a package that is its ``__main__``.
+def _find_spec(module: str) -> ModuleSpec:
+    """Find the module that ``python -m`` runs: for a package, its ``__main__``.
 
     Raises:
         InputError: there is no such module.
@@ -81,14 +82,14 @@ def _spec_of(module: str) -> ModuleSpec:
     if spec is None or spec.origin is None or not spec.has_location:
         raise InputError(
             module,
-            "is no program: there is no such module, or it is a package without a __main__",
-            "name a file, path/to/train.py, or a module as python -m takes it",
+            "is not a program: there is no such module, or it is a package without a __main__",
+            "name a file, path/to/train.py, or a module that python -m accepts",
         )
     return spec
 
 
-def programs_started() -> Sequence[str]:
-    """The Python programs that this process starts from now on; the list grows."""
+def record_started_programs() -> Sequence[str]:
+    """Return a list that receives each Python program which this process starts from now on."""
     started: list[str] = []
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -104,24 +105,24 @@ def programs_started() -> Sequence[str]:
 _BEFORE = "before its first training step it"
 
 
-class Watched:
-    """A program, run until its first training step.
+class CapturedRun:
+    """The run of a program until its first training step.
 
     Args:
-        asked: which one, for how many GPUs.
-        answers: where the answer goes.
+        request: the program and the number of GPUs.
+        answers: the stream to which the answer is written.
     """
 
-    def __init__(self, asked: CaptureRequest, answers: BinaryIO) -> None:
-        self._script = asked.script.for_gpus(asked.gpus)
-        self._gpus = asked.gpus
-        self._journal = asked.journal
+    def __init__(self, request: CaptureRequest, answers: BinaryIO) -> None:
+        self._script = request.script.for_gpus(request.gpus)
+        self._gpus = request.gpus
+        self._journal = request.journal
         self._answers = answers
-        self._folder = Path.cwd()
+        self._directory = Path.cwd()
         self._process = os.getpid()
-        self._main = threading.get_ident()
+        self._main_thread = threading.get_ident()
         self._surroundings = contextlib.ExitStack()
-        self._files = contextlib.ExitStack()  # never closed: threads may save what they have
+        self._files = contextlib.ExitStack()  # never closed: threads may still write files
         self._answering = threading.Lock()
         self._building: BuildRecorder | None = None
         self._servers: Sequence[RecordedServer] = ()
@@ -129,104 +130,113 @@ class Watched:
         self._values = SourceValues(dict(self._script.let))
 
     def run(self) -> RecordedProgram:
-        """Run it, unless it trains, which ends the process.
+        """Run the program.
+
+        Returns:
+            The recorded program, if a builder returned. If the program trains, its first training
+            step sends the answer and exits the process.
 
         Raises:
-            InputError: it failed, or ended without a training step.
+            InputError: the program failed, or ended without a training step.
         """
         self._start_clock()
-        self._files.enter_context(files_kept(self._journal))
+        self._files.enter_context(guard_files(self._journal))
         with self._surroundings as surroundings:
-            self._servers = surroundings.enter_context(servers_recorded())
+            self._servers = surroundings.enter_context(record_servers())
             if self._script.v1:
                 self._version_1 = surroundings.enter_context(as_tensorflow_1())
-            return self._function() if ":" in self._script.target else self._program()
+            return self._run_function() if ":" in self._script.target else self._run_program()
 
-    def _program(self) -> NoReturn:
+    def _run_program(self) -> NoReturn:
         program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
-        started = programs_started()
+        started = record_started_programs()
         eager = not self._script.v1
-        with record_build(program, self._gpus, self._trains, eager=eager) as building:
+        with record_build(program, self._gpus, self._answer, eager=eager) as building:
             self._building = building
             try:
                 with (
-                    refusals_told(self._script.target),
+                    explain_refusals(self._script.target),
                     users_code(self._script.target, _BEFORE, None),
-                    _normal_end(),
+                    _allow_exit(),
                 ):
                     with explain_outdated(self._script.target, is_v1=self._script.v1):
                         program.build()
             except InputError as error:
-                if not building.calls.steps:  # what fails later may fail as results are made up
-                    raise building.refused(error) from None
-            if building.has_step:  # and optimisers are left that it never runs
-                self._trains(building)
+                if not building.calls.steps:  # later errors may be due to faked results
+                    raise building.explain(error) from None
+            if building.has_step:  # but some optimizer of its graph never ran
+                self._answer(building)
         self._values.check()
         if building.calls.means_eager and not building.watch.sessions:
-            raise no_traced_step(self._script.target, building.calls)
-        raise _no_step(self._script.target, building.watch, started)
+            raise no_traced_step_error(self._script.target, building.calls)
+        raise _no_step_error(self._script.target, building.watch, started)
 
-    def _function(self) -> RecordedProgram:
-        """A function that trains, or builds and returns its step."""
+    def _run_function(self) -> RecordedProgram:
+        """Run a function that trains, or that builds and returns its step."""
         if not self._script.eager:
-            return self._recorded(build(self._resolved(), self._gpus, self._trains), [])
-        unknown = Program(self._script.name, lambda: None)
-        with noting_eager_code(unknown, self._gpus, self._trains) as building:
-            building.program = self._resolved()  # its module may make variables and strategies
-            return self._recorded(build_eagerly(building, self._gpus), [])
+            return self._record(build(self._load_function(), self._gpus, self._answer), [])
+        placeholder = Program(self._script.name, lambda: None)
+        with record_eager_code(placeholder, self._gpus, self._answer) as building:
+            # The import of its module may already create variables and strategies.
+            building.program = self._load_function()
+            return self._record(build_eagerly(building, self._gpus), [])
 
-    def _resolved(self) -> Program:
+    def _load_function(self) -> Program:
         program = resolve(self._script.target, self._script.args)
         assert isinstance(program, Program)
         return program
 
-    def _trains(self, building: BuildRecorder) -> NoReturn:
-        """Answer with the program that is about to train, and end the process."""
-        self._answering.acquire()  # and keep it
+    def _answer(self, building: BuildRecorder) -> NoReturn:
+        """Send the program that is about to train, and exit the process."""
+        self._answering.acquire()  # never released: there is only one answer
         try:
             if os.getpid() != self._process:
-                raise _forks(self._script.target)
+                target = self._script.target
+                raise InputError(
+                    target,
+                    "trains in a child process",
+                    f"name the function that the child process calls: {target}:train",
+                )
             self._surroundings.close()
-            os.chdir(self._folder)
+            os.chdir(self._directory)
             self._values.check()
-            answer: object = self._recorded(building.trained(), notes_of(building))
+            answer: object = self._record(building.trained(), session_notes(building.watch))
         except BaseException as fault:
             answer = as_error(self._script.target, fault)
-        end_with(answer, self._answers)
+        send_and_exit(answer, self._answers)
 
-    def _recorded(self, built: Built, seen: Iterable[str]) -> RecordedProgram:
-        notes = [*seen, *built.notes]
+    def _record(self, built: Built, notes_on_sessions: Iterable[str]) -> RecordedProgram:
+        notes = [*notes_on_sessions, *built.notes]
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.source.graph_def.node)
         server = self._servers[-1] if self._servers else None
-        return RecordedProgram.of(built, notes, server)
+        return RecordedProgram.from_built(built, notes, server)
 
     def _start_clock(self) -> None:
-        clock = threading.Timer(self._script.limit, self._take_too_long)
+        clock = threading.Timer(self._script.limit, self._time_out)
         clock.daemon = True
         clock.start()
 
-    def _take_too_long(self) -> None:
-        """Answer with the steps that were seen, or with where the program stands."""
+    def _time_out(self) -> None:
+        """Send the steps so far or, without a step, an error with the current source line."""
         if self._building is not None and self._building.has_step:
-            self._trains(self._building)
+            self._answer(self._building)
         self._answering.acquire()
-        end_with(self._too_long(), self._answers)
-
-    def _too_long(self) -> InputError:
-        frames = users_frames(traceback.extract_stack(sys._current_frames()[self._main]), None)
-        stands = f", and stands at {frames[-1]}" if frames else ""
+        stack = traceback.extract_stack(sys._current_frames()[self._main_thread])
+        frames = users_frames(stack, None)
+        line = f", and is at {frames[-1]}" if frames else ""
         limit = self._script.limit
-        return InputError(
+        error = InputError(
             self._script.target,
-            f"came to no training step within {limit:g} s{stands}",
-            f"give it more time, --limit {2 * limit:g}, or less to do before it trains",
+            f"did not reach a training step within {limit:g} s{line}",
+            f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
         )
+        send_and_exit(error, self._answers)
 
 
 @contextlib.contextmanager
-def _normal_end() -> Iterator[None]:
-    """Let a program end itself, as ``tf.app.run`` does."""
+def _allow_exit() -> Iterator[None]:
+    """Accept ``sys.exit`` without an error status, as ``tf.app.run`` calls it."""
     try:
         yield
     except SystemExit as end:
@@ -234,38 +244,29 @@ def _normal_end() -> Iterator[None]:
             raise
 
 
-def _forks(target: str) -> InputError:
-    return InputError(
-        target,
-        "trains in a process that it starts",
-        f"name the function which that process calls: {target}:train",
-    )
-
-
-def _no_step(target: str, watch: Watch, started: Sequence[str]) -> InputError:
+def _no_step_error(target: str, watch: SessionWatch, started: Sequence[str]) -> InputError:
     if started and not watch.sessions:
         return InputError(
             target,
-            f"opened no session itself, and started another program, which is not watched: "
-            f"{started[0]}",
-            "watch that program: placement-checks verify FILE -- ARGS",
+            f"opened no session, but started another program, which is not captured: {started[0]}",
+            "check that program instead: placement-checks verify FILE -- ARGS",
         )
-    seen = f"{plural(watch.sessions, 'session')} and {plural(watch.runs, 'run')}"
     return InputError(
         target,
-        f"ended without a training step: {seen}, {_nearest(watch)}",
-        "give it the arguments with which it trains, behind --; or name the function that builds "
-        f"its graph, {target}:build",
+        f"ended without a training step: it {_missing_part(watch)}",
+        "pass the arguments with which it trains after --, or name the function that builds its "
+        f"graph, {target}:build",
     )
 
 
-def _nearest(watch: Watch) -> str:
-    """What comes nearest to a training step."""
+def _missing_part(watch: SessionWatch) -> str:
+    """What the sessions of a program lack to be a training step."""
     if watch.sessions == 0:
-        return "and no tf.function was called"
+        return "opened no session and called no tf.function"
+    seen = f"opened {plural(watch.sessions, 'session')} with {plural(watch.runs, 'run')}"
     unrun = [op.name for runs in watch.graphs.values() for op in runs.optimizer_ops()]
     if unrun:
-        return f"none of which ran an optimiser's op, such as {min(unrun)}"
+        return f"{seen}, but ran no op of an optimizer, such as {min(unrun)}"
     if any(trainable_variables(graph) for graph in watch.graphs):
-        return "none of which updates a trainable variable"
-    return "and none of its graphs has trainable variables"
+        return f"{seen}, but updated no trainable variable"
+    return f"{seen}, but its graphs have no trainable variables"

@@ -1,14 +1,14 @@
-"""The servers of a program of a cluster, recorded instead of started.
+"""Records the servers that a program of a cluster creates, without starting them.
 
-`tf.distribute.Server`, which is `tf.compat.v1.train.Server`, stays the class that it is; what it
-calls in C is replaced. No port is opened, and nothing connects.
+The class `tf.distribute.Server` (also `tf.compat.v1.train.Server`) stays as it is; the functions
+of the C library that it calls are replaced. No port is opened, and no process connects.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -18,70 +18,67 @@ from placement_checks.core.errors import InputError
 from placement_checks.tf.patching import Around, patched
 from placement_checks.tf.sessions import around_servers, forget_server
 
-_TRAINING = ("worker", "chief", "master")  # jobs whose tasks take training steps
+_TRAINING_JOBS = ("worker", "chief", "master")  # their tasks take training steps
 
 
 @contextlib.contextmanager
-def servers_recorded() -> Iterator[list[RecordedServer]]:
-    """Record the servers that are made in this block, which serve nobody.
+def record_servers() -> Iterator[list[RecordedServer]]:
+    """Record the servers that are created in this block, without starting them.
 
     Raises:
-        InputError: in the block, where the program joins its server, as a parameter server does,
-            and where it makes one for a task that its cluster lacks.
+        InputError: in the block, if the program joins its server, as a parameter server does, or
+            creates a server for a task that is not in its cluster.
     """
     recorded: list[RecordedServer] = []
-    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    created: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def noting(init: Callable[..., None]) -> Callable[..., None]:
-        def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+    def wrap_init(init: Callable[..., None]) -> Callable[..., None]:
+        def init_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
             init(self, *args, **kwargs)
-            made.add(self)
+            created.add(self)
 
-        return noted
+        return init_and_note
 
     def new(serialized: bytes) -> RecordedServer:
-        recorded.append(_recorded(tf.train.ServerDef.FromString(serialized)))
-        return recorded[-1]
+        definition = tf.train.ServerDef.FromString(serialized)
+        cluster = tf.train.ClusterSpec(definition.cluster)
+        server = RecordedServer.of(cluster, definition.job_name, definition.task_index)
+        recorded.append(server)
+        return server
 
-    functions = {
-        "TF_NewServer": new,
-        "TF_ServerStart": lambda _: None,
-        "TF_ServerStop": lambda _: None,
-        "TF_ServerTarget": lambda server: server.target,
-        "TF_ServerJoin": _joined,
+    functions: Mapping[str, Around] = {
+        "TF_NewServer": lambda _: new,
+        "TF_ServerStart": lambda _: lambda _: None,
+        "TF_ServerStop": lambda _: lambda _: None,
+        "TF_ServerTarget": lambda _: lambda server: server.target,
+        "TF_ServerJoin": lambda _: _refuse_join,
     }
     with (
-        patched(tf.distribute.Server, "__init__", noting),
-        around_servers({name: _instead(function) for name, function in functions.items()}),
+        patched(tf.distribute.Server, "__init__", wrap_init),
+        around_servers(functions),
     ):
         try:
             yield recorded
         finally:
-            for server in made:
+            for server in created:
                 forget_server(server)
 
 
-def _instead(function: Callable[..., Any]) -> Around:
-    return lambda _: function
-
-
-def _recorded(definition: Any) -> RecordedServer:
-    cluster = tf.train.ClusterSpec(definition.cluster)
-    return RecordedServer.of(cluster, definition.job_name, definition.task_index)
-
-
-def _joined(server: RecordedServer) -> NoReturn:
-    """What `tf.distribute.Server.join` does, which never returns."""
+def _refuse_join(server: RecordedServer) -> NoReturn:
+    """Replace `tf.distribute.Server.join`, which never returns."""
     others = [job for job in server.cluster if job != server.job]
-    training = next((job for job in _TRAINING if job in others), others[0] if others else "")
-    kind = "waits in server.join()" if training else "waits for ever in server.join()"
-    is_server = training and server.job not in _TRAINING
-    raise InputError(
-        server.name,
-        f"this is a parameter server: it {kind}" if is_server else f"it {kind}",
-        f"watch a {training}, with arguments such as --job_name={training} --task_index=0"
-        if training
-        else 'a coordinator is to train: --machine "chief*1; ps*2; worker*2: gpu*2"'
-        if server.job in _TRAINING
-        else "watch a task that trains",
-    )
+    training = next((job for job in _TRAINING_JOBS if job in others), others[0] if others else "")
+    is_training_job = server.job in _TRAINING_JOBS
+    if training:
+        subject = "it" if is_training_job else "this is a parameter server: it"
+        message = f"{subject} waits in server.join()"
+        options = f"--job_name={training} --task_index=0"
+        fix = f"run a {training} instead, with arguments such as {options}"
+    else:
+        message = "it waits forever in server.join()"
+        fix = (
+            'run a coordinator instead: --machine "chief*1; ps*2; worker*2: gpu*2"'
+            if is_training_job
+            else "run a task that trains instead"
+        )
+    raise InputError(server.name, message, fix)

@@ -1,4 +1,4 @@
-"""A program that another process has built, as values that can be sent."""
+"""The recorded form of a built program, which a child process sends to its parent."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ from placement_checks.util.resources import gc_paused
 
 @dataclass(frozen=True)
 class RecordedProgram:
-    """What is known of a built program, without TensorFlow's objects.
+    """A built program as plain values, without TensorFlow's live objects.
+
+    `Built` is the form of it with live objects.
 
     Attributes:
-        graph_def: its serialised ``GraphDef``.
-        collections: names of variables by collection.
-        origin: what is known of its ops beside.
-        step_ops: what is known of its training step.
-        strategy: the strategy that made it for several replicas; None where none is known to.
-        initial: how its variables get their first values.
-        applied: the gradients that are applied.
-        fed: what its first training step was fed.
-        turns: how many different training steps it takes in turn.
-        inputs: the names of placeholders by the names of arrays, as the program returned them.
-        policy: what it does differently on purpose.
-        notes: what its report says beside the rules.
-        soft: whether it may be placed softly.
-        asked_for_gpus: whether it asked how many GPUs there are.
-        gradients_inside: where a traced step takes its gradients, if they are all inside of a
-            loop or of another op; else ``""``.
-        server: the server of a cluster that it made; None where it made none.
-        is_worker: whether its strategy is one over several such tasks.
-        on_one_host: the same on one host that has the GPUs of all these tasks, where numbers are
-            compared; None for a program of one task.
+        graph_def: the serialized ``GraphDef``.
+        collections: the names of variables by collection.
+        origin: source lines, shapes and forward ops of the ops.
+        step_ops: the ops of the training step.
+        strategy: the strategy that the graph was traced for; None without one.
+        initial: how the variables are initialized.
+        applied: the gradients that optimizers apply.
+        fed: the values that were fed to the first training step.
+        turns: the number of different training steps that the program alternates between.
+        inputs: the inputs that the builder returned: names of placeholders by names of arrays.
+        policy: the policy that the builder returned.
+        notes: remarks for the report.
+        soft: whether soft placement is allowed.
+        asked_for_gpus: whether the program asked for the number of GPUs.
+        gradients_inside: a sentence that names the loop or op containing all gradients of a
+            traced step; ``""`` if other gradients exist.
+        server: the server that the program created as a task of a cluster; None without one.
+        is_worker: whether its strategy covers several such tasks.
+        on_one_host: for several workers, the same program on one host with the GPUs of all
+            workers, where its numbers can be compared; None for a program of one task.
     """
 
     graph_def: bytes
@@ -67,51 +69,53 @@ class RecordedProgram:
 
     @staticmethod
     @gc_paused()
-    def of(built: Built, notes: Sequence[str], server: RecordedServer | None) -> RecordedProgram:
+    def from_built(
+        built: Built, notes: Sequence[str], server: RecordedServer | None
+    ) -> RecordedProgram:
         """Record a program that was built in this process."""
         source, placement = built.source, built.requested
         return RecordedProgram(
-            source.graph_def.SerializeToString(),
-            source.collections,
-            RecordedOrigin.from_details(placement.details, placement.ops),
-            source.step_ops,
-            source.strategy,
-            built.initial,
-            built.applied,
-            built.fed,
-            built.turns,
-            _names(built.step.inputs),
-            built.step.policy,
-            notes,
-            placement.soft,
-            built.asked_for_gpus,
-            built.gradients_inside,
-            built.worker or server,
-            built.worker is not None,
+            graph_def=source.graph_def.SerializeToString(),
+            collections=source.collections,
+            origin=RecordedOrigin.from_details(placement.details, placement.ops),
+            step_ops=source.step_ops,
+            strategy=source.strategy,
+            initial=built.initial,
+            applied=built.applied,
+            fed=built.fed,
+            turns=built.turns,
+            inputs=_input_names(built.step.inputs),
+            policy=built.step.policy,
+            notes=notes,
+            soft=placement.soft,
+            asked_for_gpus=built.asked_for_gpus,
+            gradients_inside=built.gradients_inside,
+            server=built.worker or server,
+            is_worker=built.worker is not None,
         )
 
     @property
     def step(self) -> Step:
-        """What was returned or run, as far as it matters outside of the graph."""
+        """The fields of the step that do not refer to TensorFlow's live objects."""
         return Step(inputs=self.inputs, config=self.step_ops.session, policy=self.policy)
 
     def machine(self, gpus: int) -> Machine | None:
-        """The cluster that it made a server of, whose workers have so many GPUs."""
+        """The cluster of its server, if each worker has ``gpus`` GPUs; None without a cluster."""
         if self.server is None or self.server.is_alone:
             return None
         machine = Machine.of_cluster(self.server.cluster, gpus)
         return replace(machine, stated_master=(self.server.job, self.server.task))
 
     def source(self, name: str) -> GraphSource:
-        """Its graph, to be placed."""
+        """Return the graph, for example to place it."""
         graph_def = graph_pb2.GraphDef.FromString(self.graph_def)
         return GraphSource(
             name, graph_def, self.collections, self.origin, self.step_ops, self.strategy
         )
 
 
-def _names(inputs: Any) -> Any:
-    """The inputs that a program returned, with the names of tensors for the tensors."""
+def _input_names(inputs: Any) -> Any:
+    """Replace the tensors in the inputs that a builder returned by their names."""
     if isinstance(inputs, Mapping):
         return {str(key): getattr(value, "name", value) for key, value in inputs.items()}
-    return inputs and list(map(_names, inputs))
+    return inputs and list(map(_input_names, inputs))

@@ -1,11 +1,9 @@
-"""Watches the workers of a strategy over several processes, one after the other.
+"""Captures the workers of a strategy over several processes, and joins their graphs.
 
-The programs of several workers as one, whose graphs stand side by side.
-
-Each worker of `MultiWorkerMirroredStrategy` has a graph of its own for its own replicas. In one
-graph they are what they are on one host under `MirroredStrategy`: replicas on several devices,
-whose sums meet by their keys, and whose variables are copies of each other. So they are placed at
-once, and judged by the same rules.
+The workers are captured one after the other, each with the TF_CONFIG of its task. Each worker of
+`MultiWorkerMirroredStrategy` has a graph for its own replicas. In one joint graph they look like
+`MirroredStrategy` on devices of several tasks: the replicas' collectives meet by their keys, and
+the variables are mirrored copies. So the placer and the rules need no special case for workers.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from placement_checks.capture.child_process.parent import NO_VARIABLES, watched
+from placement_checks.capture.child_process.parent import NO_VARIABLES, capture_program
 from placement_checks.capture.child_process.snapshot import RecordedProgram
-from placement_checks.capture.eager.cluster import COORDINATOR, SERVERS, of_task
+from placement_checks.capture.eager.cluster import COORDINATOR, SERVERS, cluster_device
 from placement_checks.core.cluster_spec import (
     NO_CLUSTER,
-    Addresses,
     RecordedServer,
     environment_of,
 )
@@ -41,23 +38,106 @@ from placement_checks.graph.op_origins import RecordedOrigin
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
+_TRAINING_JOBS = ("chief", "worker")  # their tasks have replicas
 
-def joined_workers(workers: Sequence[RecordedProgram]) -> RecordedProgram:
-    """The program of several workers; the first stands for them in what all have alike.
+
+def capture_workers(script: Script, gpus: int, machine: Machine | None) -> RecordedProgram:
+    """Run a program until its first training step, as each of its workers, and join the graphs.
 
     Args:
-        workers: at least one, in the order of their replicas. The ops of the first are called
-            what they are, those of the others ``worker_1/op``.
+        script: the program.
+        gpus: the number of GPUs that each worker finds.
+        machine: the cluster that the program finds in TF_CONFIG; None leaves TF_CONFIG unchanged.
+
+    Raises:
+        InputError: the program failed as one of the workers, ended without a training step, or
+            exceeded its time limit.
     """
-    return replace(_joined(workers), on_one_host=_joined(workers, on_one_host=True))
+    first = capture_program(script, gpus, _task_environment(script, machine))
+    if not first.is_worker:
+        return first
+    assert first.server is not None
+    if SERVERS in first.server.cluster:
+        return place_on_servers(first, gpus)
+    workers = {(first.server.job, first.server.task): first}
+    for server in _other_workers(first.server):
+        with step(f"as {server.name}"), _naming_worker(server):
+            environment = environment_of(server.cluster, server.job, server.task)
+            worker = capture_program(script, gpus, environment)
+            _check_task(server, worker, script.name)
+            workers[server.job, server.task] = worker
+    return join_workers([workers[task] for task in sorted(workers)])
 
 
-def on_servers(coordinator: RecordedProgram, gpus: int) -> RecordedProgram:
-    """The program of a coordinator, with the devices of its servers and of its first worker.
+def _task_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
+    """The environment of the program as the master of a cluster."""
+    if machine is None or script.v1:
+        return NO_VARIABLES
+    if machine.is_local:
+        return NO_CLUSTER
+    master = machine.master
+    addresses = {  # nothing connects to them
+        job: {index: f"{job}-{index}.invalid:2222" for index in indices}
+        for job, indices in machine.jobs.items()
+    }
+    return environment_of(addresses, master.job, master.index)
+
+
+def _other_workers(first: RecordedServer) -> Iterator[RecordedServer]:
+    """The other workers of a cluster."""
+    for job in _TRAINING_JOBS:
+        for task in sorted(first.cluster.get(job, ())):
+            if (job, task) != (first.job, first.task):
+                yield RecordedServer(first.cluster, job, task)
+
+
+def _check_task(server: RecordedServer, worker: RecordedProgram, program: str) -> None:
+    """Check that a worker took its task from TF_CONFIG."""
+    actual = worker.server
+    if actual is None or actual.name != server.name:
+        name = "a host without a cluster" if actual is None else actual.name
+        raise InputError(
+            program,
+            f"it trains as {name}: it does not take its task from TF_CONFIG",
+            "read TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver does, so "
+            "that every worker can be captured",
+        )
+
+
+@contextlib.contextmanager
+def _naming_worker(server: RecordedServer) -> Iterator[None]:
+    """Add the name of the worker to errors of this block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            error.object,
+            f"as {server.name}, {error.message}",
+            error.fix,
+            details=error.details,
+        ) from None
+
+
+def join_workers(workers: Sequence[RecordedProgram]) -> RecordedProgram:
+    """Join the programs of several workers into one program.
+
+    Properties that are the same in all workers are taken from the first one.
 
     Args:
-        coordinator: what was watched.
-        gpus: how many each worker has.
+        workers: at least one worker, in the order of their replicas. Ops of the first worker keep
+            their names; ops of the others get a prefix: ``worker_1/op``.
+    """
+    return replace(_join(workers), on_one_host=_join(workers, on_one_host=True))
+
+
+def place_on_servers(coordinator: RecordedProgram, gpus: int) -> RecordedProgram:
+    """Replace simulated devices in the program of a coordinator by devices of its cluster.
+
+    These are the devices of the parameter servers and of the first worker.
+
+    Args:
+        coordinator: the captured program.
+        gpus: the number of GPUs of each worker.
     """
     graph_def = GraphDef.FromString(coordinator.graph_def)
     strategy = coordinator.strategy
@@ -66,29 +146,29 @@ def on_servers(coordinator: RecordedProgram, gpus: int) -> RecordedProgram:
     for node in graph_def.node:
         if node.name in outside:
             node.device = COORDINATOR
-        # What only follows a variable goes to its server.
+        # An op without a device that reads a variable stays with the variable, on its server.
         elif node.device or variables.isdisjoint(map(producer_of, node.input)):
-            node.device = str(of_task(Device.parse(node.device), gpus))
+            node.device = str(cluster_device(Device.parse(node.device), gpus))
     return replace(
         coordinator,
         graph_def=graph_def.SerializeToString(),
         strategy=strategy
-        and replace(strategy, replicas=[of_task(each, gpus) for each in strategy.replicas]),
+        and replace(strategy, replicas=[cluster_device(each, gpus) for each in strategy.replicas]),
     )
 
 
-def _joined(workers: Sequence[RecordedProgram], *, on_one_host: bool = False) -> RecordedProgram:
-    """The program of several workers, each on its task, or all on the GPUs of one host."""
+def _join(workers: Sequence[RecordedProgram], *, on_one_host: bool = False) -> RecordedProgram:
+    """Join the workers, each on its task, or all on the GPUs of one host."""
     first, *others = workers
-    kept = frozenset(first.strategy.copies) if first.strategy else frozenset()
+    copies = frozenset(first.strategy.copies) if first.strategy else frozenset()
     before = 0 if on_one_host else None
-    parts = [_Part(first, "", kept, before)]
+    parts = [_Part(first, "", copies, before)]
     for worker in others:
         assert worker.server is not None
         scope = f"{worker.server.job}_{worker.server.task}"
         if before is not None:
             before += parts[-1].gpus
-        parts.append(_Part(worker, f"{free_name(scope, parts[0].scopes)}/", kept, before))
+        parts.append(_Part(worker, f"{free_name(scope, parts[0].scopes)}/", copies, before))
     graph_def = GraphDef()
     graph_def.CopyFrom(parts[0].graph_def)
     for part in parts[1:]:
@@ -111,37 +191,37 @@ class _Part:
     """One of several workers.
 
     Attributes:
-        worker: its program.
-        prefix: what the names of its ops begin with among those of all.
-        kept: the variables of the first worker that the strategy keeps for its replicas.
-        before: where all are on one host, how many GPUs come before those of this one; None
-            where each is on a task of its own.
+        worker: the program of the worker.
+        prefix: the prefix of its ops in the joint graph.
+        copies: the variables of the first worker that are copies for its replicas.
+        before: on one host, the number of GPUs of the workers before this one; None if each
+            worker is on a task of its own.
     """
 
     worker: RecordedProgram
     prefix: str
-    kept: frozenset[str]
+    copies: frozenset[str]
     before: int | None
 
     def name(self, op: str) -> str:
-        """What one of its ops, tensors or inputs is called among those of all."""
+        """The name of an op, tensor or input in the joint graph."""
         return f"^{self.prefix}{op[1:]}" if op.startswith("^") else f"{self.prefix}{op}"
 
     def names(self, ops: Iterable[str]) -> tuple[str, ...]:
-        """What some are called."""
+        """The names of several ops or tensors in the joint graph."""
         return tuple(map(self.name, ops))
 
     def variable(self, name: str) -> str:
-        """What stands for a variable of its first replica: that of the first worker."""
-        return name if name in self.kept else self.name(name)
+        """The mirrored variable that a variable of this worker is a copy of."""
+        return name if name in self.copies else self.name(name)
 
     @property
     def gpus(self) -> int:
-        """How many GPUs its replicas are on."""
+        """The number of GPUs of its replicas."""
         return self.worker.strategy.gpus if self.worker.strategy else 0
 
     def device(self, own: Device) -> Device:
-        """Where what asks for a device of its own asks to be among those of all."""
+        """Convert a device of this worker to a device of the cluster, or of the one host."""
         if self.before is not None:
             return replace(own, index=(own.index or 0) + self.before) if own.is_gpu else own
         assert self.worker.server is not None
@@ -149,7 +229,7 @@ class _Part:
 
     @cached_property
     def own(self) -> Any:
-        """Its ``GraphDef``."""
+        """The ``GraphDef`` of the worker."""
         return GraphDef.FromString(self.worker.graph_def)
 
     @cached_property
@@ -159,7 +239,7 @@ class _Part:
 
     @cached_property
     def graph_def(self) -> Any:
-        """The same, named and placed as a part of the whole."""
+        """The ``GraphDef`` with the names and devices of the joint graph."""
         graph_def = GraphDef()
         graph_def.CopyFrom(self.own)
         functions = {
@@ -183,7 +263,7 @@ class _Part:
 
 
 def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
-    """Let a node call the same functions by other names."""
+    """Rename the functions that a node calls."""
     node.op = names.get(node.op, node.op)
     for attribute in node.attr.values():
         kind = attribute.WhichOneof("value")
@@ -202,7 +282,9 @@ def _origin(parts: Sequence[_Part]) -> RecordedOrigin:
         frames |= {part.name(op): known for op, known in origin.frames_of.items()}
         lines |= {part.name(op): line for op, line in origin.device_lines.items()}
         outputs |= {part.name(op): known for op, known in origin.outputs_of.items()}
-        forward |= {part.name(op): part.name(of) for op, of in origin.forward_ops.items()}
+        forward |= {
+            part.name(op): part.name(forward_op) for op, forward_op in origin.forward_ops.items()
+        }
     return RecordedOrigin(frames, lines, outputs, forward)
 
 
@@ -218,9 +300,9 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
         for variable, ops in step.taken.items():
             taken[part.variable(variable)] += part.names(ops)
     return parts[0].worker.step_ops._replace(
-        train_op=_of_all(parts, "train_op"),
-        losses=_of_all(parts, "losses"),
-        objectives=_of_all(parts, "objectives"),
+        train_op=_concatenate(parts, "train_op"),
+        losses=_concatenate(parts, "losses"),
+        objectives=_concatenate(parts, "objectives"),
         inputs=tuple(inputs for part in parts for inputs in _inputs(part)),
         gradients=gradients,
         taken=taken,
@@ -228,14 +310,14 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
     )
 
 
-def _of_all(parts: Sequence[_Part], field: str) -> tuple[str, ...]:
+def _concatenate(parts: Sequence[_Part], field: str) -> tuple[str, ...]:
     return tuple(
         name for part in parts for name in part.names(getattr(part.worker.step_ops, field))
     )
 
 
 def _inputs(part: _Part) -> Iterator[Sequence[str]]:
-    """The inputs of each replica; where it has but one, all that it is given."""
+    """The inputs of each replica. A single replica has all inputs of the step."""
     step = part.worker.step_ops
     if step.inputs:
         yield from (part.names(inputs) for inputs in step.inputs)
@@ -260,99 +342,18 @@ def _strategy(parts: Sequence[_Part]) -> Strategy | None:
 
 
 def _initial(parts: Sequence[_Part]) -> InitialState:
-    """The first values of the variables: of copies that of the first worker, which sends it."""
+    """The initial values of the variables. The first worker sends the values of its copies."""
     values: dict[str, Any] = {}
     mirrors: dict[str, str] = {}
     unsynchronised: set[str] = set()
     for part in parts:
         initial = part.worker.initial
         unsynchronised.update(part.names(initial.unsynchronised))
-        mirrors |= {part.name(copy): part.variable(of) for copy, of in initial.mirrors.items()}
+        mirrors |= {
+            part.name(copy): part.variable(whole) for copy, whole in initial.mirrors.items()
+        }
         for name, value in initial.values.items():
-            if part.prefix and name in part.kept:
+            if part.prefix and name in part.copies:
                 mirrors.setdefault(part.name(name), name)
             values[part.name(name)] = values.get(mirrors.get(part.name(name), ""), value)
     return InitialState(values=values, mirrors=mirrors, unsynchronised=frozenset(unsynchronised))
-
-
-_TRAINING = ("chief", "worker")  # the jobs whose tasks have replicas
-
-
-def watched_workers(script: Script, gpus: int, machine: Machine | None) -> RecordedProgram:
-    """What a program has built when it comes to its first training step, in all of its workers.
-
-    Args:
-        script: the program.
-        gpus: how many GPUs each worker is told that there are.
-        machine: the cluster that it finds in TF_CONFIG; None for what is there.
-
-    Raises:
-        InputError: in one worker it failed before, never trains, or took too long.
-    """
-    first = watched(script, gpus, _environment(script, machine))
-    if not first.is_worker:
-        return first
-    assert first.server is not None
-    if SERVERS in first.server.cluster:
-        return on_servers(first, gpus)
-    workers = {(first.server.job, first.server.task): first}
-    for server in _others(first.server):
-        with step(f"as {server.name}"), _named(server):
-            environment = environment_of(server.cluster, server.job, server.task)
-            worker = watched(script, gpus, environment)
-            _check_is(server, worker, script.name)
-            workers[server.job, server.task] = worker
-    return joined_workers([workers[task] for task in sorted(workers)])
-
-
-def _environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
-    """What a program finds in TF_CONFIG as the task whose server sessions are opened on."""
-    if machine is None or script.v1:
-        return NO_VARIABLES
-    if machine.is_local:
-        return NO_CLUSTER
-    master = machine.master
-    return environment_of(_made_up_addresses(machine), master.job, master.index)
-
-
-def _made_up_addresses(machine: Machine) -> Addresses:
-    """An address for each task, where nobody connects to any."""
-    return {
-        job: {index: f"{job}-{index}.invalid:2222" for index in indices}
-        for job, indices in machine.jobs.items()
-    }
-
-
-def _others(first: RecordedServer) -> Iterator[RecordedServer]:
-    """The other workers of a cluster."""
-    for job in _TRAINING:
-        for task in sorted(first.cluster.get(job, ())):
-            if (job, task) != (first.job, first.task):
-                yield RecordedServer(first.cluster, job, task)
-
-
-def _check_is(server: RecordedServer, worker: RecordedProgram, program: str) -> None:
-    """Check that a worker was the task that TF_CONFIG has told it to be."""
-    it = worker.server
-    if it is None or it.name != server.name:
-        was = "a host without a cluster" if it is None else it.name
-        raise InputError(
-            program,
-            f"it trains as {was}: it takes its task from elsewhere than TF_CONFIG",
-            "let it read TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver "
-            "does, so that every worker can be watched",
-        )
-
-
-@contextlib.contextmanager
-def _named(server: RecordedServer) -> Iterator[None]:
-    """Name the worker in the errors of this block."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(
-            error.object,
-            f"as {server.name}, {error.message}",
-            error.fix,
-            details=error.details,
-        ) from None

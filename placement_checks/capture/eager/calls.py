@@ -1,4 +1,7 @@
-"""Watches the traced functions that eager code calls, until one of them trains."""
+"""Records the traced functions that eager code calls, until one of them trains.
+
+A call of a function that trains is not executed; it returns zeros.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.capture.eager.devices import (
-    Refused,
-    is_gpu_only,
-    refuse_stand_ins,
+    Refusal,
+    check_strategy_devices,
+    is_gpu_only_error,
     zeros_like,
 )
 from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
@@ -27,63 +30,63 @@ from placement_checks.tf.keras import around_keras_graph_training, parts_of_kera
 from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
 
-_MOST_STEPS = 20  # made up, while others may still come
+_MOST_STEPS = 20  # steps to skip while waiting for another one
 
 
 class NotAGraphProgram(BaseException):
-    """Ends a program that is built into a graph, and is meant to be run eagerly."""
+    """Ends a program that is built into a graph, but must run eagerly."""
 
 
 @dataclass(frozen=True)
 class SeenCall:
-    """A call of a function that trains, which was about to run.
+    """A call of a function that trains.
 
     Attributes:
         function: the traced function.
-        given: the tensors that it is given.
-        captured: those that it takes besides, such as the handles of variables.
-        called_at: the user's line that called it; ``""`` where only libraries did.
-        method: the method of a Keras model that called it; ``""`` where none did.
+        inputs: the tensors that are passed to it.
+        captured: the tensors that it captured, such as the handles of variables.
+        called_at: the user's source line of the call; ``""`` if only libraries called it.
+        method: the method of a Keras model that called it; ``""`` without one.
     """
 
     function: Any
-    given: Sequence[Any]
+    inputs: Sequence[Any]
     captured: Sequence[Any]
     called_at: str
     method: str = ""
 
     @property
     def graph(self) -> Any:
-        """What it was traced into."""
+        """The graph of the function."""
         return self.function.graph
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """The name of the step in reports."""
         return f"the step of model.{self.method}" if self.method else str(self.graph.name)
 
 
 class CallWatch:
-    """What is seen of the traced functions that eager code calls.
+    """Records the calls of traced functions, and other signs of eager code.
 
     Args:
-        notes: what is noted of the gradients that are taken, by graph.
-        strategies: where those are noted that are made.
-        ended: called when no further step is expected; it does not return.
+        notes: the gradients that the program takes, by graph.
+        strategies: receives the strategies that the program creates.
+        on_last_step: called when no further training step is expected; does not return.
 
     Attributes:
-        steps: the distinct functions that train in turn, in the order in which they were called.
+        steps: the distinct functions that train, in the order of their first calls.
         others: the names of the functions that ran and do not train.
-        eager_gradients: how many gradients were taken outside of functions.
-        in_graph: whether what eager code does was done in a graph: a function called, or a tape
-            asked for gradients.
+        eager_gradients: the number of times that gradients were taken outside of functions.
+        in_graph: whether the program called a traced function, or took gradients with a tape,
+            while a graph was built.
     """
 
     def __init__(
         self,
         notes: Mapping[Any, GradientNotes],
         strategies: list[Any],
-        ended: Callable[[], None],
+        on_last_step: Callable[[], None],
     ) -> None:
         self.steps: list[SeenCall] = []
         self.others: dict[str, None] = {}
@@ -91,64 +94,64 @@ class CallWatch:
         self.in_graph = False
         self._notes = notes
         self._strategies = strategies
-        self._ended = ended
-        self._made_up_steps = 0
+        self._on_last_step = on_last_step
+        self._skipped_steps = 0
         self._thread = threading.local()
 
     @property
     def means_eager(self) -> bool:
-        """Whether the program does what is for eager code."""
+        """Whether the program shows a sign of eager code."""
         return bool(self._strategies or self.steps or self.others or self.eager_gradients)
 
     @property
     def has_strategy(self) -> bool:
-        """Whether the program made a strategy."""
+        """Whether the program created a strategy."""
         return bool(self._strategies)
 
-    def call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What calls of traced functions end in, which runs none that trains."""
+    def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the method that calls traced functions, so that it executes no training step."""
 
-        # TensorFlow may name its arguments.
-        def called(function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+        # TensorFlow may pass these arguments by name.
+        def call(function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
             if not tf.executing_eagerly():
-                self._in_graph(function)
+                self._check_call_in_graph(function)
                 return original(function, tensor_inputs, captured_inputs)
             if getattr(self._thread, "calls", False):
                 return original(function, tensor_inputs, captured_inputs)
             if is_training_function(function.graph, self._notes):
-                self._note(function, tensor_inputs, captured_inputs)
+                self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
-            self._thread.calls = True  # what it runs in Python belongs to it
+            self._thread.calls = True  # functions that it calls by Python belong to it
             try:
                 return original(function, tensor_inputs, captured_inputs)
             except tf.errors.OpError as error:
-                if not is_gpu_only(str(error)):
+                if not is_gpu_only_error(str(error)):
                     raise
                 return zeros_like(function.structured_outputs)
             finally:
                 self._thread.calls = False
 
-        return called
+        return call
 
-    def gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``GradientTape.gradient``, of which eager calls are counted."""
+    def wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap ``GradientTape.gradient``, to count eager calls."""
 
-        def taken(*args: Any, **kwargs: Any) -> Any:
+        def gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
-                self._check_traced()
+                self._check_run_eagerly()
                 self.eager_gradients += 1
             else:
                 graph = tf.compat.v1.get_default_graph()
                 self.in_graph |= is_top_level(graph) and not self._notes[graph].is_taking
             return original(*args, **kwargs)
 
-        return taken
+        return gradient
 
-    def in_graph_training(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``fit`` of Keras 2 in a graph, which would train there to the end.
+    def wrap_training_in_graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the ``fit`` of Keras 2 that trains in a graph, which would train to the end.
 
-        Unless the program has turned eager execution off, it trains otherwise by itself.
+        If eager execution is enabled, the program must run eagerly instead.
         """
 
         def fit(*args: Any, **kwargs: Any) -> Any:
@@ -158,42 +161,46 @@ class CallWatch:
 
         return fit
 
-    def strategy(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The constructor of strategies, which are noted."""
+    def wrap_strategy(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Wrap the constructor of strategies, to record them."""
 
         def init(strategy: Any, *args: Any, **kwargs: Any) -> None:
             original(strategy, *args, **kwargs)
             if not is_default_strategy(strategy):
-                refuse_stand_ins(strategy)
+                check_strategy_devices(strategy)
                 self._strategies.append(strategy)
 
         return init
 
-    def _check_traced(self) -> None:
-        """Check that it is not Keras that takes its steps eagerly: it would take all of them.
+    def _check_run_eagerly(self) -> None:
+        """Check that Keras does not train eagerly; it would train to the end.
 
         Raises:
-            Refused: it does.
+            Refusal: it does.
         """
         if not self.eager_gradients and STEPPING in parts_of_keras(traceback.extract_stack()):
-            raise Refused(
-                "a Keras model takes its steps eagerly, as it is compiled with run_eagerly=True: "
-                "nothing is known of such a step before it runs",
-                "compile it without run_eagerly, and leave out tf.config.run_functions_eagerly",
+            raise Refusal(
+                "a Keras model trains eagerly, as it is compiled with run_eagerly=True: such a "
+                "training step has no graph that could be checked",
+                "compile it without run_eagerly, and remove tf.config.run_functions_eagerly",
             )
 
-    def _in_graph(self, function: Any) -> None:
-        """A call that adds to a graph, where one that trains cannot be taken out again."""
+    def _check_call_in_graph(self, function: Any) -> None:
+        """Check that a function which becomes an op of a graph does not train.
+
+        Raises:
+            NotAGraphProgram: it trains.
+        """
         if is_top_level(tf.compat.v1.get_default_graph()):
             self.in_graph = True
             if is_training_function(function.graph, self._notes):
                 raise NotAGraphProgram
 
-    def _note(self, function: Any, given: Sequence[Any], captured: Sequence[Any]) -> None:
-        """Note a step, which may be the last one: programs take their steps in turn."""
+    def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
+        """Record a step. It is the last one if its function was called before."""
         is_new = all(step.function is not function for step in self.steps)
         if is_new:
-            # The first call of a function may also make variables; the next ones only train.
+            # The first call of a function may also create variables; later calls only train.
             self.steps = [
                 step for step in self.steps if step.graph.name != VARIABLE_CREATING_FUNCTION
             ]
@@ -201,27 +208,27 @@ class CallWatch:
             frames = users_frames(stack, None)
             called_at = str(frames[-1]) if frames else ""
             method = next(iter(parts_of_keras(stack) & {FIT, TRAIN_ON_BATCH}), "")
-            self.steps.append(SeenCall(function, list(given), list(captured), called_at, method))
-        self._made_up_steps += 1
-        is_last = not is_new or self._made_up_steps > _MOST_STEPS
-        if is_last or not _can_be_made_up(function):
-            self._ended()
+            self.steps.append(SeenCall(function, list(inputs), list(captured), called_at, method))
+        self._skipped_steps += 1
+        is_last = not is_new or self._skipped_steps > _MOST_STEPS
+        if is_last or not _has_array_results(function):
+            self._on_last_step()
 
 
 @contextlib.contextmanager
-def watching_calls(watch: CallWatch) -> Iterator[None]:
-    """Watch all calls of traced functions in this block."""
+def watch_calls(watch: CallWatch) -> Iterator[None]:
+    """Record all calls of traced functions in this block."""
     with (
-        around_calls(watch.call),
-        around_strategies(watch.strategy),
-        around_keras_graph_training(watch.in_graph_training),
-        patched(tf.GradientTape, "gradient", watch.gradient),
+        around_calls(watch.wrap_call),
+        around_strategies(watch.wrap_strategy),
+        around_keras_graph_training(watch.wrap_training_in_graph),
+        patched(tf.GradientTape, "gradient", watch.wrap_gradient),
     ):
         yield
 
 
 def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:
-    """Whether a function takes gradients and changes variables, itself or in those it calls."""
+    """Whether a function, or a function that it calls, takes gradients and updates variables."""
     graphs = called_functions(graph)
     return any(each in notes and notes[each].has_any for each in graphs) and any(
         is_update(op.type) for each in graphs for op in each.get_operations()
@@ -229,7 +236,7 @@ def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool
 
 
 def called_functions(graph: Any) -> Sequence[Any]:
-    """The graph of a function, and those of the functions that it calls."""
+    """The graph of a function and the graphs of the functions that it calls."""
     found: dict[Any, None] = {}
     waiting = [graph]
     while waiting:
@@ -240,8 +247,8 @@ def called_functions(graph: Any) -> Sequence[Any]:
     return list(found)
 
 
-def _can_be_made_up(function: Any) -> bool:
-    """Whether all results are arrays, and none is an iterator or an optional value."""
+def _has_array_results(function: Any) -> bool:
+    """Whether all results are arrays, which zeros can replace; iterators and optionals are not."""
     return not any(
         isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)
         for each in tf.nest.flatten(function.structured_outputs, expand_composites=True)

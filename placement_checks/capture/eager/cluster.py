@@ -1,15 +1,13 @@
-"""One worker of a strategy over several processes, watched while the others are not there.
+"""Simulates the cluster of a strategy over several processes in a single process.
 
-`MultiWorkerMirroredStrategy` starts a server, and waits for those of the others. Here it starts
-none and names no task: it takes the worker for a host of its own. The sizes and keys of its sums
-are those of the whole cluster, so that they can be matched with those of the other workers.
+`simulate_worker`: `MultiWorkerMirroredStrategy` normally starts a server and waits for the other
+workers. Here it starts none, and its devices name no task. Collectives still have the group size
+and keys of the whole cluster, so that they match the collectives of the other workers.
 
-The coordinator of parameter servers, watched without any server or worker.
-
-`ParameterServerStrategy` connects to its cluster, and a `ClusterCoordinator` hands functions to
-the workers. Here it connects to nobody: a logical CPU of this process stands in for each server,
-behind those that stand in for GPUs, and the first worker is this process, which runs what is
-scheduled at once.
+`simulate_coordinator`: `ParameterServerStrategy` normally connects to its cluster, and a
+`ClusterCoordinator` schedules functions on the workers. Here it connects to nothing. Logical CPU
+devices simulate the parameter servers; they follow the devices that simulate GPUs. This process is
+the first worker and executes scheduled functions at once.
 """
 
 from __future__ import annotations
@@ -45,36 +43,36 @@ from placement_checks.util.text import plural
 
 
 @contextlib.contextmanager
-def workers_alone() -> Iterator[list[RecordedServer]]:
-    """Let a worker train alone in this block; what it would wait for is made up.
+def simulate_worker() -> Iterator[list[RecordedServer]]:
+    """Simulate the other workers in this block: results that need them are computed locally.
 
     Yields:
-        The servers that workers would start.
+        A list that receives the server that the worker would start.
 
     Raises:
-        InputError: in the block, where TF_CONFIG does not say which worker this is.
+        InputError: in the block, if TF_CONFIG does not name the task of this worker.
     """
     servers: list[RecordedServer] = []
     had_begun = has_eager_runtime_started()
 
-    def configuring(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_configure(original: Callable[..., None]) -> Callable[..., None]:
         def configure(*args: Any, **kwargs: Any) -> None:
             if not had_begun and has_eager_runtime_started():
-                original(*args, **kwargs)  # refuses: the program ran ops before
+                original(*args, **kwargs)  # raises, because the program ran ops before
 
         return configure
 
-    def starting(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_start(original: Callable[..., None]) -> Callable[..., None]:
         def start(extended: Any, resolver: Any) -> None:
             job, task = resolver.task_type, resolver.task_id
-            if job is not None and task is not None:  # else TensorFlow says so
+            if job is not None and task is not None:  # otherwise the original raises
                 servers.append(RecordedServer.of(resolver.cluster_spec(), job, task))
             original(extended, resolver)
             forget_default_device(extended)
 
         return start
 
-    def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_devices(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
             if worker_device:
                 use_host_as_worker(extended, str(LOCALHOST))
@@ -82,35 +80,35 @@ def workers_alone() -> Iterator[list[RecordedServer]]:
 
         return devices
 
-    def of_whole_cluster(makes_up: Callable[..., Any]) -> Callable[..., Any]:
-        """A collective of eager code, whose others are not there; in functions it is traced."""
+    def if_eager(compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Compute the result of an eager collective locally. In functions it is traced."""
 
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
-            def make(value: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+            def collective(value: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
                 if servers and tf.executing_eagerly():
-                    return makes_up(value, size)
+                    return compute(value, size)
                 return original(value, size, *args, **kwargs)
 
-            return make
+            return collective
 
         return around
 
     collectives: Mapping[str, Around] = {
         "broadcast_send": lambda _: lambda value, *_args, **_kwargs: tf.identity(value),
-        "all_reduce_v2": of_whole_cluster(lambda value, size: value * tf.cast(size, value.dtype)),
-        "all_gather_v2": of_whole_cluster(lambda value, size: tf.concat([value] * int(size), 0)),
+        "all_reduce_v2": if_eager(lambda value, size: value * tf.cast(size, value.dtype)),
+        "all_gather_v2": if_eager(lambda value, size: tf.concat([value] * int(size), 0)),
     }
     with (
-        around_tf_config(_checked),
-        around_worker_start(configuring, _nothing),
-        around_worker_strategies(starting, on_host, _own_first_value, _nothing),
+        around_tf_config(_check_tf_config),
+        around_worker_start(wrap_configure, _do_nothing),
+        around_worker_strategies(wrap_start, wrap_devices, _compute_first_value, _do_nothing),
         around_collectives(collectives),
     ):
         yield servers
 
 
-def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What reads TF_CONFIG, which is checked before."""
+def _check_tf_config(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Check TF_CONFIG before TensorFlow reads it."""
 
     def load() -> Any:
         check_environment()
@@ -119,60 +117,61 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _own_first_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What gives the function for a variable's first value: not what the chief would send.
+def _compute_first_value(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Patch the initial value of a variable: compute it here, instead of receiving the chief's.
 
-    The value is read before the step where it is a number of steps, or a rate.
+    The value matters: programs read some variables before the step, such as a learning rate.
     """
 
     def maker(extended: Any, *args: Any, **kwargs: Any) -> Any:
         make = original(extended, *args, **kwargs)
 
-        def made() -> Any:
+        def make_as_chief() -> Any:
             with as_chief(extended):
                 return make()
 
-        return made
+        return make_as_chief
 
     return maker
 
 
-def _nothing(_: Callable[..., Any]) -> Callable[..., None]:
+def _do_nothing(_: Callable[..., Any]) -> Callable[..., None]:
     return lambda *_args, **_kwargs: None
 
 
 SERVERS, COORDINATOR = "ps", "/job:chief/task:0/device:CPU:0"
-_COORDINATOR, _WORKERS = "chief", "worker"
+_COORDINATOR, _WORKER = "chief", "worker"
 
 
 @contextlib.contextmanager
-def coordinator_alone(gpus: int, servers: list[RecordedServer]) -> Iterator[None]:
-    """Let a coordinator train alone in this block.
+def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[None]:
+    """Simulate the parameter servers and workers of a coordinator in this block.
 
     Args:
-        gpus: how many each worker has.
-        servers: where the coordinator's own is noted.
+        gpus: the number of GPUs of each worker.
+        servers: receives the server of the coordinator.
 
     Raises:
-        InputError: in the block, where too few logical CPUs stand in for the parameter servers.
+        InputError: in the block, if there are too few logical CPU devices to simulate the
+            parameter servers.
     """
 
-    def connecting(_: Callable[..., None]) -> Callable[..., None]:
+    def replace_connect(_: Callable[..., None]) -> Callable[..., None]:
         def connect(strategy: Any, coordinator_name: str) -> None:
             spec = cluster_resolver(strategy).cluster_spec().as_dict()
             if _COORDINATOR not in spec:
                 spec[coordinator_name] = ["coordinator.invalid:2222"]
             server = RecordedServer.of(spec, coordinator_name, 0)
-            _check_stand_ins(gpus, len(server.cluster[SERVERS]))
+            _check_device_count(gpus, len(server.cluster[SERVERS]))
             servers.append(server)
-            set_cluster_size(strategy, len(server.cluster[_WORKERS]), len(server.cluster[SERVERS]))
+            set_cluster_size(strategy, len(server.cluster[_WORKER]), len(server.cluster[SERVERS]))
 
         return connect
 
-    def counting(_: Callable[..., None]) -> Callable[..., None]:
+    def replace_count(_: Callable[..., None]) -> Callable[..., None]:
         return lambda extended: set_worker_gpus(extended, gpus)
 
-    def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
+    def replace_schedule(_: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
             closure, result = scheduled(cluster, function, args, kwargs)
             closure.execute_on(cluster.workers[0])
@@ -180,58 +179,57 @@ def coordinator_alone(gpus: int, servers: list[RecordedServer]) -> Iterator[None
 
         return schedule
 
-    def creating(_: Callable[..., None]) -> Callable[..., None]:
+    def replace_create(_: Callable[..., None]) -> Callable[..., None]:
         def create(worker: Any, closure: Any) -> None:
             if worker.worker_index == 0:
                 closure.execute_on(worker)
 
         return create
 
-    def on_stand_ins(scope: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, name: scope(self, _stand_in(name, gpus) if servers else name)
+    def wrap_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, name: scope(self, _simulated_device(name, gpus) if servers else name)
 
     with (
-        around_parameter_servers(connecting, counting),
-        around_coordinators(scheduling, creating, lambda _: lambda *_args: None),
-        around_eager_devices(on_stand_ins),
-        patched(tf.Graph, "device", on_stand_ins),
+        around_parameter_servers(replace_connect, replace_count),
+        around_coordinators(replace_schedule, replace_create, lambda _: lambda *_args: None),
+        around_eager_devices(wrap_scope),
+        patched(tf.Graph, "device", wrap_scope),
     ):
         yield
 
 
-def of_task(device: Device, gpus: int) -> Device:
-    """What a device of this process is in the cluster: a server's, or of the first worker.
+def cluster_device(device: Device, gpus: int) -> Device:
+    """Convert a device of this process to a device of the cluster.
 
     Args:
-        device: as on a machine with GPUs, where servers' devices are GPUs behind the others.
-        gpus: how many each worker has.
+        device: a device as on a machine with GPUs. GPUs beyond the first ``gpus`` simulate
+            parameter servers; all other devices belong to the first worker.
+        gpus: the number of GPUs of each worker.
     """
     if device.is_gpu and (device.index or 0) >= gpus:
         return Device(SERVERS, task=(device.index or 0) - gpus, type="CPU", index=0)
-    return device.over(Device(_WORKERS, task=0))
+    return device.over(Device(_WORKER, task=0))
 
 
-def _stand_in(name: Any, gpus: int) -> Any:
-    """The device of this process for one of a task."""
+def _simulated_device(name: Any, gpus: int) -> Any:
+    """Convert a device of the cluster to the device of this process that simulates it."""
     if not isinstance(name, str) or "/job:" not in name:
         return name
     device = Device.parse(name)
     if device.job == SERVERS:
         return str(Device("localhost", 0, 0, "CPU", 1 + gpus + (device.task or 0)))
-    if device.job in (_WORKERS, _COORDINATOR):
+    if device.job in (_WORKER, _COORDINATOR):
         return str(Device(type=device.type, index=device.index).over(LOCALHOST))
     return name
 
 
-def _check_stand_ins(gpus: int, servers: int) -> None:
-    present = len(tf.config.get_logical_device_configuration(_host()) or [None])
+def _check_device_count(gpus: int, servers: int) -> None:
+    host = tf.config.list_physical_devices("CPU")[0]
+    present = len(tf.config.get_logical_device_configuration(host) or [None])
     if present < 1 + gpus + servers:
         raise InputError(
             "ParameterServerStrategy",
-            f"has {plural(servers, 'server')}, of which nothing was known before it was made",
+            f"has {plural(servers, 'server')}, but their number was unknown when TensorFlow "
+            "started",
             f'name the cluster: --machine "chief*1; ps*{servers}; worker*2: gpu*{gpus}"',
         )
-
-
-def _host() -> Any:
-    return tf.config.list_physical_devices("CPU")[0]

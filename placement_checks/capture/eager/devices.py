@@ -1,11 +1,11 @@
-"""Refuses eager code that itself names a CPU which stands in for a GPU.
+"""Lets logical CPU devices simulate GPUs while eager code runs until its first training step.
 
-Eager ops that GPUs alone can run: on the CPU their results are made up, of the right shapes.
-
-Code for GPUs builds its models by calling them once, with channels first, which convolutions on
-CPUs do not know. What comes of that matters to nobody before the first step.
-
-Results of what is not run: all zeros, of the right dtypes and shapes.
+* Code that names one of these CPU devices itself is refused: it could not be distinguished from
+  code that names a GPU.
+* Ops without a CPU kernel return zeros. Programs often build a model by calling it once, with
+  channels first, which convolutions on CPUs do not support. The results of such a call do not
+  matter.
+* `zeros_like` returns the results of a function that is not executed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from placement_checks.tf.graphs import definition_of
 from placement_checks.tf.sessions import DEVICE_QUERY_MODULES
 from placement_checks.tf.simulated_devices import to_requested
 
-# What stands between a program and the check of a device scope that it opens.
+# The modules between the program and the check of a device scope, on the stack.
 _BETWEEN = DEVICE_QUERY_MODULES | DEVICE_SCOPE_MODULES | {contextlib.__name__}
-_OURS = f"{__package__}."
+_THIS_ROOM = f"{__package__}."
 
 
-class Refused(BaseException):
-    """Ends eager code that cannot be watched; no handler of the program's own takes it.
+class Refusal(BaseException):
+    """Ends eager code that cannot be captured. Not an `Exception`, because programs catch those.
 
     Args:
-        message: what it does, one sentence.
-        fix: what to do about it.
+        message: the reason, one sentence.
+        fix: how to change the program.
     """
 
     def __init__(self, message: str, fix: str) -> None:
@@ -44,70 +44,71 @@ class Refused(BaseException):
         self.fix = fix
 
 
-def refuse_stand_in(name: Any) -> None:
-    """Check what a device scope is opened with.
+def check_device_scope(name: Any) -> None:
+    """Check the device of a `tf.device` scope.
 
-    A full name, with its job, is that of a tensor or variable: what TensorFlow itself has said.
+    A name with a job comes from TensorFlow: it is the device of a tensor or variable.
 
     Raises:
-        Refused: the program names a CPU that stands in for a GPU.
+        Refusal: the program names a CPU device that simulates a GPU.
     """
     text = name.to_string() if hasattr(name, "to_string") else name
-    # Most scopes are of GPUs, or of the host: the others are worth a closer look.
+    # Only parse the rare names of CPU devices other than CPU:0.
     if isinstance(text, str) and "CPU:" in text.upper() and not text.endswith(":0"):
         device = Device.parse(text)
-        if device.job is None and _is_stand_in(device) and _is_named_by_user():
-            raise _refused(device)
+        if device.job is None and _simulates_gpu(device) and _is_opened_by_user():
+            raise _refusal(device)
 
 
-def refuse_stand_ins(strategy: Any) -> None:
+def check_strategy_devices(strategy: Any) -> None:
     """Check the devices of a strategy.
 
     Raises:
-        Refused: the program names a CPU that stands in for a GPU.
+        Refusal: one of them is a CPU device that simulates a GPU.
     """
     for name in strategy.extended.worker_devices:
         device = Device.parse(name)
-        if _is_stand_in(device):
-            raise _refused(device)
+        if _simulates_gpu(device):
+            raise _refusal(device)
 
 
-def _is_stand_in(device: Device) -> bool:
+def _simulates_gpu(device: Device) -> bool:
     return to_requested(device) != device
 
 
-def _is_named_by_user() -> bool:
-    """Whether the user's own code has opened the scope, by ``tf.device``."""
+def _is_opened_by_user() -> bool:
+    """Whether code of the user opens the scope that is being checked."""
+
+    def is_between(module: str) -> bool:
+        return module in _BETWEEN or module.startswith(_THIS_ROOM)
+
     frame = inspect.currentframe()
-    while frame is not None and _is_between(str(frame.f_globals.get("__name__"))):
+    while frame is not None and is_between(str(frame.f_globals.get("__name__"))):
         frame = frame.f_back
     return frame is not None and is_user_file(frame.f_code.co_filename, None)
 
 
-def _is_between(module: str) -> bool:
-    return module in _BETWEEN or module.startswith(_OURS)
-
-
-def _refused(device: Device) -> Refused:
+def _refusal(device: Device) -> Refusal:
     named = Device(type=device.type, index=device.index)
-    # An op knows the lines of functions that AutoGraph has converted.
+    # The traceback of an op has the original lines of functions that AutoGraph has converted.
     is_traced = not tf.executing_eagerly()
     frames = users_frames(tf.no_op().traceback if is_traced else traceback.extract_stack(), None)
-    where = f" ({frames[-1]})" if frames else ""
-    return Refused(
-        f"names {named}{where}, which stands for {to_requested(named)} while it is watched",
-        "name GPUs, and no CPU but /cpu:0",
+    line = f" ({frames[-1]})" if frames else ""
+    return Refusal(
+        f"names {named}{line}, which simulates {to_requested(named)} here",
+        "name GPU devices, and no CPU device except /cpu:0",
     )
 
 
 def zeros_like(outputs: Any) -> Any:
-    """A structure of eager tensors in the place of a graph's; what is no tensor stays.
+    """Replace the tensors in the results of a function by zeros, with 1 for unknown dimensions.
 
-    An unknown dimension is 1.
+    Args:
+        outputs: a structure of symbolic tensors. Other values in it stay as they are.
     """
     flat = tf.nest.flatten(outputs, expand_composites=True)
-    made = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
-    return tf.nest.pack_sequence_as(outputs, made, expand_composites=True)
+    zeros = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
+    return tf.nest.pack_sequence_as(outputs, zeros, expand_composites=True)
 
 
 def _zeros(tensor: Any) -> Any:
@@ -120,32 +121,32 @@ _NO_KERNEL = ("No OpKernel was registered", "NHWC", "CUDA", "NCCL", "cuDNN", "DN
 
 
 @contextlib.contextmanager
-def gpu_only_ops_made_up() -> Iterator[None]:
-    """Make up, in this block, what eager ops yield that have no kernel for the CPU."""
+def fake_gpu_only_ops() -> Iterator[None]:
+    """Let eager ops without a CPU kernel return zeros in this block."""
 
     def fast(execute: Callable[..., Any]) -> Callable[..., Any]:
         def executed(context: Any, kind: str, name: Any, *given: Any) -> Any:
             try:
                 return execute(context, kind, name, *given)
             except eager_op_errors() as error:
-                if not is_gpu_only(str(error)):
+                if not is_gpu_only_error(str(error)):
                     raise
                 inputs = len(definition_of(kind).input_arg)
-                return _made_up(kind, given[:inputs], given[inputs:])
+                return _fake_results(kind, given[:inputs], given[inputs:])
 
         return executed
 
     def slow(execute: Callable[..., Any]) -> Callable[..., Any]:
-        # Functions, which this runs as well, are called with names.
+        # Functions are executed by this method too, with arguments by name.
         def executed(
             op_name: Any, num_outputs: int, inputs: Any, attrs: Any, *others: Any, **named: Any
         ) -> Any:
             try:
                 return execute(op_name, num_outputs, inputs, attrs, *others, **named)
             except eager_op_errors() as error:
-                if not is_gpu_only(str(error)) or not isinstance(op_name, bytes):
+                if not is_gpu_only_error(str(error)) or not isinstance(op_name, bytes):
                     raise
-                return tf.nest.flatten(_made_up(op_name.decode(), inputs, attrs))
+                return tf.nest.flatten(_fake_results(op_name.decode(), inputs, attrs))
 
         return executed
 
@@ -153,33 +154,36 @@ def gpu_only_ops_made_up() -> Iterator[None]:
         yield
 
 
-def is_gpu_only(message: str) -> bool:
-    """Whether what TensorFlow says of an op that failed is that GPUs alone can run it."""
+def is_gpu_only_error(message: str) -> bool:
+    """Whether TensorFlow's message says that an op has no CPU kernel."""
     return any(text in message for text in _NO_KERNEL)
 
 
-def _made_up(kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> Any:
-    """The results of an op, of the shapes that TensorFlow infers for it.
+def _fake_results(kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> Any:
+    """Return zeros for the results of an op, with the shapes that TensorFlow infers.
 
     Args:
-        kind: its type.
-        inputs: what it is given, in the order of its definition.
-        attributes: pairs of an attribute and its value.
+        kind: the op type.
+        inputs: the inputs, in the order of the op definition.
+        attributes: names and values of the attributes, alternating.
     """
     definition = definition_of(kind)
     names = [argument.name for argument in definition.input_arg]
-    of_inputs = {argument.type_attr for argument in definition.input_arg}
+    inferred = {argument.type_attr for argument in definition.input_arg}
     pairs = zip(attributes[::2], attributes[1::2], strict=True)
     with tf.Graph().as_default():
         outputs = getattr(tf.raw_ops, kind)(
             **dict(zip(names, map(_placeholders, inputs), strict=False)),
-            **{name: value for name, value in pairs if name not in of_inputs},
+            **{name: value for name, value in pairs if name not in inferred},
         )
     return zeros_like(outputs)
 
 
 def _placeholders(value: Any) -> Any:
-    """What stands for an input, or a list of them, in a graph; whole numbers may be a shape."""
+    """Return placeholders for an input or a list of inputs.
+
+    An integer tensor may be a shape, so it becomes a constant.
+    """
     if isinstance(value, list | tuple) and value and isinstance(value[0], tf.Tensor):
         return [_placeholders(each) for each in value]
     if isinstance(value, tf.Tensor):

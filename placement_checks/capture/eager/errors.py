@@ -1,8 +1,11 @@
-"""Programs that are meant to be run eagerly: how they are told, and how their step is taken.
+"""Explains the errors of eager programs, and of programs that may be eager.
 
-Errors of Keras under a strategy, told by their cause where their words are of another.
+The module answers three questions about an error:
 
-Errors of TensorFlow about variables that were made outside of the scope of a strategy.
+* Does it mean that the program must run eagerly? Then `detect_eager_code` raises `EagerOnlyError`.
+* Why can the eager program not be captured? `explain_refusals` and `no_traced_step_error`.
+* What is the cause, if Keras or TensorFlow report another one? `explain_keras_error` and
+  `explain_scope_error`.
 """
 
 from __future__ import annotations
@@ -11,82 +14,84 @@ import contextlib
 import dis
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from placement_checks.capture.eager.calls import CallWatch, NotAGraphProgram
-from placement_checks.capture.eager.devices import Refused
+from placement_checks.capture.eager.devices import Refusal
 from placement_checks.capture.eager.notes import TracingNotes
-from placement_checks.capture.eager.variables import NotedVariable, made_by
+from placement_checks.capture.eager.variables import RecordedVariable, strategy_id
 from placement_checks.core.errors import InputError, message_of
-from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.user_code import is_user_file, users_frames
 from placement_checks.tf.distribution import strategy_name
 from placement_checks.tf.eager import eager_tensors_have
 from placement_checks.tf.keras import is_keras_frame
-from placement_checks.util.text import join_and, plural
+from placement_checks.util.text import join_and, listed, plural
 
 _MOST_FUNCTIONS = 4  # names of functions in a message
-_MODEL = "model"  # the key of a Keras model
-_EXAMPLE = "{'model': model, 'x': x, 'y': y, 'batch': 64}"
-# What TensorFlow says where a graph is built and eager code is expected.
+_MOST_VARIABLES = 3  # names of variables in a message, and source lines
+EXAMPLE_STEP = "{'step': train_step, 'args': (x, y)}"
+EXAMPLE_MODEL = "{'model': model, 'x': x, 'y': y, 'batch': 64}"
+# TensorFlow's messages for eager code that runs while a graph is built.
 _EAGER_ONLY = re.compile(
     r"symbolic `?(tf\.)?Tensor|\bonly .*\beager (execution|mode)|Tensor\.\w+ is undefined", re.I
 )
-# What it says where eager code runs and a graph is expected.
+# TensorFlow's messages for graph code that runs eagerly.
 _GRAPH_ONLY = re.compile(
     r"not (compatible with|supported in) eager (execution|mode)"
     r"|(?<!only available )when eager execution is enabled",
     re.I,
 )
-_RAISE = "RAISE_VARARGS"  # the instruction
-# What the lines say that look for the other tasks; where a graph is built there are none.
-_OF_A_TASK = re.compile(r"TF_CONFIG|ClusterResolver")
+_RAISE = "RAISE_VARARGS"  # the bytecode instruction of `raise`
+# Occurs in tracebacks of code that looks up the other tasks of a cluster. While a graph is built,
+# there are none.
+_CLUSTER_LOOKUP = re.compile(r"TF_CONFIG|ClusterResolver")
 
 
 class EagerOnlyError(InputError):
-    """What went wrong as a program was built into a graph, which is to be run eagerly.
+    """An eager program failed because it was built into a graph.
 
     Attributes:
-        is_guess: whether nothing but an error of TensorFlow shows that the program is eager code.
+        is_guess: whether a TensorFlow error is the only sign that the program is eager code.
     """
 
     is_guess = False
 
     @staticmethod
-    def of(error: InputError, *, is_guess: bool = False) -> EagerOnlyError:
-        """The same error."""
+    def from_error(error: InputError, *, is_guess: bool = False) -> EagerOnlyError:
+        """Convert an error, with the same message."""
         same = EagerOnlyError(error.object, error.message, error.fix, details=error.details)
         same.is_guess = is_guess
         return same
 
     def with_eager_error(self, error: InputError) -> InputError:
-        """The error for a program that fails in a graph and eagerly.
+        """Choose the error for a program that fails in a graph and also eagerly.
 
-        If TensorFlow also refuses to run the program eagerly, the program builds a graph, and its
-        error is the first one. Otherwise it is eager code, and its error is the second one.
+        If TensorFlow refuses to run the program eagerly, the program builds a graph, and this
+        error is the relevant one. Otherwise the program is eager code, and ``error`` is relevant.
+        For a guess, the details of the result quote the other error.
         """
         if not self.is_guess or self.message.partition(" raised ")[2] in error.message:
             return error
-        if isinstance(error, MeansGraph):
+        if isinstance(error, GraphOnlyError):
             return _with_note(self, "run eagerly,", error)
         return _with_note(error, "built into a graph,", self)
 
 
-class MeansGraph(InputError):
-    """TensorFlow refused to run a program eagerly that builds a graph."""
+class GraphOnlyError(InputError):
+    """TensorFlow refused to run a program eagerly, because the program builds a graph."""
 
 
 @contextlib.contextmanager
-def eager_code_told(calls: CallWatch) -> Iterator[None]:
-    """Tell what is wrong in this block for eager code alone.
+def detect_eager_code(calls: CallWatch) -> Iterator[None]:
+    """Convert errors of this block, which builds a graph, if the program is eager code.
 
     Raises:
-        MeansEager: the program is meant to be run eagerly.
+        EagerOnlyError: the program must run eagerly.
     """
     try:
         yield
@@ -95,170 +100,105 @@ def eager_code_told(calls: CallWatch) -> Iterator[None]:
             "the program", "trains in a traced function", "call it eagerly, not in a graph"
         ) from None
     except InputError as error:
-        if calls.means_eager or _OF_A_TASK.search(error.details):
-            raise EagerOnlyError.of(error) from None
+        if calls.means_eager or _CLUSTER_LOOKUP.search(error.details):
+            raise EagerOnlyError.from_error(error) from None
         if _is_eager_only(error.__context__):
-            raise EagerOnlyError.of(error, is_guess=True) from None
+            raise EagerOnlyError.from_error(error, is_guess=True) from None
         raise
 
 
 @contextlib.contextmanager
-def refusals_told(program: str) -> Iterator[None]:
-    """Tell of eager code in this block that cannot be watched.
+def explain_refusals(program: str) -> Iterator[None]:
+    """Convert errors of this block, which runs eager code that may not be capturable.
 
     Raises:
-        MeansGraph: TensorFlow refuses to run it eagerly.
-        InputError: it calls its step in a graph, or names what stands in for GPUs.
+        GraphOnlyError: TensorFlow refuses to run the code eagerly.
+        InputError: the code calls its training step in a graph, or names a CPU device that
+            simulates a GPU.
     """
     try:
         yield
     except InputError as error:
         if not _is_graph_only(error.__context__):
             raise
-        raise MeansGraph(error.object, error.message, error.fix, details=error.details) from None
-    except Refused as refused:
-        raise InputError(program, refused.message, refused.fix) from None
+        raise GraphOnlyError(
+            error.object, error.message, error.fix, details=error.details
+        ) from None
+    except Refusal as refusal:
+        raise InputError(program, refusal.message, refusal.fix) from None
     except NotAGraphProgram:
         raise InputError(
             program,
-            "calls the tf.function that trains within a tf.Graph, as one op of it",
+            "calls the tf.function that trains inside a tf.Graph, where the whole step is one op",
             "call it eagerly, outside of the graph",
         ) from None
 
 
 def _is_eager_only(fault: BaseException | None) -> bool:
-    """Whether an error is TensorFlow's own, for code that works only eagerly."""
+    """Whether TensorFlow raised an error because the code works only eagerly."""
     match fault:
         case None:
             return False
         case AttributeError(obj=tf.Tensor()):
             return eager_tensors_have(fault.name or "")
         case TypeError() if "SymbolicTensor" in message_of(fault):
-            return True  # raised by Python, as by float(tensor)
+            return True  # raised by Python, such as for float(tensor)
         case NotImplementedError() if not message_of(fault):
-            # What tf.Variable raises in a graph if its value is computed from another variable.
+            # tf.Variable raises this in a graph if its value is computed from another variable.
             return not _is_raised_by_user(fault)
     return bool(_EAGER_ONLY.search(message_of(fault)))
 
 
 def _is_raised_by_user(fault: BaseException) -> bool:
-    """Whether a `raise` of the last line of the traceback raised an error, and no call.
+    """Whether the last frame of the traceback executes `raise`, and not a call.
 
-    TensorFlow removes its own lines from tracebacks, so that a call of the user's is the last one.
+    TensorFlow removes its own frames from tracebacks. The last frame is then the user's call.
     """
     last = fault.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     if last is None:
         return False
-    of_tensorflow = str(last.tb_frame.f_globals.get("__name__", "")).startswith("tensorflow.")
-    return not of_tensorflow and dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == _RAISE
+    is_in_tensorflow = str(last.tb_frame.f_globals.get("__name__", "")).startswith("tensorflow.")
+    code = last.tb_frame.f_code.co_code
+    return not is_in_tensorflow and dis.opname[code[last.tb_lasti]] == _RAISE
 
 
 def _is_graph_only(fault: BaseException | None) -> bool:
-    """Whether an error is TensorFlow's own, for code that works only in a graph."""
+    """Whether TensorFlow raised an error because the code works only in a graph."""
     return fault is not None and bool(_GRAPH_ONLY.search(message_of(fault)))
 
 
 def _with_note(error: InputError, when: str, other: InputError) -> InputError:
-    """The error, with another one in its details."""
+    """Append another error to the details of an error."""
     fix = f"; {other.fix}" if other.fix else ""
     note = f"note: {when} {other.message}{fix}"
     details = f"{error.details}\n{note}" if error.details else note
     return InputError(error.object, error.message, error.fix, details=details)
 
 
-def is_eager_step(returned: Any) -> bool:
-    """Whether a builder returned a step that is a function, to be called, or a Keras model."""
-    return isinstance(returned, Mapping) and (callable(returned.get("step")) or _MODEL in returned)
-
-
-def seems_eager(graph: tf.Graph, calls: CallWatch) -> bool:
-    """Whether a graph is what eager code leaves in one: nothing is fed, and no gradient known.
-
-    Such as the variables of a Keras model alone, that was made under a strategy.
-
-    Args:
-        graph: what a builder has built that returned nothing.
-        calls: what was seen of its functions and tapes.
-    """
-    means_eager = calls.in_graph or calls.has_strategy
-    return means_eager and not any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
-
-
-def policy_of(returned: Any) -> Mapping[str, Any]:
-    """What a program does differently on purpose, as its builder returned it."""
-    policy = returned.get("policy") if isinstance(returned, Mapping) else None
-    return policy if isinstance(policy, Mapping) else {}
-
-
-def take_step(returned: Any, calls: CallWatch) -> None:
-    """Call the step that a builder returned, unless one was seen already.
-
-    One that is eager code is traced as a whole.
-    """
-    if not is_eager_step(returned) or calls.steps:
-        return
-    if _MODEL in returned:
-        _fit(returned)
-        return
-    step, given = returned["step"], returned.get("args", ())
-    arguments = given() if callable(given) else given
-    step(*arguments)
-    if not calls.steps:
-        tf.function(step)(*arguments)
-
-
-def _fit(returned: Mapping[str, Any]) -> None:
-    """Train the model that a builder returned, with its data.
-
-    Raises:
-        InputError: it is no model, or has no data.
-    """
-    model = returned[_MODEL]
-    if not callable(getattr(model, "fit", None)):
-        raise InputError(
-            "what the builder returned",
-            f"has as its 'model' a {type(model).__name__}, which has no fit",
-            f"return a compiled Keras model and its data: {_EXAMPLE}",
-        )
-    if "x" not in returned:
-        raise InputError(
-            "what the builder returned",
-            "has a 'model', and no 'x' to train it with",
-            f"return its data too: {_EXAMPLE}",
-        )
-    data = [returned[key] for key in ("x", "y") if key in returned]
-    rows = {"batch_size": returned["batch"]} if "batch" in returned else {}
-    model.fit(*data, **rows, shuffle=False, verbose=0)
-
-
-def no_traced_step(program: str, calls: CallWatch) -> InputError:
-    """The error for eager code that ended, and no function that trains was called."""
-    step = "{'step': train_step, 'args': (x, y)}"
+def no_traced_step_error(program: str, calls: CallWatch) -> InputError:
+    """Return the error for eager code that ended without a call of a training function."""
     if calls.eager_gradients:
         return InputError(
             program,
             f"took gradients outside of any tf.function, {plural(calls.eager_gradients, 'time')}: "
-            "nothing is known of such a step before it runs",
-            f"decorate the step with @tf.function, or return it: {step}",
+            "such a training step has no graph that could be checked",
+            f"decorate the training step with @tf.function, or return it: {EXAMPLE_STEP}",
         )
     if calls.others:
-        names = list(calls.others)
-        more = (
-            f" and {len(names) - _MOST_FUNCTIONS} others" if len(names) > _MOST_FUNCTIONS else ""
-        )
         return InputError(
             program,
-            f"ended without a training step: {plural(len(names), 'function')} ran, "
-            f"{join_and(names[:_MOST_FUNCTIONS])}{more}, and none takes gradients and changes "
+            f"ended without a training step: it called {plural(len(calls.others), 'function')}, "
+            f"{listed(list(calls.others), _MOST_FUNCTIONS)}, but none takes gradients and updates "
             "variables",
-            f"call the function that trains, or return it: {step}",
+            f"call the function that trains, or return it: {EXAMPLE_STEP}",
         )
     return InputError(
         program,
         "ended without a training step, and called no tf.function",
-        f"call the function that trains, or return it: {step}; or a Keras model: {_EXAMPLE}",
+        f"call the function that trains, or return it: {EXAMPLE_STEP}; or return a Keras model: "
+        f"{EXAMPLE_MODEL}",
     )
 
 
@@ -266,166 +206,177 @@ _KERAS_2 = "Keras 2: install tf_keras, and set TF_USE_LEGACY_KERAS=1"
 _SIZES = re.compile(r"'?(\w+)'? sizes: (\d+)")
 
 
-def explain_keras_error(error: InputError) -> InputError:
-    """The error for what a user's code raised; of what Keras cannot do with its cause.
+class _KerasError(NamedTuple):
+    """An error of Keras or TensorFlow with a known cause.
 
-    Any other error is given back as it is.
+    Attributes:
+        pattern: matches the name of the exception and its message.
+        cause: the message with the cause; ``{0}`` is the first group of the pattern.
+        fix: how to change the program; ``""`` if the source line is enough.
+        is_of_fit: whether the cause only applies if Keras called no code of the user, such as a
+            train_step.
+    """
+
+    pattern: str
+    cause: str
+    fix: str = ""
+    is_of_fit: bool = False
+
+
+_KERAS_ERRORS = (
+    _KerasError(
+        r"Inputs to operation AddN .*Input 0: \[(\d+)[,\]].*!= input 1: \[(\d+)[,\]]",
+        "its first batch gives one replica {0} and another {1}, but Keras 3 sums the batches of "
+        "all "
+        "replicas when it builds the model",
+        "start with a batch that the number of replicas divides: set batch_size, or use "
+        "dataset.batch(…, drop_remainder=True)",
+    ),
+    _KerasError(
+        r"Cond\.call\(\).*`merge_call` called while defining a new graph",
+        "its optimizer updates variables in a branch of the step, as Keras 3 does for "
+        "gradient_accumulation_steps, but TensorFlow cannot sum over replicas in a branch",
+        "use larger batches instead, or accumulate the gradients in your own train_step",
+    ),
+    _KerasError(
+        r"calling (\w+)\.call\(\).*specify an aggregation method to update",
+        "{0} of Keras 3 does not train under CentralStorageStrategy: it assigns to a variable "
+        "without an aggregation method for the values of the replicas",
+        f"use tf.distribute.MirroredStrategy, or {_KERAS_2}",
+    ),
+    _KerasError(
+        r"Data cardinality is ambiguous(.*sizes:.*)",
+        "its data have unequal lengths: {0}",
+    ),
+    _KerasError(
+        r"^StopIteration: $|Received an empty generator",
+        "the generator passed to fit ends before the first batch",
+    ),
+    _KerasError(
+        r"^ValueError: Attempt to convert a value \(PerReplica:",
+        "fit of Keras 3 does not train under MultiWorkerMirroredStrategy: it sums the batches of "
+        "all replicas when it builds the model, which this strategy refuses",
+        f"write your own training loop, or use {_KERAS_2}",
+        is_of_fit=True,
+    ),
+    _KerasError(
+        r"^ValueError: To use this dataset, .*create_per_worker_dataset",
+        "fit of Keras 3 does not train under ParameterServerStrategy: it creates no "
+        "ClusterCoordinator, which schedules the steps on the workers",
+        f"use a ClusterCoordinator and your own training loop, or {_KERAS_2}",
+        is_of_fit=True,
+    ),
+)
+
+
+def explain_keras_error(error: InputError) -> InputError:
+    """Replace the message of an error that Keras raised by its cause, if the cause is known.
 
     Args:
-        error: what the code raised is its context.
+        error: the error; its context is the exception of the program.
+
+    Returns:
+        An error with the cause and a fix; the same error if the cause is unknown.
     """
     raised = error.__context__
     if raised is None:
         return error
     stack = traceback.extract_tb(raised.__traceback__)
-    own = [number for number, frame in enumerate(stack) if is_keras_frame(frame)]
-    if not own:
+    first = next((number for number, frame in enumerate(stack) if is_keras_frame(frame)), None)
+    if first is None:
         return error
-    called_back = any(is_user_file(frame.filename, None) for frame in stack[own[0] :])
-    said = f"{type(raised).__name__}: {message_of(raised)}"
-    for pattern, tell in (_TOLD if called_back else {**_TOLD, **_TOLD_OF_FIT}).items():
-        if found := re.search(pattern, said, re.DOTALL):
-            message, fix = tell(found)
+    called_back = any(is_user_file(frame.filename, None) for frame in stack[first:])
+    text = f"{type(raised).__name__}: {message_of(raised)}"
+    for known in _KERAS_ERRORS:
+        found = re.search(known.pattern, text, re.DOTALL)
+        if found and not (known.is_of_fit and called_back):
+            cause = known.cause.format(*map(_describe_group, found.groups()))
             return InputError(
                 error.object,
-                f"{message} ({type(raised).__name__})",
-                "; ".join(filter(None, (fix, error.fix))),
-                details="\n".join(
-                    takewhile(lambda line: line[:1] == " ", error.details.splitlines())
-                ),
+                f"{cause} ({type(raised).__name__})",
+                "; ".join(filter(None, (known.fix, error.fix))),
+                details=_frames_only(error.details),
             )
     return error
 
 
-def _uneven(found: re.Match[str]) -> tuple[str, str]:
-    one, other = (plural(int(rows), "row") for rows in found.groups())
-    return (
-        f"its first batch gives one replica {one} and another {other}, and Keras 3 adds up the "
-        "batches of all replicas as it builds the model",
-        "begin with a batch that the number of replicas divides: batch_size, or "
-        "dataset.batch(…, drop_remainder=True)",
-    )
+def _describe_group(text: str) -> str:
+    """A part of Keras's message: a number of rows, sizes by name, or another text as it is."""
+    if text.isdecimal():
+        return plural(int(text), "row")
+    sizes = _SIZES.findall(text)
+    return join_and(f"{name} has {plural(int(rows), 'row')}" for name, rows in sizes) or text
 
 
-def _in_branch(_: re.Match[str]) -> tuple[str, str]:
-    return (
-        "its optimizer updates in a branch of the step, as Keras 3 does for "
-        "gradient_accumulation_steps, and TensorFlow adds nothing up over replicas there",
-        "take larger batches in its place, or collect the gradients in a train_step of your own",
-    )
+def _frames_only(details: str) -> str:
+    """The lines of a traceback before its message, which a clearer message replaces."""
+    return "\n".join(takewhile(lambda line: line[:1] == " ", details.splitlines()))
 
 
-def _no_aggregation(found: re.Match[str]) -> tuple[str, str]:
-    return (
-        f"{found[1]} of Keras 3 does not train under CentralStorageStrategy: it assigns to a "
-        "variable, and does not say how the values of replicas are brought together",
-        f"tf.distribute.MirroredStrategy, or {_KERAS_2}",
-    )
-
-
-def _unequal(found: re.Match[str]) -> tuple[str, str]:
-    sizes = [f"{name} has {plural(int(rows), 'row')}" for name, rows in _SIZES.findall(found[0])]
-    return f"its data are of unequal lengths: {join_and(sizes)}", ""
-
-
-def _over_workers(_: re.Match[str]) -> tuple[str, str]:
-    return (
-        "fit of Keras 3 does not train under MultiWorkerMirroredStrategy: it adds up the batches "
-        "of all replicas as it builds the model, which this strategy refuses",
-        f"a training loop of your own, or {_KERAS_2}",
-    )
-
-
-def _by_coordinator(_: re.Match[str]) -> tuple[str, str]:
-    return (
-        "fit of Keras 3 does not train under ParameterServerStrategy: it makes no "
-        "ClusterCoordinator, which hands the steps to the workers",
-        f"a ClusterCoordinator and a training loop of your own, or {_KERAS_2}",
-    )
-
-
-def _ended(_: re.Match[str]) -> tuple[str, str]:
-    return "the generator that fit is given ends before the first batch", ""
-
-
-# What Keras or TensorFlow say, and what the cause and the way out of it are.
-_TOLD: Mapping[str, Callable[[re.Match[str]], tuple[str, str]]] = {
-    r"Inputs to operation AddN .*Input 0: \[(\d+)[,\]].*!= input 1: \[(\d+)[,\]]": _uneven,
-    r"Cond\.call\(\).*`merge_call` called while defining a new graph": _in_branch,
-    r"calling (\w+)\.call\(\).*specify an aggregation method to update": _no_aggregation,
-    r"Data cardinality is ambiguous.*sizes:.*": _unequal,
-    r"^StopIteration: $|Received an empty generator": _ended,
-}
-# The same where Keras itself came to it, and no code of the user's that it calls.
-_TOLD_OF_FIT: Mapping[str, Callable[[re.Match[str]], tuple[str, str]]] = {
-    r"^ValueError: Attempt to convert a value \(PerReplica:": _over_workers,
-    r"^ValueError: To use this dataset, .*create_per_worker_dataset": _by_coordinator,
-}
-
-
-_MOST_VARIABLES = 3  # names of variables in a message, and lines
-# What TensorFlow and Keras say of them: it names none, or one with all of its values.
-_OF_SCOPE = re.compile(
+# Messages of TensorFlow and Keras about variables created outside of a strategy scope. They name
+# no variable, or one variable with all its values.
+_SCOPE_ERROR = re.compile(
     r"distribution strategy scope|tf\.distribute\.Strategy\.scope\(\)|with strategy\.scope\(\)|"
     r"Mixing different tf\.distribute\.Strategy"
 )
 
 
 def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | None) -> InputError:
-    """The error for what a user's code raised; of variables outside of a scope with their names.
-
-    Any other error is given back as it is.
+    """Name the variables that were created outside of a strategy scope, if they are the cause.
 
     Args:
-        error: what the code raised is its context.
-        notes: what was noted of the program.
-        folder: where the user's source lines are; None for anywhere but in libraries.
+        error: the error; its context is the exception of the program.
+        notes: the variables and strategies of the program.
+        folder: the directory of the user's source lines; None for any file outside of libraries.
+
+    Returns:
+        An error with the variables and their source lines; the same error if it has another cause.
     """
     strategy = next((each for each in notes.strategies if each.num_replicas_in_sync > 1), None)
     raised = error.__context__
-    if strategy is None or raised is None or not _is_of_scope(raised, folder):
+    if strategy is None or raised is None or not _is_scope_error(raised, folder):
         return error
-    outside = _outside(notes)
+    outside = _variables_outside_scope(notes)
     if not outside:
         return error
-    names = [each.name for each in outside]
-    more = [f"{len(names) - _MOST_VARIABLES} more"] if len(names) > _MOST_VARIABLES else []
     return InputError(
         error.object,
-        f"it made {join_and([*names[:_MOST_VARIABLES], *more])} outside of the scope of its "
-        f"{strategy_name(strategy)}{_lines(outside, folder)}, and TensorFlow refuses to train "
-        f"with {'it' if len(names) == 1 else 'them'} ({type(raised).__name__})",
-        "make the model, its optimizer and its metrics under `with strategy.scope():`",
-        details="\n".join(takewhile(lambda line: line[:1] == " ", error.details.splitlines())),
+        f"it created {listed([each.name for each in outside], _MOST_VARIABLES)} outside of the "
+        f"scope of its {strategy_name(strategy)}{_creation_lines(outside, folder)}, and "
+        f"TensorFlow refuses to train with {'it' if len(outside) == 1 else 'them'} "
+        f"({type(raised).__name__})",
+        "create the model, its optimizer and its metrics under `with strategy.scope():`",
+        details=_frames_only(error.details),
     )
 
 
-def _is_of_scope(raised: BaseException, folder: Path | None) -> bool:
-    """Whether it is about a scope; of an assertion of a library without a word that is likely."""
+def _is_scope_error(raised: BaseException, folder: Path | None) -> bool:
+    """Whether an exception is about a strategy scope.
+
+    An assertion of a library without a message counts as one too: it has no other known cause.
+    """
     message = message_of(raised)
     if message or not isinstance(raised, AssertionError):
-        return _OF_SCOPE.search(message) is not None
+        return _SCOPE_ERROR.search(message) is not None
     frames = traceback.extract_tb(raised.__traceback__)
     return bool(frames) and not is_user_file(frames[-1].filename, folder)
 
 
-def _outside(notes: TracingNotes) -> Sequence[NotedVariable]:
-    """What was made in no scope: the variables that can be trained, else all."""
+def _variables_outside_scope(notes: TracingNotes) -> Sequence[RecordedVariable]:
+    """The trainable variables that were created in no strategy scope; if there are none, all."""
     outside = [
-        noted
-        for noted in notes.variables.all()
-        if made_by(noted) is None and not noted.orders_collectives
+        each
+        for each in notes.variables.all()
+        if strategy_id(each) is None and not each.orders_collectives
     ]
-    return [noted for noted in outside if _is_trainable(noted.variable)] or outside
+    return [
+        each for each in outside if each.variable.trainable and each.variable.dtype.is_floating
+    ] or outside
 
 
-def _is_trainable(variable: Any) -> bool:
-    return bool(variable.trainable and variable.dtype.is_floating)
-
-
-def _lines(outside: Sequence[NotedVariable], folder: Path | None) -> str:
-    """The user's lines that made them, in brackets."""
-    frames = [users_frames(noted.stack, folder) for noted in outside]
+def _creation_lines(outside: Sequence[RecordedVariable], folder: Path | None) -> str:
+    """The user's source lines that created some variables, in parentheses."""
+    frames = [users_frames(each.stack, folder) for each in outside]
     lines = list(dict.fromkeys(str(each[-1]) for each in frames if each))
     more = ["…"] if len(lines) > _MOST_VARIABLES else []
     return f" ({', '.join([*lines[:_MOST_VARIABLES], *more])})" if lines else ""

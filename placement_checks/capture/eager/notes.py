@@ -1,8 +1,8 @@
-"""Notes what eager code makes, and what functions are traced with.
+"""Records how eager code creates variables and traces functions.
 
-Notes what strategies add up over their replicas, and what comes of it.
-
-Notes for which forward op a tape builds each backward op in a traced function.
+`record_tracing` starts all recorders: of variables (`eager.variables`), of reductions over
+replicas and of the forward op of each backward op. It also redirects device scopes from GPUs to
+the CPU devices that simulate them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from placement_checks.capture.eager.devices import gpu_only_ops_made_up, refuse_stand_in
-from placement_checks.capture.eager.variables import VariableNotes, noting_variables
+from placement_checks.capture.eager.devices import check_device_scope, fake_gpu_only_ops
+from placement_checks.capture.eager.variables import VariableNotes, record_variables
 from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
 from placement_checks.tf.distribution import around_reductions, user_lines_in_replica_threads
 from placement_checks.tf.eager import around_eager_devices, around_op_gradients
@@ -25,83 +25,82 @@ from placement_checks.tf.simulated_devices import simulated_scope
 
 
 class Reductions:
-    """The sums and means over replicas that functions were traced with."""
+    """The reductions over replicas, sums and means, in traced functions."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, str], Any] = {}
-        self._graphs: list[Any] = []  # kept, so that their ids stay theirs
+        self._graphs: list[Any] = []  # referenced, so that no other object gets their ids
 
     def result(self, tensor: Any) -> Any:
-        """What was made of a tensor; the tensor itself where it was not added up."""
+        """The tensor that a tensor was reduced to; the tensor itself without a reduction."""
         seen = set()
         while (key := _key(tensor)) in self._results and key not in seen:
             seen.add(key)
             tensor = self._results[key]
         return tensor
 
-    def note(self, given: Any, made: Any) -> None:
-        """Note some values of one replica, or of all, and what was made of each."""
-        for value, result in zip(given, made, strict=False):
-            results = _of_replicas(result)
-            for replica, part in enumerate(_of_replicas(value)):
-                # One for all replicas, where variables are in one place.
-                after = results[replica if len(results) > 1 else 0]
-                self._note_part(part, after)
+    def note(self, values: Any, results: Any) -> None:
+        """Record values of one replica, or of all replicas, and the result for each value."""
+        for value, result in zip(values, results, strict=False):
+            reduced = _per_replica(result)
+            for replica, part in enumerate(_per_replica(value)):
+                # There is only one result for all replicas if the variables are on one device.
+                self._note_part(part, reduced[replica if len(reduced) > 1 else 0])
 
-    def _note_part(self, given: Any, made: Any) -> None:
-        for before, after in zip(tensors_of(given), tensors_of(made), strict=False):
+    def _note_part(self, value: Any, result: Any) -> None:
+        for before, after in zip(graph_tensors(value), graph_tensors(result), strict=False):
             if before is not after:
                 self._graphs.append(before.graph)
                 self._results.setdefault(_key(before), after)
 
 
 @contextlib.contextmanager
-def noting_reductions() -> Iterator[Reductions]:
-    """Note what strategies add up in this block, in functions that are traced."""
+def record_reductions() -> Iterator[Reductions]:
+    """Record the reductions of strategies in functions that are traced in this block."""
     notes = Reductions()
 
-    def several(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_batch_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
         def batch_reduce_to(self: Any, how: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(pairs)
-            made = reduce(self, how, pairs, *args, **kwargs)
-            notes.note([value for value, _ in pairs], made)
-            return made
+            results = reduce(self, how, pairs, *args, **kwargs)
+            notes.note([value for value, _ in pairs], results)
+            return results
 
         return batch_reduce_to
 
-    def one(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
         def reduce_to(self: Any, how: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            made = reduce(self, how, value, *args, **kwargs)
-            notes.note([value], [made])
-            return made
+            result = reduce(self, how, value, *args, **kwargs)
+            notes.note([value], [result])
+            return result
 
         return reduce_to
 
-    def in_replica(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_all_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
         def all_reduce(self: Any, how: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            made = reduce(self, how, value, *args, **kwargs)
-            notes.note(tf.nest.flatten(value), tf.nest.flatten(made))
-            return made
+            result = reduce(self, how, value, *args, **kwargs)
+            notes.note(tf.nest.flatten(value), tf.nest.flatten(result))
+            return result
 
         return all_reduce
 
-    with around_reductions(several, one, in_replica):
+    with around_reductions(wrap_batch_reduce, wrap_reduce, wrap_all_reduce):
         yield notes
 
 
-def tensors_of(value: Any) -> Sequence[Any]:
-    """The tensor of a value in a function, of slices that of their rows and of their indices."""
+def graph_tensors(value: Any) -> Sequence[Any]:
+    """The symbolic tensors of a value: itself, or the values and indices of `IndexedSlices`."""
     parts = (value.values, value.indices) if isinstance(value, tf.IndexedSlices) else (value,)
     return [part for part in parts if isinstance(getattr(part, "graph", None), tf.Graph)]
 
 
-def of_first_replica(value: Any) -> Any:
-    """What a value is in the first replica."""
-    return _of_replicas(value)[0]
+def first_replica_value(value: Any) -> Any:
+    """The value in the first replica."""
+    return _per_replica(value)[0]
 
 
-def _of_replicas(value: Any) -> Sequence[Any]:
-    """What a value is in each replica; one for all where it is the same for them."""
+def _per_replica(value: Any) -> Sequence[Any]:
+    """The value in each replica; a single one if it is the same in all replicas."""
     is_distributed = isinstance(value, tf.distribute.DistributedValues)
     return value.values if is_distributed else (value,)
 
@@ -110,8 +109,8 @@ def _key(tensor: Any) -> tuple[int, str]:
     return id(tensor.graph), tensor.name
 
 
-class _Built(NamedTuple):
-    """The ops of a graph, by their numbers, that were built for a forward op."""
+class _BackwardRange(NamedTuple):
+    """The backward ops of a forward op: a range of op numbers in a graph."""
 
     start: int
     end: int
@@ -119,28 +118,28 @@ class _Built(NamedTuple):
 
 
 class ForwardOps:
-    """The forward op of each backward op of some graphs."""
+    """The forward ops of the backward ops in traced functions."""
 
     def __init__(self) -> None:
-        self._built: defaultdict[tf.Graph, list[_Built]] = defaultdict(list)
+        self._ranges: defaultdict[tf.Graph, list[_BackwardRange]] = defaultdict(list)
 
     def note(self, graph: tf.Graph, start: int, forward: str) -> None:
-        """Note what was built last."""
-        self._built[graph].append(_Built(start, graph.version, forward))
+        """Record that the ops from number ``start`` on were built for a forward op."""
+        self._ranges[graph].append(_BackwardRange(start, graph.version, forward))
 
-    def of(self, graph: tf.Graph) -> Mapping[str, str]:
-        """The forward op by the name of each backward op in one graph."""
+    def in_graph(self, graph: tf.Graph) -> Mapping[str, str]:
+        """The forward ops of one graph, by the name of the backward op."""
         ops = graph.get_operations()
         found: dict[str, str] = {}
-        for start, end, forward in self._built[graph]:
+        for start, end, forward in self._ranges[graph]:
             for op in ops[start:end]:
-                found.setdefault(op.name, forward)  # what is within others is noted first
+                found.setdefault(op.name, forward)  # inner ranges are recorded first
         return found
 
 
 @contextlib.contextmanager
-def noting_forward_ops() -> Iterator[ForwardOps]:
-    """Note the forward op of each backward op that is built in this block."""
+def record_forward_ops() -> Iterator[ForwardOps]:
+    """Record the forward op of each backward op that a tape builds in this block."""
     notes = ForwardOps()
 
     def around(gradient: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,11 +150,11 @@ def noting_forward_ops() -> Iterator[ForwardOps]:
                 return gradient(kind, attributes, number, inputs, outputs, *others)
             graph = tf.compat.v1.get_default_graph()
             start = graph.version
-            made = gradient(kind, attributes, number, inputs, outputs, *others)
+            gradients = gradient(kind, attributes, number, inputs, outputs, *others)
             forward = _forward_op(graph, kind, inputs or (), outputs or ())
             if forward is not None:
                 notes.note(graph, start, forward.name)
-            return made
+            return gradients
 
         return gradient_of
 
@@ -164,7 +163,7 @@ def noting_forward_ops() -> Iterator[ForwardOps]:
 
 
 def _forward_op(graph: tf.Graph, kind: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """The op that has some outputs, or the only one that takes all of some inputs."""
+    """Return the op with these outputs, or the only op of this type with all these inputs."""
     for tensor in outputs:
         if getattr(tensor, "graph", None) is graph:
             return tensor.op
@@ -179,15 +178,15 @@ def _forward_op(graph: tf.Graph, kind: str, inputs: Sequence[Any], outputs: Sequ
 
 @dataclass(frozen=True)
 class TracingNotes:
-    """What was noted while a program made variables and traced functions.
+    """The records of a program that creates variables and traces functions.
 
     Attributes:
         variables: the variables.
         gradients: the gradients that were taken, by graph.
-        applied: what optimisers were called with.
-        reductions: what strategies added up.
-        forward: the forward op of each backward op.
-        strategies: those that were made.
+        applied: the gradients that optimizers were called with.
+        reductions: the reductions over replicas.
+        forward: the forward ops of backward ops.
+        strategies: the strategies that were created.
     """
 
     variables: VariableNotes
@@ -199,37 +198,37 @@ class TracingNotes:
 
 
 @contextlib.contextmanager
-def noting_traced(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, ForwardOps]]:
-    """Note in this block what eager code makes; nothing where none is expected."""
+def record_tracing(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, ForwardOps]]:
+    """Record eager code in this block. Without ``eager``, the records stay empty."""
     if not eager:
         yield VariableNotes(), Reductions(), ForwardOps()
         return
     with (
-        around_eager_devices(_simulated),
-        gpu_only_ops_made_up(),
+        around_eager_devices(_simulate_scope),
+        fake_gpu_only_ops(),
         user_lines_in_replica_threads(),
-        patched(tf.Graph, "device", _simulated_in_functions),
-        noting_variables() as variables,
-        noting_reductions() as reductions,
-        noting_forward_ops() as forward,
+        patched(tf.Graph, "device", _simulate_graph_scope),
+        record_variables() as variables,
+        record_reductions() as reductions,
+        record_forward_ops() as forward,
     ):
         yield variables, reductions, forward
 
 
-def _simulated(scope: Callable[..., Any]) -> Callable[..., Any]:
-    """``tf.device``, led to what stands in for GPUs, which the program must not name itself."""
+def _simulate_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``tf.device``: redirect GPUs to the CPU devices that simulate them."""
     simulated = simulated_scope(scope)
 
     def device(self: Any, name: Any) -> Any:
-        refuse_stand_in(name)
+        check_device_scope(name)
         return simulated(self, name)
 
     return device
 
 
-def _simulated_in_functions(scope: Callable[..., Any]) -> Callable[..., Any]:
-    """``tf.device`` of graphs, led to what stands in for GPUs where eager code traces."""
-    simulated = _simulated(scope)
+def _simulate_graph_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``tf.Graph.device`` in the same way for functions that eager code traces."""
+    simulated = _simulate_scope(scope)
 
     def device(graph: tf.Graph, name: Any) -> Any:
         traces = not is_top_level(graph) and tf.compat.v1.executing_eagerly_outside_functions()

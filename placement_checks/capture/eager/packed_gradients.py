@@ -1,9 +1,9 @@
-"""Takes sums of many gradients apart, so that each gradient has a sum of its own.
+"""Splits the all-reduce of packed gradients into one all-reduce for each gradient.
 
-A strategy joins the gradients of a replica to one vector, lets one collective op add that up over
-the replicas, and cuts the sum up again (distribute/cross_device_ops.py and
-cross_device_utils.py). Followed from op to op, each variable would be updated by the gradients of
-all of them. A collective for each gradient adds up the same.
+A strategy concatenates the gradients of a replica, all-reduces the vector over the replicas, and
+splits the result (distribute/cross_device_ops.py and cross_device_utils.py in TensorFlow). Data
+flow in such a graph leads from every gradient to every variable. With a collective for each
+gradient, the result is the same, and data flow leads from a gradient to its variable only.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from placement_checks.core.placement import producer_of
 from placement_checks.graph.flatten import rename_colocation
 from placement_checks.graph.graph_def import constant_int
 
-_OF_SIZES = SHAPE_ONLY | {CONST, PROD, STACK}
-_GROUP, _INSTANCE = 2, 3  # which input of a collective is the key of its devices, and its own
-_PARTS = 1 << 16  # by which the keys of devices differ: below are those that TensorFlow counts
+_SHAPE_OPS = SHAPE_ONLY | {CONST, PROD, STACK}
+_GROUP, _INSTANCE = 2, 3  # the inputs of a collective for its group key and its instance key
+_PART_STRIDE = 1 << 16  # between the new group keys; TensorFlow's own keys are smaller
 
 
 class _Packed(NamedTuple):
-    """A vector of gradients that one collective adds up.
+    """A vector of gradients that one collective reduces.
 
     Attributes:
-        collective: the op.
-        parts: the tensors that are joined.
-        cut: the op that cuts the sum up.
-        between: what leads from the parts to the cut, both ends among them.
+        collective: the collective op.
+        parts: the tensors that are concatenated.
+        cut: the name of the op that splits the result.
+        between: the names of the ops from the concatenation to the split, both included.
     """
 
     collective: Any
@@ -51,57 +51,57 @@ class _Packed(NamedTuple):
     between: Sequence[str]
 
 
-def take_sums_apart(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapping[str, str]:
-    """Put collectives of single gradients in the place of those of many.
+def split_packed_sums(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapping[str, str]:
+    """Replace collectives of packed gradients by collectives of single gradients.
 
-    They run one after the other, and what waits for the one waits for the last of them.
+    The new collectives run one after the other. Control inputs that waited for the old collective
+    wait for the last of them.
 
     Args:
-        graph_def: it is changed, where all ops that add up together can be taken apart, and the
-            keys of all are known.
-        is_packing: whether a strategy has made an op, which cuts up what it has joined; a program
-            may cut its own elsewhere than where it was joined.
+        graph_def: modified in place. A group of collectives is only split if all its members can
+            be split, and if the keys of all collectives are constants.
+        is_packing: whether a strategy created an op, given its name. A program may concatenate
+            and split tensors itself, at other positions.
 
     Returns:
-        The op that joins the gradient of each new one, by the name of the new one.
+        The op that produces the gradient of each new collective, by the name of the collective.
     """
     nodes = {node.name: node for node in graph_def.node}
-    together: defaultdict[object, list[_Packed]] = defaultdict(list)
-    for pack in _packs(nodes):
+    by_group: defaultdict[object, list[_Packed]] = defaultdict(list)
+    for pack in _find_packs(nodes):
         if is_packing(pack.cut):
-            together[_group(pack.collective, nodes)].append(pack)
-    sizes = _sizes(nodes)
+            by_group[_group_key(pack.collective, nodes)].append(pack)
+    sizes = _group_sizes(nodes)
     if None in sizes:
         return {}
-    apart = _Apart(nodes)
-    for group, members in together.items():
+    split = _Split(nodes)
+    for group, members in by_group.items():
         lengths = {len(member.parts) for member in members}
         if len(members) == sizes[group] and len(lengths) == 1:
             for member in members:
-                apart.add(member)
-    apart.put_into(graph_def)
-    return apart.part_of
+                split.add(member)
+    split.apply(graph_def)
+    return split.part_of
 
 
-class _Apart:
-    """Collectives of single gradients, and what they take the place of.
+class _Split:
+    """The collectives of single gradients, and the ops that they replace.
 
     Attributes:
-        part_of: the op whose value each of them adds up.
+        part_of: the op that produces the gradient of each collective.
     """
 
     def __init__(self, nodes: Mapping[str, Any]) -> None:
         self._nodes = nodes
         self.part_of: dict[str, str] = {}
-        self._made: dict[str, list[Any]] = {}  # by the collective of which they take the place
-        self._tensors: dict[str, str] = {}
-        self._gone: set[str] = set()
-        self._taken: list[str] = []  # by what is gone
-        self._last: dict[str, str] = {}  # by the ops that are gone, what they end with
+        self._new_nodes: dict[str, list[Any]] = {}  # by the collective that they replace
+        self._tensors: dict[str, str] = {}  # the new tensor for each output of a removed split
+        self._removed_inputs: list[str] = []
+        self._last: dict[str, str] = {}  # for each removed op, the last collective instead of it
 
     def add(self, pack: _Packed) -> None:
-        """Take one apart."""
-        made = self._made.setdefault(pack.collective.name, [])
+        """Split one packed vector."""
+        new_nodes = self._new_nodes.setdefault(pack.collective.name, [])
         before = ""
         for number, part in enumerate(pack.parts):
             alone = NodeDef()
@@ -110,45 +110,46 @@ class _Apart:
             alone.input[0] = part
             if before:
                 alone.input.append(f"^{before}")
-            made += _with_key(alone, number, self._nodes)
+            new_nodes += _with_key(alone, number, self._nodes)
             before = alone.name
             self.part_of[alone.name] = producer_of(part)
             self._tensors[f"{pack.cut}:{number}" if number else pack.cut] = alone.name
-        self._gone.update(pack.between)
-        self._taken += [source for node in pack.between for source in self._nodes[node].input]
+        self._removed_inputs += [
+            source for node in pack.between for source in self._nodes[node].input
+        ]
         self._last.update(dict.fromkeys(pack.between, before))
 
-    def put_into(self, graph_def: Any) -> None:
-        """Put them into a graph."""
-        if not self._made:
+    def apply(self, graph_def: Any) -> None:
+        """Insert the new collectives into a graph, and remove the old ops."""
+        if not self._new_nodes:
             return
         nodes: list[Any] = []
         for node in graph_def.node:
-            nodes += self._made.get(node.name, ())
-            if node.name not in self._gone:
+            nodes += self._new_nodes.get(node.name, ())
+            if node.name not in self._last:
                 nodes.append(node)
         for node in nodes:
-            node.input[:] = map(self._instead, node.input)
+            node.input[:] = map(self._new_input, node.input)
             rename_colocation(node, self._last)
-        left_over = _left_over(nodes, self._taken)
+        unused = _find_unused(nodes, self._removed_inputs)
         del graph_def.node[:]
-        graph_def.node.extend(node for node in nodes if node.name not in left_over)
+        graph_def.node.extend(node for node in nodes if node.name not in unused)
 
-    def _instead(self, source: str) -> str:
+    def _new_input(self, source: str) -> str:
         if source.startswith("^") and source[1:] in self._last:
             return f"^{self._last[source[1:]]}"
         return self._tensors.get(source, source)
 
 
-def _packs(nodes: Mapping[str, Any]) -> Iterator[_Packed]:
-    """The vectors of gradients that are joined, added up by one collective and cut up again."""
-    taken_whole = _taken_whole(nodes)
+def _find_packs(nodes: Mapping[str, Any]) -> Iterator[_Packed]:
+    """Find the vectors that are concatenated, reduced by one collective and split again."""
+    shared = _shared_ops(nodes)
     for cut in nodes.values():
         if cut.op != CUT or (number := cut.attr["num_split"].i) < 2:
             continue
         between, collectives = [str(cut.name)], list[Any]()
         node = nodes[producer_of(cut.input[0])]
-        while node.name not in taken_whole:
+        while node.name not in shared:
             between.append(node.name)
             if node.op == JOIN and node.attr["N"].i == number:
                 if len(collectives) == 1:
@@ -156,19 +157,19 @@ def _packs(nodes: Mapping[str, Any]) -> Iterator[_Packed]:
                 break
             if node.op in (COLLECTIVE_REDUCE, NCCL_REDUCE):
                 collectives.append(node)
-            elif not _passes_one(node):
+            elif not _is_passthrough(node):
                 break
             node = nodes[producer_of(node.input[0])]
 
 
-def _passes_one(node: Any) -> bool:
-    """Whether an op passes one tensor on as it is."""
+def _is_passthrough(node: Any) -> bool:
+    """Whether an op returns its only input unchanged."""
     counted = {JOIN: "N", CUT: "num_split"}.get(node.op)
     return node.op == IDENTITY or (counted is not None and bool(node.attr[counted].i == 1))
 
 
-def _taken_whole(nodes: Mapping[str, Any]) -> set[str]:
-    """The ops whose values several others take."""
+def _shared_ops(nodes: Mapping[str, Any]) -> set[str]:
+    """The ops with outputs that are used more than once."""
     seen: set[str] = set()
     several: set[str] = set()
     for node in nodes.values():
@@ -179,8 +180,8 @@ def _taken_whole(nodes: Mapping[str, Any]) -> set[str]:
     return several
 
 
-def _group(collective: Any, nodes: Mapping[str, Any]) -> object:
-    """What the collectives that add up together share; None where it is not known."""
+def _group_key(collective: Any, nodes: Mapping[str, Any]) -> object:
+    """The key that the collectives of a group share; None if it is not a constant."""
     if collective.op == NCCL_REDUCE:
         return collective.attr["shared_name"].s
     keys = tuple(
@@ -189,27 +190,27 @@ def _group(collective: Any, nodes: Mapping[str, Any]) -> object:
     return None if None in keys else keys
 
 
-def _sizes(nodes: Mapping[str, Any]) -> Mapping[object, int]:
-    """How many collectives there are of each group."""
+def _group_sizes(nodes: Mapping[str, Any]) -> Mapping[object, int]:
+    """The number of collectives in each group."""
     sizes: defaultdict[object, int] = defaultdict(int)
     for node in nodes.values():
         if node.op in (COLLECTIVE_REDUCE, NCCL_REDUCE):
-            sizes[_group(node, nodes)] += 1
+            sizes[_group_key(node, nodes)] += 1
     return sizes
 
 
 def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[Any]:
-    """A collective with a key of its own, after the op that yields it.
+    """Give a collective its own key; yields the constant of the key, and the collective.
 
-    The key follows from that of the whole and the part, so that workers, each of which has a graph
-    of its own, have the same.
+    The key is computed from the old key and the number of the part. The graphs of workers are
+    processed separately, but get the same keys.
     """
     if collective.op == NCCL_REDUCE:
         collective.attr["shared_name"].s += f"/{part}".encode()
     else:
         devices = constant_int(collective.input[_GROUP], nodes) or 0
         key = NodeDef(name=f"{collective.name}/key", op=CONST, device=collective.device)
-        tensor = tf.make_tensor_proto(devices + part * _PARTS, tf.int32)
+        tensor = tf.make_tensor_proto(devices + part * _PART_STRIDE, tf.int32)
         key.attr["value"].tensor.CopyFrom(tensor)
         key.attr["dtype"].type = tensor.dtype
         collective.input[_GROUP] = key.name
@@ -217,21 +218,21 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
     yield collective
 
 
-def _left_over(nodes: Sequence[Any], sources: Iterable[str]) -> set[str]:
-    """The ops that only served what is gone, such as the sizes of what was cut up.
+def _find_unused(nodes: Sequence[Any], sources: Iterable[str]) -> set[str]:
+    """Find shape computations that only removed ops used.
 
     Args:
-        nodes: of the graph.
-        sources: what it took that is gone.
+        nodes: the remaining nodes of the graph.
+        sources: the inputs of the removed ops.
     """
     by_name = {node.name: node for node in nodes}
-    takers = Counter(producer_of(source) for node in nodes for source in node.input)
+    uses = Counter(producer_of(source) for node in nodes for source in node.input)
     waiting, found = [producer_of(source) for source in sources], set()
     while waiting:
         name = waiting.pop()
-        if name in by_name and not takers[name] and by_name[name].op in _OF_SIZES:
+        if name in by_name and not uses[name] and by_name[name].op in _SHAPE_OPS:
             found.add(name)
-            taken = [producer_of(source) for source in by_name.pop(name).input]
-            takers.subtract(taken)
-            waiting += taken
+            inputs = [producer_of(source) for source in by_name.pop(name).input]
+            uses.subtract(inputs)
+            waiting += inputs
     return found

@@ -1,10 +1,8 @@
-"""From a traced step that was about to run to an ordinary graph, with all that is known of it.
+"""Converts the traced training steps of a program to an ordinary graph with its properties.
 
-Which of the training steps of a program are judged, and what a report says of them.
-
-What the iterators of a step give next.
-
-What Python's graphs of traced functions tell of the ops of a flat graph.
+`read_steps` selects the steps that the rules check, makes one flat graph of them, and translates
+the records of the program (gradients, variables, reductions) to the names of that graph.
+`TracedGraph` looks up source lines and shapes of its ops in the graphs that Python traced.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.capture.eager.calls import SeenCall
-from placement_checks.capture.eager.notes import TracingNotes, of_first_replica, tensors_of
+from placement_checks.capture.eager.notes import TracingNotes, first_replica_value, graph_tensors
 from placement_checks.capture.eager.step_graph import FlatStep, graphs_of
-from placement_checks.capture.eager.variables import strategy_of, values_before
+from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Frame, StepOps, Tensor, producer_of
 from placement_checks.core.program import AppliedGradient, Gradient, InitialState
@@ -37,24 +35,275 @@ from placement_checks.tf.keras import parts_of_keras, tensorflow_variable
 from placement_checks.util.text import join_and, plural
 
 
-def alternating_steps(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence[SeenCall]:
-    """The steps that each train other variables, as adversaries do.
+class TracedStep(NamedTuple):
+    """The alternating training steps of an eager program, as one ordinary graph.
 
-    A step that trains variables of one before is left out: it may be the same function, traced
-    again for a last batch of fewer rows, or another way to train.
+    `BuildRecorder.trained` makes a `Built` of it.
+
+    Attributes:
+        source: the graph.
+        initial: the values of the variables before the step.
+        applied: the gradients that optimizers apply, reduced over the replicas.
+        fed: the data that were passed to the steps, by tensor name.
+        turns: the number of alternating steps.
+        notes: remarks for the report.
+        gradients_inside: a sentence that names the loop or op containing all gradients of the
+            step; ``""`` if other gradients exist.
+    """
+
+    source: GraphSource
+    initial: InitialState
+    applied: Sequence[AppliedGradient]
+    fed: Mapping[str, Any]
+    turns: int
+    notes: Sequence[str]
+    gradients_inside: str
+
+
+def read_steps(
+    seen: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
+) -> TracedStep:
+    """Make one graph of the training steps of a program, with the devices of a GPU machine.
+
+    Args:
+        seen: the calls of the steps. If two calls train the same variables, the first one counts.
+        notes: the records of the program.
+        program: the name of the program in reports.
+        folder: the directory of the user's source lines; None for any file outside of libraries.
+
+    Raises:
+        InputError: the steps are inside of one op, such as a loop over a dataset.
+    """
+    steps = alternating_steps(seen, notes)
+    return _StepReader(steps, notes, program, folder).step(
+        [step.name for step in seen if step not in steps]
+    )
+
+
+class _StepReader:
+    """Translates the records of some steps to the names of their flat graph."""
+
+    def __init__(
+        self, steps: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
+    ) -> None:
+        self._steps = steps
+        self._notes = notes
+        self._program = program
+        self._folder = folder
+        self._flat = FlatStep(steps, notes, program)
+
+    def step(self, left_out: Sequence[str]) -> TracedStep:
+        flat = self._flat
+        stacks = {name: recorded.stack for name, recorded in flat.variables.items()}
+        origin = TracedGraph(flat.graphs, flat.origins, stacks, self._forward, self._folder)
+        source = GraphSource(
+            self._program,
+            flat.graph_def,
+            self._collections,
+            origin,
+            self._step_ops(),
+            step_strategy(self._notes.strategies, flat.variables),
+        )
+        notes = [
+            *step_notes(self._steps, left_out, flat.flat),
+            *filter(None, [self._gradients_inside]),
+        ]
+        return TracedStep(
+            source=source,
+            initial=state_before_step(flat.variables),
+            applied=list(self._applied()),
+            fed=self._fed(),
+            turns=len(self._steps),
+            notes=notes,
+            gradients_inside=self._gradients_inside,
+        )
+
+    @cached_property
+    def _gradients_inside(self) -> str:
+        """The op that contains all gradients by variables, and a fix, as a sentence.
+
+        ``""`` if the flat graph itself has such gradients, or if there are none at all.
+        """
+        inside: list[tuple[str, str]] = []  # pairs of a function and an op of it
+        for function, graph in self._flat.graphs.items():
+            if graph in self._notes.gradients:
+                for source, gradient in self._notes.gradients[graph].by_source:
+                    if isinstance(tensorflow_variable(source), tf.Variable):
+                        if any(self._ops(graph, [gradient])):
+                            return ""
+                        inside.append((function, gradient))
+        if not inside:
+            return ""
+        function, gradient = inside[0]
+        stack = self._flat.graphs[function].get_operation_by_name(gradient).traceback
+        frames = users_frames(stack, self._folder)
+        line = f", at {frames[-1]}" if frames else ""
+        nodes = self._flat.graph_def.node
+        library = self._flat.graph_def.library.function
+        holder = next(
+            (each for each in nodes if function in reachable_functions([each], library)), None
+        )
+        subject = f"{self._steps[0].name} takes its gradients inside"
+        if holder is None or holder.op in LOOPS:
+            return (
+                f"{subject} a loop{line}, and no gradient outside of it; take one step per call "
+                "of the tf.function, or loop in Python"
+            )
+        return f"{subject} one op, {holder.name} ({holder.op}){line}; take them in the tf.function"
+
+    @cached_property
+    def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
+        """The names in the flat graph of each traced op, by graph and name: one for each call."""
+        names: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+        for name, (function, traced) in self._flat.origins.items():
+            if function in self._flat.graphs:
+                names[id(self._flat.graphs[function]), traced].append(name)
+        return names
+
+    def _tensors(self, tensor: Any) -> Sequence[str]:
+        """The names in the flat graph of a traced tensor."""
+        name, _, output = tensor.name.partition(":")
+        return [f"{flat}:{output}" for flat in self._flat_names.get((id(tensor.graph), name), ())]
+
+    def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            yield from self._flat_names.get((id(graph), name), ())
+
+    @cached_property
+    def _recorded(self) -> Sequence[tuple[Any, GradientNotes]]:
+        """The graphs that contain gradients, each with its records."""
+        gradients = self._notes.gradients
+        return [
+            (graph, gradients[graph]) for graph in self._flat.graphs.values() if graph in gradients
+        ]
+
+    @cached_property
+    def _forward(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for graph, _ in self._recorded:
+            for backward, forward in self._notes.forward.in_graph(graph).items():
+                pairs = zip(
+                    self._ops(graph, [backward]), self._ops(graph, [forward]), strict=False
+                )
+                found.update(pairs)
+        return found
+
+    def _name_of(self, variable: Any) -> str:
+        """The name of a variable, or of its first copy; ``""`` if the step does not use it."""
+        if not isinstance(inner := tensorflow_variable(variable), tf.Variable):
+            return ""
+        recorded = self._notes.variables.by_handle(variable_handle(replica_values(inner)[0]))
+        return self._name_by_id.get(id(recorded), "")
+
+    @cached_property
+    def _name_by_id(self) -> Mapping[int, str]:
+        return {id(recorded): name for name, recorded in self._flat.variables.items()}
+
+    @cached_property
+    def _collections(self) -> Mapping[str, Sequence[str]]:
+        """The variables without copies, in collections as in a graph of TensorFlow 1."""
+        firsts = {
+            name: recorded
+            for name, recorded in self._flat.variables.items()
+            if not recorded.replica
+        }
+        trainable = [
+            name
+            for name, recorded in firsts.items()
+            # Counters of Keras 2 are marked trainable.
+            if recorded.variable.trainable and not recorded.variable.dtype.is_integer
+        ]
+        return {GLOBAL: tuple(firsts), TRAINABLE: tuple(trainable)}
+
+    def _step_ops(self) -> StepOps:
+        taken: defaultdict[str, list[str]] = defaultdict(list)
+        objectives: list[str] = []
+        gradients: dict[str, Sequence[str]] = {}
+        backward: set[str] = set()
+        for graph, notes in self._recorded:
+            for source, gradient in notes.by_source:
+                if name := self._name_of(source):
+                    taken[name] += self._ops(graph, [gradient])
+            for tensor in notes.objectives:
+                name, _, output = tensor.partition(":")
+                objectives += [f"{flat}:{output}" for flat in self._ops(graph, [name])]
+            for tensor, ops in notes.gradients.items():
+                name, _, output = tensor.partition(":")
+                # If the function is called several times, the pairs of tensors and ops of a single
+                # call are unknown: each tensor gets the ops of all calls.
+                for flat in self._ops(graph, [name]):
+                    gradients[f"{flat}:{output}"] = tuple(self._ops(graph, ops))
+            backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
+        return StepOps(
+            train_op=(self._flat.train_op,),
+            losses=tuple(self._losses(objectives)),
+            inputs=self._flat.inputs,
+            objectives=tuple(objectives),
+            gradients=gradients,
+            taken=taken,
+            backward=frozenset(backward),
+            traced=True,
+        )
+
+    def _losses(self, objectives: Sequence[str]) -> Iterator[str]:
+        """The scalars that the step returns and that depend on its objectives."""
+        dependents = self._dependents(set(map(producer_of, objectives)))
+        for tensor, output in self._flat.results:
+            is_number = tensor.dtype.is_floating and tensor.shape.rank == 0
+            if is_number and producer_of(output) in dependents:
+                yield output if ":" in output else f"{output}:0"
+
+    def _dependents(self, sources: set[str]) -> set[str]:
+        """Ops that depend on any of the sources."""
+        dependents = set(sources)
+        for node in self._flat.graph_def.node:  # each op comes after its inputs
+            inputs = (producer_of(source) for source in node.input if not source.startswith("^"))
+            if not dependents.isdisjoint(inputs):
+                dependents.add(node.name)
+        return dependents
+
+    def _applied(self) -> Iterator[AppliedGradient]:
+        """The gradients that optimizers apply, after their reduction, in the first replica."""
+        done = set()
+        for call in self._notes.applied:
+            name = self._name_of(call.variable) if call.variable is not None else ""
+            if not name or name in done:
+                continue
+            tensors = graph_tensors(first_replica_value(call.gradient))
+            flat = [self._tensors(self._notes.reductions.result(tensor)) for tensor in tensors]
+            if flat and all(flat):
+                done.add(name)
+                gradient = Gradient(*(names[0] for names in flat))
+                yield AppliedGradient(gradient, name, call.optimizer)
+
+    def _fed(self) -> Mapping[str, Any]:
+        """The data that were passed to the steps, and the next elements of their iterators."""
+        fed = {
+            f"{name}:0": np.array(self._flat.arguments[name])
+            for name in self._flat.fed
+            if hasattr(self._flat.arguments[name], "numpy")
+        }
+        return {**fed, **next_elements(self._flat.graph_def, self._flat.arguments)}
+
+
+def alternating_steps(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence[SeenCall]:
+    """Select the steps that train different variables, such as generator and discriminator.
+
+    A step that trains variables of an earlier step is left out: it may be the same function,
+    traced again for a smaller last batch, or an alternative step.
     """
     chosen: list[SeenCall] = []
     trained: set[int] = set()
     for step in seen:
-        variables = _trained(step, notes)
+        variables = _trained_variables(step, notes)
         if trained.isdisjoint(variables):
             chosen.append(step)
             trained |= variables
     return chosen
 
 
-def _trained(step: SeenCall, notes: TracingNotes) -> set[int]:
-    """The variables that a step takes gradients by, by the ids of their handles."""
+def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
+    """The ids of the handles of the variables that a step takes gradients by."""
     sources = [
         tensorflow_variable(source)
         for graph in graphs_of(step).values()
@@ -68,57 +317,59 @@ def _trained(step: SeenCall, notes: TracingNotes) -> set[int]:
     }
 
 
-def notes_of(steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph) -> Iterator[str]:
-    """What a report says of the steps that are judged.
+def step_notes(
+    steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
+) -> Iterator[str]:
+    """Yield the remarks for the report of some steps.
 
     Args:
-        steps: those steps.
-        left_out: the names of others, which are not.
-        flat: their graph.
+        steps: the steps that the rules check.
+        left_out: the names of other steps.
+        flat: the graph of ``steps``.
     """
-    told = [_told(step) for step in steps]
+    described = [_describe_step(step) for step in steps]
     if len(steps) == 1:
-        yield f"watched until its first training step, {told[0]}"
+        yield f"run until its first training step, {described[0]}"
     else:
-        yield f"watched until {len(steps)} training steps, which take turns: {join_and(told)}"
+        yield f"run until {len(steps)} alternating training steps: {join_and(described)}"
     names = [step.name for step in steps]
-    if retraced := [name for name in left_out if name in names]:
-        yield f"{join_and(dict.fromkeys(retraced))} is traced again, for other shapes: not judged"
-    if others := [name for name in left_out if name not in names]:
-        yield f"{join_and(dict.fromkeys(others))} trains the same variables, and is not judged"
+    if retraced := dict.fromkeys(name for name in left_out if name in names):
+        yield f"{join_and(retraced)} is traced again for other shapes: not checked by the rules"
+    if others := dict.fromkeys(name for name in left_out if name not in names):
+        yield f"{join_and(others)} trains the same variables: not checked by the rules"
     if flat.loops and steps[0].method:
-        yield "a call of it takes several steps, of which one is judged"
+        yield "one call takes several steps; the rules check one of them"
     elif flat.loops:
-        yield f"{flat.loops[0]} is a loop of steps, of which one trip is judged"
+        yield f"{flat.loops[0]} is a loop of training steps; the rules check one iteration"
     if flat.compiled:
         calls = plural(len(flat.compiled), "call")
-        yield f"XLA compiles {calls} as a whole; where their ops are is told as if it did not"
+        yield f"XLA compiles {calls} as a whole; the report shows their ops as without XLA"
 
 
-def _told(step: SeenCall) -> str:
+def _describe_step(step: SeenCall) -> str:
     return f"{step.name}, at {step.called_at}" if step.called_at else step.name
 
 
 def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The next element of each iterator that a graph reads, by the names of the tensors.
+    """Read the next element of each iterator of a graph, by tensor name.
 
-    Where an iterator has no further element, nothing is known of it.
+    An iterator without further elements is left out.
 
     Args:
         graph_def: a flat graph.
-        arguments: the iterators among others, by the names of the placeholders of their resources.
+        arguments: eager tensors by the name of their placeholder, iterators among them.
     """
     found: dict[str, Any] = {}
     for node in graph_def.node:
         source = producer_of(node.input[0]) if node.input else ""
         if node.op in PIPELINE_OUTPUTS and source in arguments:
-            values = _next(node, arguments[source])
-            found |= dict(zip(_tensors(graph_def, node), values, strict=False))
+            values = _next_element(node, arguments[source])
+            found |= dict(zip(_element_tensors(graph_def, node), values, strict=False))
     return found
 
 
-def _next(node: Any, iterator: Any) -> list[Any]:
-    """The next element of an iterator; empty at its end, and for what is no array."""
+def _next_element(node: Any, iterator: Any) -> list[Any]:
+    """Read the next element of an iterator; empty at its end, or if a component is no array."""
     dtypes = [tf.dtypes.as_dtype(number) for number in node.attr["output_types"].list.type]
     shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
     try:
@@ -129,8 +380,11 @@ def _next(node: Any, iterator: Any) -> list[Any]:
     return [value.numpy() for value in values] if tf.variant not in dtypes else []
 
 
-def _tensors(graph_def: Any, node: Any) -> Iterator[str]:
-    """The tensors of an element: outputs of the op itself, or of the one that opens it."""
+def _element_tensors(graph_def: Any, node: Any) -> Iterator[str]:
+    """The names of the tensors of an element.
+
+    These are outputs of the op itself or, if it yields an optional, of the op that unwraps it.
+    """
     count = len(node.attr["output_types"].list.type)
     openers = [
         each.name
@@ -145,14 +399,14 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 class TracedGraph(Origin):
-    """The flat graph of a traced step.
+    """Properties of the ops in a flat graph, from the graphs that Python traced.
 
     Args:
-        graphs: Python's graphs of the step's functions, by name; that of the step under ``""``.
-        origins: where each op was traced, by its name in the flat graph.
-        stacks: the frames in which each variable was made.
+        graphs: the Python graphs of the functions, by name.
+        origins: the function and op that each op of the flat graph was traced as.
+        stacks: the stack frames of the creation of each variable.
         forward: the forward op of each backward op.
-        folder: where the user's source lines are; None for anywhere but in libraries.
+        folder: the directory of the user's source lines; None for any file outside of libraries.
     """
 
     def __init__(
@@ -202,8 +456,8 @@ class TracedGraph(Origin):
         traced = self._op(op, body)
         if traced is None:
             return ()
-        # An op that parts a sum of all gradients has as many outputs as there are, and is asked
-        # for each.
+        # Cached, because the op that splits packed gradients has many outputs and is looked up for
+        # each of them.
         if traced not in self._outputs:
             self._outputs[traced] = [
                 Tensor(output.dtype.base_dtype.name, static_shape(output.shape))
@@ -215,9 +469,9 @@ class TracedGraph(Origin):
         return self._forward.get(op, "")
 
     def _op(self, op: str, body: BodyOp | None) -> Any:
-        """Python's op; None for one that it has not traced.
+        """The traced op; None for an op that was added later.
 
-        A FunctionDef may have added a number to its name.
+        The name in the FunctionDef may have a number that the traced op does not have.
         """
         function, name = body or self._origins.get(op, TracedOp("", ""))
         ops = self._ops.get(function, {})
@@ -225,248 +479,8 @@ class TracedGraph(Origin):
 
     @cached_property
     def _ops(self) -> Mapping[str, Mapping[str, Any]]:
-        """Python's ops by their names, of each function."""
+        """The traced ops of each function, by name."""
         return {
             function: {op.name: op for op in graph.get_operations()}
             for function, graph in self._graphs.items()
         }
-
-
-class TracedStep(NamedTuple):
-    """The training steps that a program takes in turn, as one ordinary graph.
-
-    Attributes:
-        source: the graph.
-        initial: the values of its variables before the step.
-        applied: the gradients that optimisers apply, added up over the replicas.
-        fed: what the step was given, by the names of tensors.
-        turns: how many steps it is made of.
-        notes: what a report says of it.
-        gradients_inside: where its gradients are taken, if they are all inside of a loop or of
-            another op; else ``""``.
-    """
-
-    source: GraphSource
-    initial: InitialState
-    applied: Sequence[AppliedGradient]
-    fed: Mapping[str, Any]
-    turns: int
-    notes: Sequence[str]
-    gradients_inside: str
-
-
-def read_steps(
-    seen: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
-) -> TracedStep:
-    """The graph of the steps of a program, with its devices as on a machine with GPUs.
-
-    Args:
-        seen: the calls. Of two that train the same variables the first is read.
-        notes: what was noted of them.
-        program: what it is called in reports.
-        folder: where the user's source lines are; None for anywhere but in libraries.
-
-    Raises:
-        InputError: the steps are inside of one op, such as a loop over a dataset.
-    """
-    steps = alternating_steps(seen, notes)
-    return _Reading(steps, notes, program, folder).step(
-        [step.name for step in seen if step not in steps]
-    )
-
-
-class _Reading:
-    """What was noted of some steps, in the names of their flat graph."""
-
-    def __init__(
-        self, steps: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
-    ) -> None:
-        self._steps = steps
-        self._notes = notes
-        self._program = program
-        self._folder = folder
-        self._flat = FlatStep(steps, notes, program)
-
-    def step(self, left_out: Sequence[str]) -> TracedStep:
-        flat = self._flat
-        stacks = {name: noted.stack for name, noted in flat.variables.items()}
-        origin = TracedGraph(flat.graphs, flat.origins, stacks, self._forward, self._folder)
-        source = GraphSource(
-            self._program,
-            flat.graph_def,
-            self._collections,
-            origin,
-            self._step_ops(),
-            strategy_of(self._notes.strategies, flat.variables),
-        )
-        return TracedStep(
-            source,
-            values_before(flat.variables),
-            list(self._applied()),
-            self._fed(),
-            len(self._steps),
-            [*notes_of(self._steps, left_out, flat.flat), *filter(None, [self._gradients_inside])],
-            self._gradients_inside,
-        )
-
-    @cached_property
-    def _gradients_inside(self) -> str:
-        """Where gradients by variables are taken, if none is in the flat graph itself.
-
-        In words, with what to do; ``""`` if there are others, or no gradients at all.
-        """
-        inside: list[tuple[str, str]] = []  # pairs of a function and an op of it
-        for function, graph in self._flat.graphs.items():
-            if graph in self._notes.gradients:
-                for source, gradient in self._notes.gradients[graph].by_source:
-                    if isinstance(tensorflow_variable(source), tf.Variable):
-                        if any(self._ops(graph, [gradient])):
-                            return ""
-                        inside.append((function, gradient))
-        if not inside:
-            return ""
-        function, gradient = inside[0]
-        stack = self._flat.graphs[function].get_operation_by_name(gradient).traceback
-        frames = users_frames(stack, self._folder)
-        at = f", at {frames[-1]}" if frames else ""
-        nodes = self._flat.graph_def.node
-        library = self._flat.graph_def.library.function
-        holder = next(
-            (each for each in nodes if function in reachable_functions([each], library)), None
-        )
-        taken = f"{self._steps[0].name} takes its gradients inside"
-        if holder is None or holder.op in LOOPS:
-            return (
-                f"{taken} a loop{at}, and no gradient outside of it; take one step per call of "
-                "the tf.function, or loop in Python"
-            )
-        return f"{taken} one op, {holder.name} ({holder.op}){at}; take them in the tf.function"
-
-    @cached_property
-    def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
-        """The ops that one of Python's became, by its graph and name: one for each call."""
-        names: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
-        for name, (function, traced) in self._flat.origins.items():
-            if function in self._flat.graphs:
-                names[id(self._flat.graphs[function]), traced].append(name)
-        return names
-
-    def _tensors(self, tensor: Any) -> Sequence[str]:
-        """The tensors that one of Python's became."""
-        name, _, output = tensor.name.partition(":")
-        return [f"{flat}:{output}" for flat in self._flat_names.get((id(tensor.graph), name), ())]
-
-    def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
-        for name in names:
-            yield from self._flat_names.get((id(graph), name), ())
-
-    @cached_property
-    def _noted(self) -> Sequence[tuple[Any, GradientNotes]]:
-        """The graphs of the step in which gradients are taken, with what was noted."""
-        gradients = self._notes.gradients
-        return [
-            (graph, gradients[graph]) for graph in self._flat.graphs.values() if graph in gradients
-        ]
-
-    @cached_property
-    def _forward(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for graph, _ in self._noted:
-            for backward, forward in self._notes.forward.of(graph).items():
-                pairs = zip(
-                    self._ops(graph, [backward]), self._ops(graph, [forward]), strict=False
-                )
-                found.update(pairs)
-        return found
-
-    def _name_of(self, variable: Any) -> str:
-        """The name of a variable, that of its first copy; ``""`` if the step does not take it."""
-        if not isinstance(inner := tensorflow_variable(variable), tf.Variable):
-            return ""
-        noted = self._notes.variables.of_handle(variable_handle(replica_values(inner)[0]))
-        return self._name_by_id.get(id(noted), "")
-
-    @cached_property
-    def _name_by_id(self) -> Mapping[int, str]:
-        return {id(noted): name for name, noted in self._flat.variables.items()}
-
-    @cached_property
-    def _collections(self) -> Mapping[str, Sequence[str]]:
-        """The variables but for copies, as strategies collect them in a graph."""
-        firsts = {name: noted for name, noted in self._flat.variables.items() if not noted.replica}
-        trainable = [
-            name
-            for name, noted in firsts.items()
-            # Counters of Keras 2 call themselves trainable.
-            if noted.variable.trainable and not noted.variable.dtype.is_integer
-        ]
-        return {GLOBAL: tuple(firsts), TRAINABLE: tuple(trainable)}
-
-    def _step_ops(self) -> StepOps:
-        taken: defaultdict[str, list[str]] = defaultdict(list)
-        objectives: list[str] = []
-        gradients: dict[str, Sequence[str]] = {}
-        backward: set[str] = set()
-        for graph, notes in self._noted:
-            for source, gradient in notes.by_source:
-                if name := self._name_of(source):
-                    taken[name] += self._ops(graph, [gradient])
-            for tensor in notes.objectives:
-                name, _, output = tensor.partition(":")
-                objectives += [f"{flat}:{output}" for flat in self._ops(graph, [name])]
-            for tensor, ops in notes.gradients.items():
-                name, _, output = tensor.partition(":")
-                # The function may be called several times: what a call is part of is not noted.
-                for flat in self._ops(graph, [name]):
-                    gradients[f"{flat}:{output}"] = tuple(self._ops(graph, ops))
-            backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
-        return StepOps(
-            train_op=(self._flat.train_op,),
-            losses=tuple(self._losses(objectives)),
-            inputs=self._flat.inputs,
-            objectives=tuple(objectives),
-            gradients=gradients,
-            taken=taken,
-            backward=frozenset(backward),
-            traced=True,
-        )
-
-    def _losses(self, objectives: Sequence[str]) -> Iterator[str]:
-        """The numbers that the function returns and that are made of its objectives."""
-        made = self._made_of(set(map(producer_of, objectives)))
-        for tensor, output in self._flat.results:
-            is_number = tensor.dtype.is_floating and tensor.shape.rank == 0
-            if is_number and producer_of(output) in made:
-                yield output if ":" in output else f"{output}:0"
-
-    def _made_of(self, sources: set[str]) -> set[str]:
-        """The ops whose values are made of some; each op comes after its inputs."""
-        made = set(sources)
-        for node in self._flat.graph_def.node:
-            inputs = (producer_of(source) for source in node.input if not source.startswith("^"))
-            if not made.isdisjoint(inputs):
-                made.add(node.name)
-        return made
-
-    def _applied(self) -> Iterator[AppliedGradient]:
-        """What the optimisers were given, after it was added up; that of the first replica."""
-        done = set()
-        for call in self._notes.applied:
-            name = self._name_of(call.variable) if call.variable is not None else ""
-            if not name or name in done:
-                continue
-            given = tensors_of(of_first_replica(call.gradient))
-            flat = [self._tensors(self._notes.reductions.result(tensor)) for tensor in given]
-            if flat and all(flat):
-                done.add(name)
-                gradient = Gradient(*(tensors[0] for tensors in flat))
-                yield AppliedGradient(gradient, name, call.optimizer)
-
-    def _fed(self) -> Mapping[str, Any]:
-        """What the step was given, and what its iterators would give it."""
-        given = {
-            f"{name}:0": np.array(self._flat.arguments[name])
-            for name in self._flat.given
-            if hasattr(self._flat.arguments[name], "numpy")
-        }
-        return {**given, **next_elements(self._flat.graph_def, self._flat.arguments)}

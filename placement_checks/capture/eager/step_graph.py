@@ -1,6 +1,7 @@
-"""The steps of a program as one flat graph, with variables and constants as ops of their own.
+"""Makes one flat graph of the training steps of a program.
 
-A graph that calls the training steps of a program, one after the other.
+`outer_graph` builds a graph that calls the steps, one after the other. `FlatStep` puts the bodies
+of all functions in place of their calls, and turns captured variables and constants into ops.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from placement_checks.capture.eager.calls import SeenCall, is_training_function
 from placement_checks.capture.eager.notes import TracingNotes
-from placement_checks.capture.eager.packed_gradients import take_sums_apart
-from placement_checks.capture.eager.variables import NotedVariable
+from placement_checks.capture.eager.packed_gradients import split_packed_sums
+from placement_checks.capture.eager.variables import RecordedVariable
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import (
     CONST,
@@ -40,7 +41,12 @@ from placement_checks.util.text import free_name
 
 
 class Result(NamedTuple):
-    """What a step returns: Python's tensor, and the call's output in the graph around."""
+    """A result of a step.
+
+    Attributes:
+        tensor: the tensor in the graph of the step.
+        output: the name of the same tensor in the graph that calls the step.
+    """
 
     tensor: Any
     output: str
@@ -50,20 +56,22 @@ class OuterGraph(NamedTuple):
     """A graph that calls steps.
 
     Attributes:
-        graph_def: its ``GraphDef``: a placeholder for each argument, and a call for each step.
-        graphs: Python's graphs of the steps and of what they call, by the names of functions.
-        arguments: what each placeholder stands for.
-        given: the placeholders of what the steps are given, but for variables and iterators.
-        inputs: those of each replica; empty where replicas share them.
-        origins: which argument of which function each placeholder is.
-        calls: the names of the calls, those of the user's functions.
-        results: what the steps return.
+        graph_def: the ``GraphDef``: a placeholder for each argument, and a call for each step.
+        graphs: the Python graphs of the steps and of the functions that they call, by the name of
+            the function.
+        arguments: the eager tensor of each placeholder, by name.
+        fed: the placeholders of data that are passed to the steps; variables and iterators are
+            excluded.
+        inputs: the placeholders of each replica; empty if the replicas share them.
+        origins: the function and argument of each placeholder.
+        calls: the names of the calls, which are the names of the user's functions.
+        results: the results of the steps.
     """
 
     graph_def: Any
     graphs: Mapping[str, Any]
     arguments: Mapping[str, Any]
-    given: Sequence[str]
+    fed: Sequence[str]
     inputs: Sequence[Sequence[str]]
     origins: Mapping[str, TracedOp]
     calls: Sequence[str]
@@ -71,14 +79,14 @@ class OuterGraph(NamedTuple):
 
 
 def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
-    """The graph that calls some steps; what several of them capture has one placeholder."""
+    """Build the graph that calls some steps. A tensor that several capture has one placeholder."""
     graph_def = GraphDef()
     functions: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
-    given: list[str] = []
+    fed: list[str] = []
     inputs: defaultdict[int, list[str]] = defaultdict(list)
     origins: dict[str, TracedOp] = {}
-    placeholders: dict[int, str] = {}  # of what is captured, by its id
+    placeholders: dict[int, str] = {}  # by the id of the eager tensor
     calls: list[str] = []
     results: list[Result] = []
     for step in steps:
@@ -87,8 +95,8 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
         inner = step.graph.as_graph_def()
         graph_def.versions.CopyFrom(inner.versions)
         functions |= {each.signature.name: each for each in [*inner.library.function, definition]}
-        values = [*step.given, *step.captured]
-        replicas = [*_replicas(step), *[None] * len(step.captured)]
+        values = [*step.inputs, *step.captured]
+        replicas = [*_input_replicas(step), *[None] * len(step.captured)]
         sources = []
         for tensor, value, replica in zip(step.graph.inputs, values, replicas, strict=True):
             if id(value) not in placeholders:
@@ -100,8 +108,8 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
                 node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
             source = placeholders[id(value)]
             sources.append(source)
-            if len(sources) <= len(step.given) and value.dtype not in (tf.resource, tf.variant):
-                given.append(source)
+            if len(sources) <= len(step.inputs) and value.dtype not in (tf.resource, tf.variant):
+                fed.append(source)
                 if replica is not None:
                     inputs[replica].append(f"{source}:0")
         call = free_name(step.graph.name, {*calls, *arguments})
@@ -114,11 +122,11 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
     graph_def.library.function.extend(functions.values())
     groups = [inputs[replica] for replica in sorted(inputs)]
     graphs = {name: graph for step in steps for name, graph in graphs_of(step).items()}
-    return OuterGraph(graph_def, graphs, arguments, given, groups, origins, calls, results)
+    return OuterGraph(graph_def, graphs, arguments, fed, groups, origins, calls, results)
 
 
 def graphs_of(step: SeenCall) -> Mapping[str, Any]:
-    """Python's graphs of a step and of the functions that it calls, by name."""
+    """The Python graphs of a step and of the functions that it calls, by name."""
     found = {step.function.function_def.signature.name: step.graph}
     waiting = [step.graph]
     while waiting:
@@ -129,13 +137,13 @@ def graphs_of(step: SeenCall) -> Mapping[str, Any]:
     return found
 
 
-def _replicas(step: SeenCall) -> Sequence[int | None]:
-    """The replica that each tensor which a step is given is for; None for all."""
-    found = list(_of_leaves(step.function.structured_input_signature))
-    return found if len(found) == len(step.given) else [None] * len(step.given)
+def _input_replicas(step: SeenCall) -> Sequence[int | None]:
+    """The replica that each input of a step belongs to; None for all replicas."""
+    found = list(_leaf_replicas(step.function.structured_input_signature))
+    return found if len(found) == len(step.inputs) else [None] * len(step.inputs)
 
 
-def _of_leaves(signature: Any) -> Iterator[int | None]:
+def _leaf_replicas(signature: Any) -> Iterator[int | None]:
     for leaf in tf.nest.flatten(signature):
         of_replicas = replica_specs(leaf)
         for replica, spec in enumerate(of_replicas or [leaf]):
@@ -145,21 +153,18 @@ def _of_leaves(signature: Any) -> Iterator[int | None]:
 
 
 class FlatStep:
-    """The flat graph of some steps, its devices as on a machine with GPUs.
+    """The flat graph of some steps, with the devices of a machine with GPUs.
 
     Args:
-        steps: the calls.
-        notes: what was noted of them.
-        program: what it is called in reports.
+        steps: the calls of the steps.
+        notes: the records of the program.
+        program: the name of the program in reports.
 
     Attributes:
-        graphs: Python's graphs of the steps and of what they call, by the names of functions.
-        arguments: what each placeholder stands for.
-        given: the placeholders of what the steps are given, but for variables and iterators.
-        inputs: those of each replica; empty where replicas share them.
+        graphs, arguments, fed, inputs: as in `OuterGraph`.
 
     Raises:
-        InputError: a step is within one op of it.
+        InputError: a training step is inside of one op, such as a loop over a dataset.
     """
 
     def __init__(self, steps: Sequence[SeenCall], notes: TracingNotes, program: str) -> None:
@@ -167,29 +172,29 @@ class FlatStep:
         self._outer = outer_graph(steps)
         self.graphs = self._outer.graphs
         self.arguments = self._outer.arguments
-        self.given = self._outer.given
+        self.fed = self._outer.fed
         self.inputs = self._outer.inputs
         self._check_open(program, steps[0].name)
-        self._put_in_arguments()
-        self._part_of = take_sums_apart(self.graph_def, self._packs_gradients)
+        self._replace_placeholders()
+        self._part_of = split_packed_sums(self.graph_def, self._packs_gradients)
         self._add_train_op()
         nodes = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
         for node in (node for body in nodes for node in body):
             node.device = requested_name(node.device)
 
     def _check_open(self, program: str, step: str) -> None:
-        """Check that what trains is in the flat graph, and in no op of it."""
+        """Check that no op of the flat graph contains a training step."""
         for name, kind in self.flat.closed.items():
             raise InputError(
                 program,
-                f"{step} takes its steps inside of one op, {name} ({kind}), "
-                "as a loop over a dataset does",
+                f"{step} takes its training steps inside of one op, {name} ({kind}), as a loop "
+                "over a dataset does",
                 "write 'for batch in iter(dataset):', or call a tf.function for each batch",
             )
 
     @cached_property
     def flat(self) -> FlatGraph:
-        """The bodies of all functions in one graph."""
+        """The graph with the bodies of all functions in place of their calls."""
 
         def holds_step(function: str) -> bool:
             return function in self.graphs and is_training_function(
@@ -204,51 +209,51 @@ class FlatStep:
 
     @property
     def graph_def(self) -> Any:
-        """Its ``GraphDef``."""
+        """The ``GraphDef`` of the flat graph."""
         return self.flat.graph_def
 
     @cached_property
     def _names(self) -> Mapping[str, str]:
-        """The names of variables by those of the placeholders that stand for them.
+        """The names of variables, by the name of their placeholder.
 
-        Variables of one name are numbered, and with each its copies.
+        Variables with the same name get numbers. All copies of a variable get the same number.
         """
         placeholders = {
-            id(noted): name
+            id(recorded): name
             for name, value in self.arguments.items()
             if value.dtype == tf.resource
-            and (noted := self._notes.variables.of_handle(value)) is not None
-            and not noted.orders_collectives
+            and (recorded := self._notes.variables.by_handle(value)) is not None
+            and not recorded.orders_collectives
         }
         names: dict[str, str] = {}
-        bases: dict[int, str] = {}  # by what the copies are copies of
+        bases: dict[int, str] = {}  # names without the replica, by the id of the whole variable
         taken_bases: set[str] = set()
         taken = set(self._all_names) - self.arguments.keys()
-        for noted in self._notes.variables.all():
-            if id(noted) in placeholders:
-                owner = id(noted if noted.of is None else noted.of)
+        for recorded in self._notes.variables.all():
+            if id(recorded) in placeholders:
+                owner = id(recorded.whole)
                 if owner not in bases:
-                    bases[owner] = free_name(noted.name, taken_bases)
+                    bases[owner] = free_name(recorded.name, taken_bases)
                     taken_bases.add(bases[owner])
                 base = bases[owner]
-                full = f"{base}/replica_{noted.replica}" if noted.replica else base
-                names[placeholders[id(noted)]] = name = free_name(full, taken)
+                full = f"{base}/replica_{recorded.replica}" if recorded.replica else base
+                names[placeholders[id(recorded)]] = name = free_name(full, taken)
                 taken.add(name)
         return names
 
     @cached_property
-    def variables(self) -> Mapping[str, NotedVariable]:
-        """The variables of the step, by name."""
+    def variables(self) -> Mapping[str, RecordedVariable]:
+        """The variables of the steps, by name."""
         found = {}
         for placeholder, name in self._names.items():
-            noted = self._notes.variables.of_handle(self.arguments[placeholder])
-            assert noted is not None
-            found[name] = noted
+            recorded = self._notes.variables.by_handle(self.arguments[placeholder])
+            assert recorded is not None
+            found[name] = recorded
         return found
 
-    def _put_in_arguments(self) -> None:
-        """Put variables and constants in the place of the placeholders that stand for them."""
-        given = set(self.given)
+    def _replace_placeholders(self) -> None:
+        """Replace the placeholders of captured tensors by variables and constants."""
+        fed = set(self.fed)
         for node in self.graph_def.node:
             if node.name in self._names:
                 name = self._names[node.name]
@@ -256,14 +261,14 @@ class FlatStep:
             elif node.name in self.arguments:
                 value = self.arguments[node.name]
                 node.attr.pop("_user_specified_name", None)
-                if node.name not in given and value.dtype not in (tf.resource, tf.variant):
+                if node.name not in fed and value.dtype not in (tf.resource, tf.variant):
                     _make_constant(node, value)
         for node in self.graph_def.node:
             node.input[:] = [rename_input(source, self._names) for source in node.input]
             rename_colocation(node, self._names)
 
     def _packs_gradients(self, name: str) -> bool:
-        """Whether an op is part of how a strategy adds up many gradients at once."""
+        """Whether an op was created where strategies pack gradients into one vector."""
         function, traced = self.flat.origins.get(name, TracedOp("", ""))
         try:
             stack = self.graphs[function].get_operation_by_name(traced).traceback
@@ -273,11 +278,10 @@ class FlatStep:
 
     @cached_property
     def train_op(self) -> str:
-        """The op that waits for all that the steps do."""
+        """The name of the op that depends on all effects and results of the steps."""
         return free_name("train_step", set(self._all_names))
 
     def _add_train_op(self) -> None:
-        """Add an op that waits for all that the steps do."""
         waits = [self.flat.op(call) for call in self._outer.calls]
         waits += [producer_of(output) for _, output in self.results]
         self.graph_def.node.add(
@@ -288,7 +292,7 @@ class FlatStep:
 
     @cached_property
     def results(self) -> Sequence[Result]:
-        """What the steps return, as tensors of the flat graph."""
+        """The results of the steps, with their names in the flat graph."""
         return [
             Result(tensor, rename_input(self.flat.tensor(output), self._names))
             for tensor, output in self._outer.results
@@ -296,7 +300,7 @@ class FlatStep:
 
     @cached_property
     def origins(self) -> Mapping[str, TracedOp]:
-        """Where each op was traced, by its name."""
+        """The function and op that each op of the flat graph was traced as."""
         origins = {
             self._names.get(name, name): origin
             for name, origin in (*self.flat.origins.items(), *self._outer.origins.items())
@@ -309,9 +313,9 @@ class FlatStep:
         return [node.name for node in self.graph_def.node]
 
 
-def _make_variable(node: Any, name: str, noted: NotedVariable) -> None:
-    variable = noted.variable
-    node.name, node.op, node.device = name, VARIABLE_HANDLE, noted.device
+def _make_variable(node: Any, name: str, recorded: RecordedVariable) -> None:
+    variable = recorded.variable
+    node.name, node.op, node.device = name, VARIABLE_HANDLE, recorded.device
     node.attr.clear()
     node.attr["dtype"].type = variable.dtype.base_dtype.as_datatype_enum
     node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())

@@ -1,8 +1,7 @@
-"""Notes which variables eager code makes, what each is for, and which device it asks for.
+"""Records the variables of eager code: devices, source lines, strategies and initial values.
 
-What is known of the strategy that a step was traced for.
-
-The values that the variables of a step have before it.
+`record_variables` starts the recording. `step_strategy` and `state_before_step` derive the
+strategy and the initial state of a training step from the recorded variables.
 """
 
 from __future__ import annotations
@@ -39,116 +38,124 @@ from placement_checks.tf.eager import (
 )
 from placement_checks.tf.graphs import current_stack, kernels_of
 from placement_checks.tf.keras import around_keras_variables, tensorflow_variable
+from placement_checks.tf.patching import Around
 from placement_checks.tf.simulated_devices import requested_name
 
-_OF_GPUS = {"GPU", "DEFAULT"}  # the device types of kernels; the latter is for all but CPUs
-_HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # what stands in for it
+_GPU_KERNELS = {"GPU", "DEFAULT"}  # device types of kernels; DEFAULT is any device but a CPU
+_HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # CPU:1 simulates GPU:0
 
 
 @dataclass
-class NotedVariable:
+class RecordedVariable:
     """A resource variable of TensorFlow.
 
     Attributes:
-        variable: itself.
-        device: where it is, as what stands in for GPUs.
-        stack: the frames in which it was made, the outermost first.
-        of: the variable of a strategy that it is a part of; None for one of its own.
-        replica: which of the parts it is.
-        path: the name that Keras gives it; ``""`` where it is not Keras's.
-        first_value: the tensor of one which a function makes as it is traced; else None.
+        variable: the `tf.Variable`.
+        device: its device, a CPU device that simulates a GPU.
+        stack: the stack frames of its creation, the outermost first.
+        part_of: the distributed variable of a strategy that it is a part of; None without one.
+        replica: the index of the part.
+        path: the name that Keras gives the variable; ``""`` without Keras.
+        first_value: the symbolic initial value, if a function creates the variable while it is
+            traced; otherwise None.
     """
 
     variable: Any
     device: str
     stack: Sequence[Any]
-    of: Any = None
+    part_of: Any = None
     replica: int = 0
     path: str = ""
     first_value: Any = None
 
     @property
+    def whole(self) -> Any:
+        """The distributed variable that it is a part of, or the variable itself."""
+        return self.variable if self.part_of is None else self.part_of
+
+    @property
     def name(self) -> str:
-        """What it is called, without the number of a copy."""
-        named = self.variable if self.of is None else self.of
-        return self.path or str(named.name).partition(":")[0]
+        """The name of the whole variable."""
+        return self.path or str(self.whole.name).partition(":")[0]
 
     @property
     def is_made_in_step(self) -> bool:
-        """Whether a function makes it in its first call, and has not yet."""
+        """Whether a function creates it in its first call, which has not happened yet."""
         return self.first_value is not None and not self.variable.is_initialized()
 
     @property
     def is_brought_together(self) -> bool:
-        """Whether replicas change it apart, and it is brought together when it is read."""
-        whole = self.variable if self.of is None else self.of
-        return whole.synchronization is tf.VariableSynchronization.ON_READ
+        """Whether each replica updates its own part, and a read aggregates them."""
+        return self.whole.synchronization is tf.VariableSynchronization.ON_READ
 
     @property
     def orders_collectives(self) -> bool:
-        """Whether it only orders the sums that a strategy takes on one device."""
+        """Whether the strategy uses it only to order the collectives of a device."""
         return any(frame.filename.endswith(COLLECTIVE_ORDER_FILE) for frame in self.stack)
 
 
 class VariableNotes:
-    """The variables that were made, by their handles."""
+    """The variables of a program, by handle."""
 
     def __init__(self) -> None:
-        # The handles are kept, so that their ids stay theirs.
-        self._noted: dict[int, tuple[Any, NotedVariable]] = {}
+        # The handles are referenced, so that no other object gets their ids.
+        self._recorded: dict[int, tuple[Any, RecordedVariable]] = {}
         self._devices: dict[int, tuple[Any, str]] = {}
 
-    def of_handle(self, handle: Any) -> NotedVariable | None:
-        """The variable of a handle; None where it was made before."""
-        noted = self._noted.get(id(handle))
-        return noted[1] if noted else None
+    def by_handle(self, handle: Any) -> RecordedVariable | None:
+        """The variable with a handle; None if it was created before the recording."""
+        recorded = self._recorded.get(id(handle))
+        return recorded[1] if recorded else None
 
-    def all(self) -> Iterator[NotedVariable]:
-        """The variables, in the order in which they were made."""
-        return (noted for _, noted in self._noted.values())
+    def all(self) -> Iterator[RecordedVariable]:
+        """The variables, in the order of creation."""
+        return (recorded for _, recorded in self._recorded.values())
 
     def note_handle(self, handle: Any, device: str) -> None:
-        """Note where a handle is; the scope is left when a function's variable is made."""
+        """Record the device of a handle.
+
+        When the variable of a function is created, its device scope has ended.
+        """
         self._devices[id(handle)] = handle, device
 
     def note(self, variable: Any) -> None:
-        """Note a variable that was just made."""
+        """Record a new variable."""
         handle = variable_handle(variable)
-        if not tf.is_symbolic_tensor(handle) and id(handle) not in self._noted:
+        if not tf.is_symbolic_tensor(handle) and id(handle) not in self._recorded:
             _, device = self._devices.get(id(handle), (handle, handle.device))
-            noted = NotedVariable(variable, device, current_stack())
-            self._noted[id(handle)] = handle, noted
+            recorded = RecordedVariable(variable, device, current_stack())
+            self._recorded[id(handle)] = handle, recorded
 
     def note_parts(self, whole: Any) -> None:
-        """Note what a strategy has made of several variables."""
+        """Record that a distributed variable consists of several variables."""
         for replica, part in enumerate(replica_values(whole)):
-            if noted := self.of_handle(variable_handle(part)):
-                noted.of, noted.replica = whole, replica
+            if recorded := self.by_handle(variable_handle(part)):
+                recorded.part_of, recorded.replica = whole, replica
 
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
-        """Note what a variable of a function begins with."""
+        """Record the symbolic initial value of a variable that a function creates."""
         for other, value in added:
-            if other is variable and (noted := self.of_handle(variable_handle(variable))):
-                noted.first_value = value
+            if other is variable and (recorded := self.by_handle(variable_handle(variable))):
+                recorded.first_value = value
 
     def note_path(self, keras: Any, variable: Any) -> None:
-        """Note which variable of Keras one of TensorFlow is."""
+        """Record the name of the Keras variable that wraps a variable."""
         for part in replica_values(variable):
-            if noted := self.of_handle(variable_handle(part)):
-                noted.path = keras.path
+            if recorded := self.by_handle(variable_handle(part)):
+                recorded.path = keras.path
 
 
 @contextlib.contextmanager
-def noting_variables() -> Iterator[VariableNotes]:
-    """Note the variables that are made in this block.
+def record_variables() -> Iterator[VariableNotes]:
+    """Record the variables that are created in this block.
 
-    One that asks for no device is made where a machine with GPUs makes it: on the first GPU, where
-    that has a kernel for its dtype.
+    A variable without a device scope is created where a machine with GPUs creates it: on the first
+    GPU if there is a GPU kernel for its dtype.
     """
     notes = VariableNotes()
 
-    def handle(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(shape: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrap_handle(make: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(shape: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
             if not tf.executing_eagerly():
                 return make(shape, dtype, *args, **kwargs)
             device = eager_device() or (_FIRST_GPU if _has_gpu_kernel(dtype) else _HOST)
@@ -157,154 +164,148 @@ def noting_variables() -> Iterator[VariableNotes]:
             notes.note_handle(new, device)
             return new
 
-        return made
+        return handle
 
-    def variable(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            notes.note(self)
+    def then(note: Callable[[Any, Mapping[str, Any]], None]) -> Around:
+        """Call ``note`` after a method, with its object and its keyword arguments."""
 
-        return init
+        def around(original: Callable[..., None]) -> Callable[..., None]:
+            def method(self: Any, *args: Any, **kwargs: Any) -> None:
+                original(self, *args, **kwargs)
+                note(self, kwargs)
 
-    def distributed(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            notes.note_parts(self)
+            return method
 
-        return init
+        return around
 
-    def of_function(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            notes.note_first_value(self, kwargs.get(INITIALIZER_LIST_ARGUMENT) or ())
-
-        return init
-
-    def keras(initialize: Callable[..., None]) -> Callable[..., None]:
-        def initialized(self: Any, value: Any) -> None:
-            initialize(self, value)
-            notes.note_path(self, tensorflow_variable(self))
-
-        return initialized
+    def note_first_value(variable: Any, options: Mapping[str, Any]) -> None:
+        notes.note_first_value(variable, options.get(INITIALIZER_LIST_ARGUMENT) or ())
 
     with (
-        around_handles(handle),
-        around_variables(variable),
-        around_function_variables(of_function),
-        around_distributed_variables(distributed),
-        around_keras_variables(keras),
+        around_handles(wrap_handle),
+        around_variables(then(lambda variable, _: notes.note(variable))),
+        around_function_variables(then(note_first_value)),
+        around_distributed_variables(then(lambda whole, _: notes.note_parts(whole))),
+        around_keras_variables(
+            then(lambda keras, _: notes.note_path(keras, tensorflow_variable(keras)))
+        ),
     ):
         yield notes
 
 
 @cache
 def _has_gpu_kernel(dtype: Any) -> bool:
-    """Whether GPUs have variables of a dtype."""
+    """Whether variables of a dtype have a GPU kernel."""
     number = tf.dtypes.as_dtype(dtype).base_dtype.as_datatype_enum
     return any(
         number in constraint.allowed_values.list.type
         for kernel in kernels_of(VARIABLE_HANDLE)
-        if kernel.device_type in _OF_GPUS
+        if kernel.device_type in _GPU_KERNELS
         for constraint in kernel.constraint
         if constraint.name == "dtype"
     )
 
 
-def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> Strategy | None:
-    """The strategy of a step; None where the program made none.
+def step_strategy(
+    strategies: Sequence[Any], variables: Mapping[str, RecordedVariable]
+) -> Strategy | None:
+    """Return the strategy of a step: the one with most of its variables; None without one.
 
     Args:
-        made: those that the program made.
-        variables: those of the step, by name.
+        strategies: the strategies that the program created.
+        variables: the variables of the step, by name.
     """
-    if not made:
+    if not strategies:
         return None
-    used = Counter(map(made_by, variables.values()))
-    strategy = max(made, key=lambda each: used[id(each)])
+    used = Counter(map(strategy_id, variables.values()))
+    strategy = max(strategies, key=lambda each: used[id(each)])
     devices = strategy.extended.worker_devices
     replicas = [Device.parse(requested_name(device)) for device in devices]
-    outside = [name for name, noted in variables.items() if made_by(noted) is None]
-    made_in_step = [name for name, noted in variables.items() if noted.is_made_in_step]
+    outside = [name for name, recorded in variables.items() if strategy_id(recorded) is None]
+    made_in_step = [name for name, recorded in variables.items() if recorded.is_made_in_step]
     return Strategy(
         strategy_name(strategy),
         replicas,
         dict(_copies(variables, len(replicas))),
         outside,
-        strategy.num_replicas_in_sync,  # a worker's has more than those of its own devices
+        strategy.num_replicas_in_sync,  # more than its devices, for a worker
         made_in_step,
     )
 
 
-def made_by(noted: NotedVariable) -> int | None:
-    """The strategy in whose scope a variable was made, by its id."""
-    strategy = variable_strategy(noted.variable if noted.of is None else noted.of)
+def strategy_id(recorded: RecordedVariable) -> int | None:
+    """The id of the strategy that created a variable in its scope; None without one."""
+    strategy = variable_strategy(recorded.whole)
     return None if strategy is None else id(strategy)
 
 
-def _copies(variables: Mapping[str, NotedVariable], replicas: int) -> Iterator[tuple[str, Copy]]:
-    """The variables that replicas have for themselves, by name."""
-    first = {
-        id(noted.of): name
-        for name, noted in variables.items()
-        if noted.of is not None and not noted.replica
-    }
-    for name, noted in variables.items():
-        if noted.of is None:
-            if replicas == 1 and made_by(noted) is not None:
+def _copies(
+    variables: Mapping[str, RecordedVariable], replicas: int
+) -> Iterator[tuple[str, Copy]]:
+    """The variables that are copies for one replica, by name."""
+    first = _first_parts(variables)
+    for name, recorded in variables.items():
+        if recorded.part_of is None:
+            if replicas == 1 and strategy_id(recorded) is not None:
                 yield name, Copy(name, 0)
-        elif isinstance(noted.of, tf.distribute.DistributedValues):
-            in_sync = noted.of.synchronization is not tf.VariableSynchronization.ON_READ
-            yield name, Copy(first.get(id(noted.of), name), noted.replica, in_sync)
+        elif isinstance(recorded.part_of, tf.distribute.DistributedValues):
+            in_sync = recorded.part_of.synchronization is not tf.VariableSynchronization.ON_READ
+            yield name, Copy(first.get(id(recorded.part_of), name), recorded.replica, in_sync)
 
 
-# The scopes of a step name devices that a session of its own need not have.
+def _first_parts(variables: Mapping[str, RecordedVariable]) -> Mapping[int, str]:
+    """The names of the parts for the first replica, by the id of the distributed variable."""
+    return {
+        id(recorded.part_of): name
+        for name, recorded in variables.items()
+        if recorded.part_of is not None and not recorded.replica
+    }
+
+
+# The device scopes of a step may name devices that do not exist in a new session.
 _ON_ANY_DEVICE = tf.compat.v1.ConfigProto(allow_soft_placement=True)
 
 
-def values_before(variables: Mapping[str, NotedVariable]) -> InitialState:
-    """The first values of the variables of a step, and which are copies.
+def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState:
+    """Return the values of the variables of a step before it, and their copies.
 
     Args:
-        variables: by name.
+        variables: the variables of the step, by name.
     """
-    first = {
-        id(noted.of): name
-        for name, noted in variables.items()
-        if noted.of is not None and not noted.replica
-    }
+    first = _first_parts(variables)
     mirrors = {
-        name: first[id(noted.of)]
-        for name, noted in variables.items()
-        if noted.replica and id(noted.of) in first
+        name: first[id(recorded.part_of)]
+        for name, recorded in variables.items()
+        if recorded.replica and id(recorded.part_of) in first
     }
     unsynchronised = frozenset(
-        name for name, noted in variables.items() if noted.is_brought_together
+        name for name, recorded in variables.items() if recorded.is_brought_together
     )
-    values = {**_of_functions(variables), **_of_variables(variables)}
-    for copy, of in mirrors.items():
-        if copy not in values and of in values:
-            values[copy] = values[of]
+    values = {**_values_from_step(variables), **_current_values(variables)}
+    for copy, mirrored in mirrors.items():
+        if copy not in values and mirrored in values:
+            values[copy] = values[mirrored]
     return InitialState(values=values, mirrors=mirrors, unsynchronised=unsynchronised)
 
 
-def _of_variables(variables: Mapping[str, NotedVariable]) -> dict[str, Any]:
-    """The values of those that have one."""
-    # To read one without a value may yield an empty array, and no error.
+def _current_values(variables: Mapping[str, RecordedVariable]) -> dict[str, Any]:
+    """The values of the initialized variables."""
+    # Reading an uninitialized variable may return an empty array instead of raising.
     return {
-        name: np.array(noted.variable.read_value())
-        for name, noted in variables.items()
-        if noted.variable.is_initialized()
+        name: np.array(recorded.variable.read_value())
+        for name, recorded in variables.items()
+        if recorded.variable.is_initialized()
     }
 
 
-def _of_functions(variables: Mapping[str, NotedVariable]) -> dict[str, Any]:
-    """What the step gives those that it makes, where that hangs on nothing which it is given."""
+def _values_from_step(variables: Mapping[str, RecordedVariable]) -> dict[str, Any]:
+    """Initial values of variables created in the step, if they do not depend on its inputs."""
     with tf.Graph().as_default() as graph:
         first = {
             name: value
-            for name, noted in variables.items()
-            if noted.first_value is not None
-            and (value := lift_to_outer_graph(noted.first_value, graph)) is not None
+            for name, recorded in variables.items()
+            if recorded.first_value is not None
+            and (value := lift_to_outer_graph(recorded.first_value, graph)) is not None
         }
         if not first:
             return {}

@@ -1,6 +1,7 @@
-"""Runs a builder in a new default graph, and restores the global state of TensorFlow.
+"""Calls a builder, and records what it builds until its first training step.
 
-Holds back what TensorFlow logs while it is not known whether that matters to the user.
+`build` runs the builder in a new default graph. `build_eagerly` runs a builder of eager code. Both
+return a `Built`, restore the global state of TensorFlow, and run one builder at a time.
 """
 
 from __future__ import annotations
@@ -10,21 +11,19 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import NotAGraphProgram
+from placement_checks.capture.eager.calls import CallWatch, NotAGraphProgram
 from placement_checks.capture.eager.errors import (
+    EXAMPLE_MODEL,
     EagerOnlyError,
-    eager_code_told,
-    is_eager_step,
-    no_traced_step,
-    policy_of,
-    refusals_told,
-    seems_eager,
-    take_step,
+    detect_eager_code,
+    explain_refusals,
+    no_traced_step_error,
 )
 from placement_checks.capture.in_process.recorder import (
     BuildRecorder,
@@ -32,147 +31,113 @@ from placement_checks.capture.in_process.recorder import (
     record_build,
     stop_at_train_step,
 )
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import (
-    BuiltProgram,
-    Program,
-    Step,
-)
+from placement_checks.core.op_types import EXAMPLE_SOURCES
+from placement_checks.core.program import BuiltProgram, Program, Step
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.gradients import record_graphs, select_graph
 from placement_checks.tf.keras import keras_name_counter
 from placement_checks.tf.process_state import Behavior
 
+_MODEL = "model"  # the key of a Keras model in the mapping that a builder returns
 
-class _Held(logging.Filter):
-    """Keeps the records of a logger from it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._records: list[logging.LogRecord] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        self._records.append(record)
-        return False
-
-    def log(self) -> None:
-        """Log what was held back so far, and hold back nothing more."""
-        logger = tf.get_logger()
-        logger.removeFilter(self)
-        while self._records:
-            logger.handle(self._records.pop(0))
-
-
-@contextlib.contextmanager
-def logs_held(unless: type[BaseException]) -> Iterator[Callable[[], None]]:
-    """Hold back what TensorFlow logs in this block until its end.
-
-    Args:
-        unless: the error with which the block ends if nothing of it is to be logged.
-
-    Yields:
-        What ends that earlier.
-    """
-    held = _Held()
-    tf.get_logger().addFilter(held)
-    try:
-        yield held.log
-    except unless:
-        raise
-    except BaseException:
-        held.log()
-        raise
-    else:
-        held.log()
-    finally:
-        tf.get_logger().removeFilter(held)
-
-
-# What is noted, and what a program finds, are patches of TensorFlow: of two threads that build,
-# the one that ends first would take the other's away, and leave its own.
+# Recording patches functions of TensorFlow. If two threads did so at once, the first to end would
+# remove the patches of the other.
 _one_at_a_time = threading.RLock()
 
 
 def build(
-    program: Program, num_gpus: int, trains: Callable[[BuildRecorder], None] = stop_at_train_step
+    program: Program,
+    num_gpus: int,
+    on_train_step: Callable[[BuildRecorder], None] = stop_at_train_step,
 ) -> Built:
-    """Build a program for so many GPUs. One that goes on to train is stopped at its first step.
+    """Build a program into a graph. A program that trains ends at its first training step.
 
     Args:
-        program: its builder, or a function that trains.
-        num_gpus: the number of GPUs.
-        trains: called in place of its first training step.
+        program: a builder, or a function that trains.
+        num_gpus: the number of GPUs that the program finds.
+        on_train_step: called in place of the first training step.
 
     Raises:
-        MeansEager: it is not meant to be built into a graph.
-        InputError: the builder raised, built nothing, or returned what does not describe a step;
-            or its graph is larger than 2 GB.
+        EagerOnlyError: the program must run eagerly.
+        InputError: the builder raised, built nothing, or returned something that does not
+            describe a step; or its graph is larger than 2 GB.
     """
-    with logs_held(unless=EagerOnlyError) as log:
+    with hold_logs(unless=EagerOnlyError) as release_logs:
 
-        def ends(building: BuildRecorder) -> None:
-            log()
-            trains(building)
+        def train(building: BuildRecorder) -> None:
+            release_logs()
+            on_train_step(building)
 
-        return _build(program, num_gpus, ends)
+        return _build(program, num_gpus, train)
 
 
-def _build(program: Program, num_gpus: int, trains: Callable[[BuildRecorder], None]) -> Built:
+def _build(
+    program: Program, num_gpus: int, on_train_step: Callable[[BuildRecorder], None]
+) -> Built:
     arguments = program.arguments(num_gpus)
     graph, step, returned = None, Step(), None
-    with in_new_graph(program, num_gpus, trains) as (building, graph_of):
+    with record_in_new_graph(program, num_gpus, on_train_step) as (building, find_graph):
         with (
-            contextlib.suppress(Stopped),
-            eager_code_told(building.calls),
+            contextlib.suppress(StopProgram),
+            detect_eager_code(building.calls),
             users_code(program.name, "the builder", program.folder),
         ):
             returned = program.build(**arguments)
-            if is_eager_step(returned):
+            if _is_eager_step(returned):
                 raise NotAGraphProgram
-            graph = graph_of(returned)  # a mapping of the user's own
+            graph = find_graph(returned)
             step = Step() if returned is graph else Step.of(returned, program.name)
         if building.watch.steps:
             return building.trained()
     if graph is None or not graph.get_operations():
-        built_nothing = InputError(
+        error = InputError(
             program.name,
             "the builder built no graph",
             "build ops in the default graph or in a tf.Graph() of its own, or call the function "
             "that trains",
         )
-        raise EagerOnlyError.of(built_nothing) if building.calls.means_eager else built_nothing
-    if returned is None and seems_eager(graph, building.calls):
+        raise EagerOnlyError.from_error(error) if building.calls.means_eager else error
+    if returned is None and _seems_eager(graph, building.calls):
         raise EagerOnlyError(program.name, "took no training step", "return it, or call it")
     return building.built(graph, step)
 
 
 @contextlib.contextmanager
-def noting_eager_code(
-    program: Program, gpus: int, trains: Callable[[BuildRecorder], None] = stop_at_train_step
-) -> Iterator[BuildRecorder]:
-    """Note in this block what eager code traces; logical CPUs must stand in for the GPUs already.
+def record_in_new_graph(
+    program: Program,
+    gpus: int,
+    on_train_step: Callable[[BuildRecorder], None] = stop_at_train_step,
+) -> Iterator[tuple[BuildRecorder, Callable[[object], tf.Graph]]]:
+    """Run this block in a new default graph, and record what it builds there or elsewhere.
 
-    The arguments are those of `build`.
+    Yields:
+        The recorder, and a function that selects the graph of the program. Its argument is the
+        value that the builder returned.
     """
+    default = tf.Graph()
+    parse_flags(program)
     with (
         _one_at_a_time,
-        _undisturbed(),
-        record_build(program, gpus, trains, eager=True) as building,
+        _restore_settings(),
+        default.as_default(),
+        record_graphs() as graphs,
+        record_build(program, gpus, on_train_step) as building,
     ):
-        yield building
+        yield building, partial(select_graph, default, graphs)
 
 
 def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
-    """Run eager code for so many GPUs until its first training step, a traced function.
+    """Run eager code until its first training step, the call of a traced function.
 
     Args:
-        building: what is noted of it since before its module was imported.
-        num_gpus: the number of GPUs.
+        building: the recorder, which was started before the module of the program was imported.
+        num_gpus: the number of GPUs that the program finds.
 
     Raises:
-        InputError: it raised, or no function that trains was called.
+        InputError: the program raised, or did not call a function that trains.
     """
     program = building.program
     arguments = program.arguments(num_gpus)
@@ -180,47 +145,98 @@ def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
     failed: InputError | None = None
     try:
         with (
-            contextlib.suppress(Stopped),
-            refusals_told(program.name),
+            contextlib.suppress(StopProgram),
+            explain_refusals(program.name),
             users_code(program.name, "it", program.folder),
         ):
-            returned = program.build(**arguments)
-            building.policy = policy_of(returned)
-            take_step(returned, building.calls)
+            returned: Any = program.build(**arguments)
+            policy = returned.get("policy") if isinstance(returned, Mapping) else None
+            building.policy = policy if isinstance(policy, Mapping) else {}
+            if _is_eager_step(returned) and not building.calls.steps:
+                _call_step(returned, building.calls)
     except InputError as error:
-        failed = building.refused(error)
-    if building.has_step:  # whatever failed later
-        with contextlib.suppress(Stopped):
+        failed = building.explain(error)
+    if building.has_step:  # an error after the first step does not matter
+        with contextlib.suppress(StopProgram):
             building.train()
         return building.trained()
-    raise failed or no_traced_step(program.name, building.calls)
+    raise failed or no_traced_step_error(program.name, building.calls)
 
 
 @contextlib.contextmanager
-def in_new_graph(
-    program: Program, gpus: int, trains: Callable[[BuildRecorder], None] = stop_at_train_step
-) -> Iterator[tuple[BuildRecorder, Callable[[object], tf.Graph]]]:
-    """Note in this block what is built, in a new default graph or in others.
+def record_eager_code(
+    program: Program,
+    gpus: int,
+    on_train_step: Callable[[BuildRecorder], None] = stop_at_train_step,
+) -> Iterator[BuildRecorder]:
+    """Record the variables and traced functions of eager code in this block.
 
-    Yields:
-        The notes, and what tells the graph that was built, from what a builder returned.
+    Logical CPU devices must already simulate the GPUs. `build` describes the arguments.
     """
-    default = tf.Graph()
-    parse_flags(program)
     with (
         _one_at_a_time,
-        _undisturbed(),
-        default.as_default(),
-        record_graphs() as made,
-        record_build(program, gpus, trains) as building,
+        _restore_settings(),
+        record_build(program, gpus, on_train_step, eager=True) as building,
     ):
-        yield building, partial(select_graph, default, made)
+        yield building
+
+
+def _is_eager_step(returned: Any) -> bool:
+    """Whether a builder returned a function to call as the step, or a Keras model."""
+    return isinstance(returned, Mapping) and (callable(returned.get("step")) or _MODEL in returned)
+
+
+def _seems_eager(graph: tf.Graph, calls: CallWatch) -> bool:
+    """Whether eager code left a graph without inputs, such as the variables of a Keras model.
+
+    Args:
+        graph: the graph of a builder that returned nothing.
+        calls: the functions, tapes and strategies of the builder.
+    """
+    means_eager = calls.in_graph or calls.has_strategy
+    return means_eager and not any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
+
+
+def _call_step(returned: Mapping[str, Any], calls: CallWatch) -> None:
+    """Call the step that a builder returned. A step without a traced function is traced whole."""
+    if _MODEL in returned:
+        _fit(returned)
+        return
+    step, arguments = returned["step"], returned.get("args", ())
+    arguments = arguments() if callable(arguments) else arguments
+    step(*arguments)
+    if not calls.steps:
+        tf.function(step)(*arguments)
+
+
+def _fit(returned: Mapping[str, Any]) -> None:
+    """Train the Keras model that a builder returned.
+
+    Raises:
+        InputError: the value is not a model, or the data are missing.
+    """
+    model = returned[_MODEL]
+    if not callable(getattr(model, "fit", None)):
+        raise InputError(
+            "the return value of the builder",
+            f"has a 'model' of type {type(model).__name__}, which has no method fit",
+            f"return a compiled Keras model and its data: {EXAMPLE_MODEL}",
+        )
+    if "x" not in returned:
+        raise InputError(
+            "the return value of the builder",
+            "has a 'model', but no 'x' to train it with",
+            f"return its data too: {EXAMPLE_MODEL}",
+        )
+    data = [returned[key] for key in ("x", "y") if key in returned]
+    rows = {"batch_size": returned["batch"]} if "batch" in returned else {}
+    model.fit(*data, **rows, shuffle=False, verbose=0)
 
 
 def built_program(
     program: Program, gpus: int, built: Built, for_gpus: Callable[[int], BuiltProgram | Missing]
 ) -> BuiltProgram:
-    """The built program of what this process has built."""
+    """Convert a program that this process built."""
     return BuiltProgram(
         program=program,
         gpus=gpus,
@@ -238,35 +254,79 @@ def built_program(
     )
 
 
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Restore what a builder may change for the whole process.
-
-    That is soft placement, the behaviour of TensorFlow 2, and Keras's counters of names.
-
-    Keras 3 numbers its layers over the whole process, so that the second of two equal programs
-    would have other names than the first (`dense_1` for `dense`).
-    """
-    soft = tf.config.get_soft_device_placement()
-    behaviour = Behavior.current()
-    names = keras_name_counter()
-    kept = dict(names) if names is not None else {}
-    if names is not None:
-        names.clear()
-    try:
-        yield
-    finally:
-        if names is not None:
-            names.clear()
-            names.update(kept)
-        behaviour.restore()
-        # Always: starting the eager runtime inside a graph turns it off, and the getter says on.
-        tf.config.set_soft_device_placement(soft)
-
-
 def parse_flags(program: Program) -> None:
-    """Give flags of absl their values, as ``app.run`` would."""
+    """Parse the flags of absl, as ``app.run`` does, if the program uses them."""
     if "absl.flags" in sys.modules:
         flags = sys.modules["absl.flags"].FLAGS
         if not flags.is_parsed():
             flags([*sys.argv[:1], *program.argv])
+
+
+@contextlib.contextmanager
+def _restore_settings() -> Iterator[None]:
+    """Restore, after this block, the settings that a builder may change for the whole process.
+
+    These are soft placement, the TensorFlow 2 behavior, and the name counters of Keras. Keras 3
+    numbers layers over the whole process: without the reset, the second of two equal programs
+    would call its first layer `dense_1`, not `dense`.
+    """
+    soft = tf.config.get_soft_device_placement()
+    behavior = Behavior.current()
+    counters = keras_name_counter()
+    before = dict(counters) if counters is not None else {}
+    if counters is not None:
+        counters.clear()
+    try:
+        yield
+    finally:
+        if counters is not None:
+            counters.clear()
+            counters.update(before)
+        behavior.restore()
+        # Unconditionally: if the eager runtime starts inside a graph, soft placement is turned
+        # off, but the getter still returns True.
+        tf.config.set_soft_device_placement(soft)
+
+
+@contextlib.contextmanager
+def hold_logs(unless: type[BaseException]) -> Iterator[Callable[[], None]]:
+    """Delay TensorFlow's log records in this block until its end.
+
+    Args:
+        unless: if the block raises this exception, the records are dropped.
+
+    Yields:
+        A function that logs the records at once and ends the delay.
+    """
+    held = _HeldRecords()
+    tf.get_logger().addFilter(held)
+    try:
+        yield held.release
+    except unless:
+        raise
+    except BaseException:
+        held.release()
+        raise
+    else:
+        held.release()
+    finally:
+        tf.get_logger().removeFilter(held)
+
+
+class _HeldRecords(logging.Filter):
+    """The records that a logger would have logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: list[logging.LogRecord] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._records.append(record)
+        return False
+
+    def release(self) -> None:
+        """Log all records, and stop holding."""
+        logger = tf.get_logger()
+        logger.removeFilter(self)
+        while self._records:
+            logger.handle(self._records.pop(0))

@@ -1,4 +1,4 @@
-"""What is noted while a program builds, and what it has built when it comes to train."""
+"""Records what a program builds, until it would take its first training step."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import CallWatch, watching_calls
-from placement_checks.capture.eager.cluster import coordinator_alone, workers_alone
+from placement_checks.capture.eager.calls import CallWatch, watch_calls
+from placement_checks.capture.eager.cluster import simulate_coordinator, simulate_worker
 from placement_checks.capture.eager.errors import explain_keras_error, explain_scope_error
-from placement_checks.capture.eager.notes import TracingNotes, noting_traced
+from placement_checks.capture.eager.notes import TracingNotes, record_tracing
 from placement_checks.capture.eager.reading import read_steps
-from placement_checks.capture.in_process.fake_gpus import GpuQueries, fake_gpu_count
-from placement_checks.capture.in_process.sessions import Stopped, Watch, watching
+from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
+from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import (
-    AppliedGradient,
-    InitialState,
-    Program,
-    Step,
-)
+from placement_checks.core.program import AppliedGradient, InitialState, Program, Step
 from placement_checks.graph.gradients import (
     applied_in_graph,
     record_applied,
@@ -36,21 +31,23 @@ from placement_checks.graph.train_step import initial_state, resolve_step_ops
 
 
 class Built(NamedTuple):
-    """What a program built.
+    """A program that was built in this process, with TensorFlow's live objects.
+
+    `RecordedProgram` is the form of it that another process can receive.
 
     Attributes:
-        source: its graph.
-        requested: the devices that it requests.
-        initial: how its variables get their first values.
-        step: what it returned, or ran first.
-        applied: the gradients that are applied.
-        fed: what its first training step was fed; empty where none was seen.
-        turns: how many different training steps it takes in turn.
-        asked_for_gpus: whether it asked how many GPUs there are.
-        notes: what a report says of its graph.
-        worker: the task of a strategy over several that it is; None where it is of none.
-        gradients_inside: where a traced step takes its gradients, if they are all inside of a
-            loop or of another op; else ``""``.
+        source: the graph.
+        requested: the devices that the program requests.
+        initial: how the variables are initialized.
+        step: the step that the builder returned, or that the program ran first.
+        applied: the gradients that optimizers apply.
+        fed: the values that were fed to the first training step; empty without such a step.
+        turns: the number of different training steps that the program alternates between.
+        asked_for_gpus: whether the program asked for the number of GPUs.
+        notes: remarks for the report.
+        worker: the task of this process in a strategy over several processes; None without one.
+        gradients_inside: a sentence that names the loop or op containing all gradients of a
+            traced step; ``""`` if other gradients exist.
     """
 
     source: GraphSource
@@ -67,49 +64,50 @@ class Built(NamedTuple):
 
 
 class BuildRecorder:
-    """What is noted while a program builds.
+    """Records a program while it builds.
 
     Attributes:
-        program: what builds; eager code is noted before it is known, as its module is imported.
-        watch: what its sessions run.
-        calls: which traced functions it calls.
-        asked: by which calls it has asked how many GPUs there are.
-        policy: what it has said that it does differently on purpose.
+        program: the program. Eager code is recorded before its module is imported; until then
+            this is a placeholder.
+        watch: the runs of its sessions.
+        calls: the traced functions that it calls.
+        gpu_queries: the functions by which it asked for GPUs.
+        policy: the policy that its builder returned.
     """
 
     def __init__(
         self,
         program: Program,
-        trains: Callable[[BuildRecorder], None],
-        asked: GpuQueries,
+        on_train_step: Callable[[BuildRecorder], None],
+        gpu_queries: set[str],
         tracing: TracingNotes,
         servers: Sequence[RecordedServer] = (),
     ) -> None:
         self.program = program
-        self.watch = Watch(tracing.gradients, lambda: trains(self))
-        self.calls = CallWatch(tracing.gradients, tracing.strategies, lambda: trains(self))
-        self.asked = asked
+        self.watch = SessionWatch(tracing.gradients, self.train)
+        self.calls = CallWatch(tracing.gradients, tracing.strategies, self.train)
+        self.gpu_queries = gpu_queries
         self.policy: Mapping[str, Any] = {}
-        self._trains = trains
+        self._on_train_step = on_train_step
         self._tracing = tracing
         self._servers = servers
 
     @property
     def has_step(self) -> bool:
-        """Whether a training step was seen."""
+        """Whether the program came to a training step."""
         return bool(self.watch.steps or self.calls.steps)
 
     def train(self) -> None:
-        """End it as its first training step would."""
-        self._trains(self)
+        """Do what happens in place of the first training step."""
+        self._on_train_step(self)
 
-    def refused(self, error: InputError) -> InputError:
-        """The error for code that raised, told by its cause where that is a strategy."""
-        told = explain_scope_error(error, self._tracing, self.program.folder)
-        return explain_keras_error(error) if told is error else told
+    def explain(self, error: InputError) -> InputError:
+        """Replace an error of the program's code by its cause, if the cause is a known one."""
+        explained = explain_scope_error(error, self._tracing, self.program.folder)
+        return explain_keras_error(error) if explained is error else explained
 
     def trained(self) -> Built:
-        """What was built when the first training step came.
+        """Return the program as built when its first training step came.
 
         Raises:
             InputError: the graph is larger than 2 GB.
@@ -120,24 +118,26 @@ class BuildRecorder:
         name, folder = self.program.name, self.program.folder
         traced = read_steps(self.calls.steps, self._tracing, name, folder)
         return Built(
-            traced.source,
-            replace(read_placement(traced.source), soft=tf.config.get_soft_device_placement()),
-            traced.initial,
-            Step(policy=self.policy),
-            traced.applied,
-            traced.fed,
-            traced.turns,
-            bool(self.asked),
-            traced.notes,
-            self._servers[-1] if self._servers else None,
-            traced.gradients_inside,
+            source=traced.source,
+            requested=replace(
+                read_placement(traced.source), soft=tf.config.get_soft_device_placement()
+            ),
+            initial=traced.initial,
+            step=Step(policy=self.policy),
+            applied=traced.applied,
+            fed=traced.fed,
+            turns=traced.turns,
+            asked_for_gpus=bool(self.gpu_queries),
+            notes=traced.notes,
+            worker=self._servers[-1] if self._servers else None,
+            gradients_inside=traced.gradients_inside,
         )
 
     def built(self, graph: tf.Graph, step: Step) -> Built:
-        """What was built in one graph.
+        """Return the program as built in one graph.
 
         Raises:
-            InputError: what it says of its step is wrong, or the graph is larger than 2 GB.
+            InputError: the step does not match the graph, or the graph is larger than 2 GB.
         """
         name, folder = self.program.name, self.program.folder
         source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
@@ -145,46 +145,49 @@ class BuildRecorder:
         placement = replace(read_placement(source), soft=step.soft)
         calls = replace_declared(self._tracing.applied, step.gradients or (), name)
         return Built(
-            source,
-            placement,
-            initial_state(graph, placement.variables),
-            step,
-            applied_in_graph(calls, graph),
-            self.watch.fed,
-            max(1, len(self.watch.own_steps)),
-            bool(self.asked),
+            source=source,
+            requested=placement,
+            initial=initial_state(graph, placement.variables),
+            step=step,
+            applied=applied_in_graph(calls, graph),
+            fed=self.watch.fed,
+            turns=max(1, len(self.watch.own_steps)),
+            asked_for_gpus=bool(self.gpu_queries),
         )
 
 
 def stop_at_train_step(_building: BuildRecorder) -> None:
-    """End what is built at its first training step."""
-    raise Stopped
+    """End the program at its first training step."""
+    raise StopProgram
 
 
 @contextlib.contextmanager
 def record_build(
-    program: Program, gpus: int, trains: Callable[[BuildRecorder], None], *, eager: bool = False
+    program: Program,
+    gpus: int,
+    on_train_step: Callable[[BuildRecorder], None],
+    *,
+    eager: bool = False,
 ) -> Iterator[BuildRecorder]:
-    """Note in this block what a program builds that finds so many GPUs.
-
-    When it would train, ``trains`` is called.
+    """Record the program that runs in this block.
 
     Args:
-        program: what builds.
-        gpus: how many GPUs it finds.
-        trains: called in place of its first training step.
-        eager: whether it may be eager code, for which logical CPUs stand in for the GPUs.
+        program: the program.
+        gpus: the number of GPUs that the program finds.
+        on_train_step: called in place of the first training step.
+        eager: whether the program may be eager code. Logical CPU devices must then simulate the
+            GPUs.
     """
     with (
-        fake_gpu_count(gpus) as asked,
+        fake_gpu_count(gpus) as gpu_queries,
         record_gradients() as gradients,
         record_applied() as applied,
-        noting_traced(eager=eager) as (variables, reductions, forward),
-        workers_alone() as servers,
-        coordinator_alone(gpus, servers),
+        record_tracing(eager=eager) as (variables, reductions, forward),
+        simulate_worker() as servers,
+        simulate_coordinator(gpus, servers),
     ):
         strategies: list[Any] = []
         tracing = TracingNotes(variables, gradients, applied, reductions, forward, strategies)
-        building = BuildRecorder(program, trains, asked, tracing, servers)
-        with watching(building.watch), watching_calls(building.calls):
+        building = BuildRecorder(program, on_train_step, gpu_queries, tracing, servers)
+        with watch_sessions(building.watch), watch_calls(building.calls):
             yield building

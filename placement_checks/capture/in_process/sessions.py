@@ -1,12 +1,9 @@
 """Watches the sessions of a program until its first training step, which is not run.
 
-All that a session runs comes by one private method, also from hooked and monitored sessions;
-callables and partial runs are made of such runs. What comes before the first step runs on the CPU,
-softly: the GPUs need not exist.
-
-Runs of sessions that are not the program's own: made up, of pipelines, on the CPU.
-
-Pipelines: where the rows of a step come out of queues and iterators.
+Every run of a session, also of hooked and monitored sessions, ends in one private method of
+TensorFlow. `SessionWatch` replaces that method. Callables and partial runs, which do not use it,
+are replaced by ordinary runs. Runs before the first training step are executed on the CPU with
+soft placement, because the GPUs of the program need not exist.
 """
 
 from __future__ import annotations
@@ -41,6 +38,361 @@ from placement_checks.tf.sessions import (
     options_buffer,
 )
 
+tf1 = tf.compat.v1
+
+_Fetches = tuple[tf.Graph, frozenset[tf.Operation]]  # the ops that a run fetches from a graph
+_MOST_STEPS = 20  # steps to skip while waiting for the other optimizers of the graph
+_READING_LIMIT = 20.0  # seconds for all runs that only read the model
+_PIPELINE_LIMIT = 10_000  # milliseconds
+
+
+class StopProgram(BaseException):
+    """Ends a program at its first training step.
+
+    It does not derive from `Exception`, because programs catch those.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class SeenStep:
+    """A training step that a session was about to run, or a run that accumulates gradients.
+
+    Attributes:
+        graph: the graph of the session.
+        config: the configuration of the session, as the program wrote it.
+        train_ops: the fetches that change variables.
+        reported: the other fetched tensors.
+        fed: the values that were fed, or read from input pipelines, by tensor name.
+        updates: the ops that update trainable variables; empty for a run that accumulates
+            gradients.
+        called_at: the user's source line of the run; ``""`` if only libraries called it.
+    """
+
+    graph: tf.Graph
+    config: Any
+    train_ops: Sequence[tf.Operation | tf.Tensor]
+    reported: Sequence[tf.Tensor]
+    fed: Mapping[str, Any]
+    updates: frozenset[tf.Operation]
+    called_at: str
+
+    @property
+    def losses(self) -> ScalarLosses:
+        """The reported scalars of a float dtype."""
+        return ScalarLosses(
+            tensor
+            for tensor in self.reported
+            if tensor.dtype.is_floating and tensor.shape.rank == 0
+        )
+
+
+class SessionWatch:
+    """Records the sessions of a program and their runs.
+
+    Args:
+        notes: the gradients that the program takes, by graph.
+        on_last_step: called when no further training step is expected; does not return.
+
+    Attributes:
+        steps: the distinct training steps, in the order of their first runs. If a step applies
+            accumulated gradients, the accumulating runs are included.
+        sessions: the number of sessions that were opened.
+        runs: the number of runs.
+        servers: the addresses that sessions were opened on. They are not connected to.
+        graphs: the graphs that runs fetched from.
+        has_kept_gradients: whether a run accumulated gradients without updating variables.
+        accumulations: the distinct runs that did so. They were executed.
+    """
+
+    def __init__(
+        self, notes: Mapping[tf.Graph, GradientNotes], on_last_step: Callable[[], None]
+    ) -> None:
+        self.steps: list[SeenStep] = []
+        self.sessions = 0
+        self.runs = 0
+        self.servers: list[str] = []
+        self.graphs: dict[tf.Graph, RunAnalyzer] = {}
+        self.has_kept_gradients = False
+        self.accumulations: list[SeenStep] = []
+        self._accumulated: set[_Fetches] = set()
+        self._initializations: set[_Fetches] = set()
+        self._notes = notes
+        self._on_last_step = on_last_step
+        self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._remote: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._skipped_steps = 0
+        self._seconds_of_reading = 0.0
+        self._lock = threading.RLock()
+
+    @property
+    def graph(self) -> tf.Graph | None:
+        """The graph of the first training step; None without one."""
+        return self.steps[0].graph if self.steps else None
+
+    @property
+    def own_steps(self) -> Sequence[SeenStep]:
+        """The steps in that graph. Steps in another graph belong to another program."""
+        return [step for step in self.steps if step.graph is self.graph]
+
+    @property
+    def step(self) -> Step:
+        """All steps in that graph as one step, such as the alternating steps of a GAN."""
+        return Step(
+            train_op=[op for step in self.own_steps for op in step.train_ops],
+            loss=ScalarLosses(loss for step in self.own_steps for loss in step.losses),
+            config=self.own_steps[0].config,
+        )
+
+    @property
+    def fed(self) -> Mapping[str, Any]:
+        """The values that were fed to these steps, by tensor name."""
+        return {name: value for step in self.own_steps for name, value in step.fed.items()}
+
+    @property
+    def never_run(self) -> set[tf.Operation]:
+        """The optimizer ops in the graphs of the steps that no step has run."""
+        return {
+            op
+            for graph in {step.graph for step in self.steps}
+            for op in self.graphs[graph].optimizer_ops() - self._updates
+        }
+
+    @property
+    def _updates(self) -> frozenset[tf.Operation]:
+        return frozenset[tf.Operation]().union(*(step.updates for step in self.steps))
+
+    def wrap_constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Wrap the constructor of sessions, so that it connects to no server."""
+
+        def init(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
+            written = tf1.ConfigProto() if config is None else config
+            original(session, "", graph, with_soft_placement(written))
+            self.sessions += 1
+            self._configs[session] = written
+            if target:
+                self._remote[session] = target
+                self.servers.append(tf.compat.as_text(target))
+
+        return init
+
+    def wrap_run(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """Wrap the method that all runs end in, so that it executes no training step."""
+
+        def run_unless_training(
+            session: Any,
+            handle: Any,
+            targets: Sequence[tf.Operation],
+            fetches: Sequence[tf.Tensor],
+            feeds: Mapping[Any, Any],
+            options: Any,
+            metadata: Any,
+        ) -> list[Any]:
+            execute = partial(original, session, handle, targets, fetches, feeds)
+            fetched = [*targets, *fetches]
+            run = self._classify(session.graph, fetched)
+            trains = bool(run.updates) and not self._initializes(session.graph, run, fetched)
+            if trains:
+                self._note_step(session, run, fetched, feeds, original)
+            elif run.keeps_gradients:
+                self._note_accumulation(session, run, fetched, feeds)
+            if trains or session in self._remote:
+                return list(map(zeros_for, fetches))
+            only_reads = run.reads and not run.changes and not targets
+            if only_reads and options is None:
+                return self._read(execute, metadata) or list(map(zeros_for, fetches))
+            return execute(options, metadata)
+
+        return run_unless_training
+
+    def _classify(self, graph: tf.Graph, fetched: Iterable[tf.Operation | tf.Tensor]) -> RunEffect:
+        with self._lock:
+            self.runs += 1
+            if graph not in self.graphs:
+                self.graphs[graph] = RunAnalyzer(graph, self._notes[graph])
+            run = self.graphs[graph].run_of(map(op_of, fetched))
+            self.has_kept_gradients |= run.keeps_gradients and not run.updates
+            return run
+
+    def _initializes(
+        self, graph: tf.Graph, run: RunEffect, fetched: Iterable[tf.Operation | tf.Tensor]
+    ) -> bool:
+        """Whether a run initializes variables from a batch. Unlike a step, it happens once."""
+        if not run.may_initialize:
+            return False
+        key = graph, frozenset(map(op_of, fetched))
+        with self._lock:
+            is_first = key not in self._initializations
+            self._initializations.add(key)
+            return is_first
+
+    def _note_accumulation(
+        self,
+        session: Any,
+        run: RunEffect,
+        fetched: Sequence[tf.Operation | tf.Tensor],
+        feeds: Mapping[Any, Any],
+    ) -> None:
+        key = session.graph, frozenset(map(op_of, fetched))
+        with self._lock:
+            if key not in self._accumulated:
+                self._accumulated.add(key)
+                step = self._seen_step(session, run, fetched, _fed_arrays(feeds))
+                self.accumulations.append(step)
+
+    def _note_step(
+        self,
+        session: Any,
+        run: RunEffect,
+        fetched: Sequence[tf.Operation | tf.Tensor],
+        feeds: Mapping[Any, Any],
+        execute: Callable[..., list[Any]],
+    ) -> None:
+        """Record a training step. It is the last one if every optimizer of the graph has run."""
+        rows: Mapping[str, Any] = {}
+        if run.updates - self._updates and session not in self._remote:
+            roots = [item.name for item in fetched] + self._notes[session.graph].objectives
+            # Without the lock: other threads of the program fill the pipelines meanwhile.
+            rows = read_pipelines(execute, session, roots)
+        with self._lock:
+            if run.updates - self._updates:
+                if run.skips_gradients:  # it applies gradients that other runs have accumulated
+                    self.steps += [
+                        each
+                        for each in self.accumulations
+                        if each.graph is session.graph and each not in self.steps
+                    ]
+                fed = {**rows, **_fed_arrays(feeds)}
+                self.steps.append(self._seen_step(session, run, fetched, fed))
+            self._skipped_steps += 1
+            unrun = self.graphs[session.graph].optimizer_ops() - self._updates
+            if self._skipped_steps > _MOST_STEPS or not unrun:
+                self._on_last_step()
+
+    def _seen_step(
+        self,
+        session: Any,
+        run: RunEffect,
+        fetched: Sequence[tf.Operation | tf.Tensor],
+        fed: Mapping[str, Any],
+    ) -> SeenStep:
+        # Hooks fetch counters and updates of statistics together with the train op.
+        runs = self.graphs[session.graph]
+        changing = [item for item in fetched if runs.run_of([op_of(item)]).changes]
+        ids = set(map(id, changing))
+        frames = users_frames(traceback.extract_stack(), None)
+        return SeenStep(
+            session.graph,
+            self._configs[session],
+            changing,
+            [item for item in fetched if id(item) not in ids and isinstance(item, tf.Tensor)],
+            fed,
+            run.updates,
+            str(frames[-1]) if frames else "",
+        )
+
+    def _read(self, execute: Callable[..., list[Any]], metadata: Any) -> list[Any] | None:
+        """Execute a run that only reads the model; returns None if it exceeds the time limit.
+
+        Programs draw samples or evaluate before they train, which takes much longer on CPUs.
+        """
+        left = _READING_LIMIT - self._seconds_of_reading
+        if left <= 0:
+            return None
+        begin = time.monotonic()
+        try:
+            with options_buffer(tf1.RunOptions(timeout_in_ms=math.ceil(left * 1000))) as options:
+                return execute(options, metadata)
+        except tf.errors.DeadlineExceededError:
+            return None
+        finally:
+            self._seconds_of_reading += time.monotonic() - begin
+
+
+def _fed_arrays(feeds: Mapping[Any, Any]) -> Mapping[str, Any]:
+    return {feed.deref().name: np.array(value) for feed, value in feeds.items()}
+
+
+def op_of(item: tf.Operation | tf.Tensor) -> tf.Operation:
+    """The op itself, or the op that produces a tensor."""
+    return item.op if isinstance(item, tf.Tensor) else item
+
+
+@contextlib.contextmanager
+def watch_sessions(watch: SessionWatch) -> Iterator[None]:
+    """Record all sessions in this block."""
+    others: Mapping[str, Around] = {
+        "make_callable": make_callable_with_run,
+        "partial_run_setup": lambda _: begin_partial_run,
+        "partial_run": lambda _: run_next_part,
+    }
+    with (
+        around_sessions(watch.wrap_constructor),
+        around_runs(watch.wrap_run),
+        around_session_methods(others),
+    ):
+        yield
+
+
+def make_callable_with_run(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace ``Session.make_callable``: its callables call ``run``."""
+
+    # The parameters have TensorFlow's names, because programs may pass them by name.
+    def make_callable(
+        session: Any,
+        fetches: Any,
+        feed_list: Any = None,
+        accept_options: bool = False,  # noqa: ARG001
+    ) -> Callable[..., Any]:
+        def call(*values: Any, **options: Any) -> Any:
+            feeds = dict(zip(feed_list or (), values, strict=True))
+            return session.run(fetches, feeds, **options)
+
+        return call
+
+    return make_callable
+
+
+# The parameters have TensorFlow's names, because programs may pass them by name.
+def begin_partial_run(_session: Any, fetches: Any, feeds: Any = None) -> dict[Any, Any]:  # noqa: ARG001
+    """Replace ``Session.partial_run_setup``: the handle collects the feeds of all parts.
+
+    TensorFlow's partial run executes every op that the available feeds allow. That may
+    include a training step that only a later part fetches.
+    """
+    return {}
+
+
+def run_next_part(
+    session: Any, handle: dict[Any, Any], fetches: Any, feed_dict: Any = None
+) -> Any:
+    """Replace ``Session.partial_run``: run with the feeds of this part and all parts before it."""
+    handle.update(feed_dict or {})
+    return session.run(fetches, handle)
+
+
+def with_soft_placement(written: Any) -> Any:
+    """Change the configuration of a session for GPUs, so that it can run on the CPU."""
+    config = tf1.ConfigProto()
+    config.CopyFrom(written)
+    config.allow_soft_placement = True
+    config.gpu_options.visible_device_list = ""
+    rewrites = config.graph_options.rewrite_options
+    rewrites.cpu_layout_conversion = rewrites.NCHW_TO_NHWC
+    return config
+
+
+def zeros_for(tensor: tf.Tensor) -> Any:
+    """Return zeros of the tensor's dtype and shape, with 1 for unknown dimensions.
+
+    A string tensor has 0 for unknown dimensions. Supervisors wait until the list of uninitialized
+    variables, a string tensor of unknown size, is empty.
+    """
+    unknown = 0 if tensor.dtype == tf.string else 1
+    sizes = [unknown if size is None else size for size in static_shape(tensor.shape) or ()]
+    dtype = tensor.dtype.as_numpy_dtype
+    value = np.full(sizes, b"" if tensor.dtype == tf.string else 0, dtype)
+    return value[()]  # makes a NumPy scalar of an array of rank 0
+
 
 class Node(Protocol):
     """A node of a GraphDef."""
@@ -54,13 +406,13 @@ class Node(Protocol):
 
 
 def pipeline_outputs(nodes: Iterable[Node], roots: Iterable[str]) -> list[str]:
-    """The tensors that some ops take from pipelines, in the order in which they were built.
+    """Return the tensors that a step reads from input pipelines, in the order of creation.
 
-    Of pipelines that follow each other, such as a queue that prefetches, those of the last.
+    If one pipeline feeds another, such as a queue that prefetches, only the last one counts.
 
     Args:
-        nodes: of a graph.
-        roots: the ops or tensors of a step, and what its gradients are taken of.
+        nodes: the nodes of the graph.
+        roots: names of the fetched ops or tensors of the step, and of its objectives.
     """
     by_name = {node.name: node for node in nodes}
     todo = [name for name in map(producer_of, roots) if name in by_name]
@@ -79,15 +431,13 @@ def pipeline_outputs(nodes: Iterable[Node], roots: Iterable[str]) -> list[str]:
     return sorted(read, key=lambda tensor: (order[producer_of(tensor)], int(tensor.split(":")[1])))
 
 
-_PIPELINE_LIMIT = 10_000  # milliseconds
-
-
-def rows_of_pipelines(
+def read_pipelines(
     run: Callable[..., list[Any]], session: Any, roots: Iterable[str]
 ) -> Mapping[str, Any]:
-    """What a step would take from queues and iterators, by the names of tensors.
+    """Read the values that a step would take from its queues and iterators, by tensor name.
 
-    They are filled by now. Where they give nothing in time, or fail, nothing is known of the rows.
+    By the first training step, the program has filled them. The result is empty if the pipelines
+    fail, or yield nothing within 10 s.
     """
     graph = session.graph
     names = pipeline_outputs(graph.as_graph_def().node, roots)
@@ -100,353 +450,3 @@ def rows_of_pipelines(
     except tf.errors.OpError:
         return {}
     return dict(zip(names, values, strict=True))
-
-
-def callable_of_run(_: Callable[..., Any]) -> Callable[..., Any]:
-    """`make_callable`, with callables that call `run`."""
-
-    # Programs may name its arguments.
-    def make_callable(
-        session: Any,
-        fetches: Any,
-        feed_list: Any = None,
-        accept_options: bool = False,  # noqa: ARG001
-    ) -> Callable[..., Any]:
-        def call(*values: Any, **options: Any) -> Any:
-            feeds = dict(zip(feed_list or (), values, strict=True))
-            return session.run(fetches, feeds, **options)
-
-        return call
-
-    return make_callable
-
-
-# Programs may name its arguments.
-def begin_partial_run(_session: Any, fetches: Any, feeds: Any = None) -> dict[Any, Any]:  # noqa: ARG001
-    """A handle for `run_next_part`: what was fed so far.
-
-    TensorFlow runs all that the feeds allow, also what is fetched by a later part, such as a step.
-    """
-    return {}
-
-
-def run_next_part(
-    session: Any, handle: dict[Any, Any], fetches: Any, feed_dict: Any = None
-) -> Any:
-    """What a part of a run gives, on what was fed to it and to the parts before."""
-    handle.update(feed_dict or {})
-    return session.run(fetches, handle)
-
-
-def with_soft_placement(written: Any) -> Any:
-    """The configuration with which a session for GPUs can run on the CPU."""
-    config = tf1.ConfigProto()
-    config.CopyFrom(written)
-    config.allow_soft_placement = True
-    config.gpu_options.visible_device_list = ""
-    rewrites = config.graph_options.rewrite_options
-    rewrites.cpu_layout_conversion = rewrites.NCHW_TO_NHWC
-    return config
-
-
-def zeros_for(tensor: tf.Tensor) -> Any:
-    """A result of the right dtype and shape, all zeros; of an unknown dimension 1.
-
-    Of texts none, where their number is not known: the names of variables without a value, which
-    supervisors wait for.
-    """
-    unknown = 0 if tensor.dtype == tf.string else 1
-    sizes = [unknown if size is None else size for size in static_shape(tensor.shape) or ()]
-    dtype = tensor.dtype.as_numpy_dtype
-    value = np.full(sizes, b"" if tensor.dtype == tf.string else 0, dtype)
-    return value[()]  # a scalar is none of rank 0
-
-
-tf1 = tf.compat.v1
-
-_Fetched = tuple[tf.Graph, frozenset[tf.Operation]]  # what a run fetches of a graph
-_MOST_STEPS = 20  # made up, while optimisers are left that have not run
-_READING_LIMIT = 20.0  # seconds for all runs that only read the model
-
-
-class Stopped(BaseException):
-    """Ends a program at its first training step; it is no `Exception`, which programs catch."""
-
-
-@dataclass(frozen=True, eq=False)
-class SeenStep:
-    """A training step that was about to run, or a run that keeps gradients for one.
-
-    Attributes:
-        graph: the session's graph.
-        config: the session's configuration as the program wrote it.
-        train_ops: what was fetched or run that changes variables.
-        reported: the other tensors that were fetched.
-        fed: what was fed, or would have come from a pipeline, by the names of tensors.
-        updates: the ops by which trainable variables learn; none of a run that keeps gradients.
-        called_at: the user's line that ran it; ``""`` where only libraries did.
-    """
-
-    graph: tf.Graph
-    config: Any
-    train_ops: Sequence[tf.Operation | tf.Tensor]
-    reported: Sequence[tf.Tensor]
-    fed: Mapping[str, Any]
-    updates: frozenset[tf.Operation]
-    called_at: str
-
-    @property
-    def losses(self) -> ScalarLosses:
-        """The scalars of floats among what it reports."""
-        return ScalarLosses(
-            tensor
-            for tensor in self.reported
-            if tensor.dtype.is_floating and tensor.shape.rank == 0
-        )
-
-
-class Watch:
-    """What is seen of a program's sessions.
-
-    Args:
-        notes: what is noted of the gradients that are taken, by graph.
-        ended: called when no further step is expected; it does not return.
-
-    Attributes:
-        steps: the distinct training steps, in the order in which they came.
-        sessions: how many were opened.
-        runs: how many runs there were.
-        servers: the addresses that sessions were opened on, which are not connected to.
-        graphs: the graphs that something was run of.
-        has_kept_gradients: whether a run that does not train has, as those do whose gradients a
-            later one applies.
-        accumulations: the distinct runs that did, which were executed; those whose gradients a
-            step applies are among the steps too.
-    """
-
-    def __init__(self, notes: Mapping[tf.Graph, GradientNotes], ended: Callable[[], None]) -> None:
-        self.steps: list[SeenStep] = []
-        self.sessions = 0
-        self.runs = 0
-        self.servers: list[str] = []
-        self.graphs: dict[tf.Graph, RunAnalyzer] = {}
-        self.has_kept_gradients = False
-        self.accumulations: list[SeenStep] = []
-        self._accumulated: set[_Fetched] = set()
-        self._initializations: set[_Fetched] = set()
-        self._notes = notes
-        self._ended = ended
-        self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._remote: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._made_up_steps = 0
-        self._seconds_of_reading = 0.0
-        self._lock = threading.RLock()
-
-    @property
-    def graph(self) -> tf.Graph | None:
-        """The graph that is trained; None where no step was seen."""
-        return self.steps[0].graph if self.steps else None
-
-    @property
-    def own_steps(self) -> Sequence[SeenStep]:
-        """The steps of that graph; those of another are those of another program."""
-        return [step for step in self.steps if step.graph is self.graph]
-
-    @property
-    def step(self) -> Step:
-        """All steps that were seen of one graph, as one: those of a GAN take turns."""
-        return Step(
-            train_op=[op for step in self.own_steps for op in step.train_ops],
-            loss=ScalarLosses(loss for step in self.own_steps for loss in step.losses),
-            config=self.own_steps[0].config,
-        )
-
-    @property
-    def fed(self) -> Mapping[str, Any]:
-        """What these steps were fed, by the names of tensors."""
-        return {name: value for step in self.own_steps for name, value in step.fed.items()}
-
-    @property
-    def never_run(self) -> set[tf.Operation]:
-        """The ops of optimisers in the graphs of the steps that none of the steps has run."""
-        return {
-            op
-            for graph in {step.graph for step in self.steps}
-            for op in self.graphs[graph].optimizer_ops() - self._updates
-        }
-
-    @property
-    def _updates(self) -> frozenset[tf.Operation]:
-        return frozenset[tf.Operation]().union(*(step.updates for step in self.steps))
-
-    def open(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The constructor of sessions, which opens none on a server."""
-
-        def opened(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-            written = tf1.ConfigProto() if config is None else config
-            original(session, "", graph, with_soft_placement(written))
-            self.sessions += 1
-            self._configs[session] = written
-            if target:
-                self._remote[session] = target
-                self.servers.append(tf.compat.as_text(target))
-
-        return opened
-
-    def run(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """What all runs end in, which executes no training step."""
-
-        def ran(
-            session: Any,
-            handle: Any,
-            targets: Sequence[tf.Operation],
-            fetches: Sequence[tf.Tensor],
-            feeds: Mapping[Any, Any],
-            options: Any,
-            metadata: Any,
-        ) -> list[Any]:
-            execute = partial(original, session, handle, targets, fetches, feeds)
-            fetched = [*targets, *fetches]
-            run = self._run_of(session.graph, fetched)
-            trains = bool(run.updates) and not self._initializes(session.graph, run, fetched)
-            if trains:
-                self._note(session, run, fetched, feeds, original)
-            elif run.keeps_gradients:
-                self._note_accumulation(session, run, fetched, feeds)
-            if trains or session in self._remote:
-                return list(map(zeros_for, fetches))
-            only_reads = run.reads and not run.changes and not targets
-            if only_reads and options is None:
-                return self._read(execute, metadata) or list(map(zeros_for, fetches))
-            return execute(options, metadata)
-
-        return ran
-
-    def _run_of(self, graph: tf.Graph, fetched: Iterable[tf.Operation | tf.Tensor]) -> RunEffect:
-        with self._lock:
-            self.runs += 1
-            if graph not in self.graphs:
-                self.graphs[graph] = RunAnalyzer(graph, self._notes[graph])
-            run = self.graphs[graph].run_of(map(op_of, fetched))
-            self.has_kept_gradients |= run.keeps_gradients and not run.updates
-            return run
-
-    def _initializes(
-        self, graph: tf.Graph, run: RunEffect, fetched: Iterable[tf.Operation | tf.Tensor]
-    ) -> bool:
-        """Whether a run initializes variables by a batch, which happens once, unlike a step."""
-        if not run.may_initialize:
-            return False
-        key = graph, frozenset(map(op_of, fetched))
-        with self._lock:
-            is_first = key not in self._initializations
-            self._initializations.add(key)
-            return is_first
-
-    def _note_accumulation(
-        self,
-        session: Any,
-        run: RunEffect,
-        fetched: Sequence[tf.Operation | tf.Tensor],
-        feeds: Mapping[Any, Any],
-    ) -> None:
-        """Note a run that keeps gradients for a later one."""
-        key = session.graph, frozenset(map(op_of, fetched))
-        with self._lock:
-            if key not in self._accumulated:
-                self._accumulated.add(key)
-                runs = self.graphs[session.graph]
-                step = self._step(session, runs, run, fetched, _arrays(feeds))
-                self.accumulations.append(step)
-
-    def _note(
-        self,
-        session: Any,
-        run: RunEffect,
-        fetched: Sequence[tf.Operation | tf.Tensor],
-        feeds: Mapping[Any, Any],
-        execute: Callable[..., list[Any]],
-    ) -> None:
-        """Note a training step, which may be the last one."""
-        rows: Mapping[str, Any] = {}
-        if run.updates - self._updates and session not in self._remote:
-            roots = [item.name for item in fetched] + self._notes[session.graph].objectives
-            rows = rows_of_pipelines(execute, session, roots)  # while other threads fill them
-        with self._lock:
-            runs = self.graphs[session.graph]
-            if run.updates - self._updates:
-                if run.skips_gradients:  # its gradients are those that other runs have kept
-                    self.steps += [
-                        each
-                        for each in self.accumulations
-                        if each.graph is session.graph and each not in self.steps
-                    ]
-                fed = {**rows, **_arrays(feeds)}
-                self.steps.append(self._step(session, runs, run, fetched, fed))
-            self._made_up_steps += 1
-            if self._made_up_steps > _MOST_STEPS or not runs.optimizer_ops() - self._updates:
-                self._ended()
-
-    def _step(
-        self,
-        session: Any,
-        runs: RunAnalyzer,
-        run: RunEffect,
-        fetched: Sequence[tf.Operation | tf.Tensor],
-        fed: Mapping[str, Any],
-    ) -> SeenStep:
-        # Hooks fetch counters and updates of statistics beside the train op.
-        changes = [runs.run_of([op_of(item)]).changes for item in fetched]
-        frames = users_frames(traceback.extract_stack(), None)
-        return SeenStep(
-            session.graph,
-            self._configs[session],
-            [item for item, is_changing in zip(fetched, changes, strict=True) if is_changing],
-            [
-                item
-                for item, is_changing in zip(fetched, changes, strict=True)
-                if not is_changing and isinstance(item, tf.Tensor)
-            ],
-            fed,
-            run.updates,
-            str(frames[-1]) if frames else "",
-        )
-
-    def _read(self, execute: Callable[..., list[Any]], metadata: Any) -> list[Any] | None:
-        """What a run gives that only reads the model; None if it takes too long.
-
-        Programs paint pictures or evaluate before they train, on CPUs much slower than on GPUs.
-        """
-        left = _READING_LIMIT - self._seconds_of_reading
-        if left <= 0:
-            return None
-        begin = time.monotonic()
-        try:
-            with options_buffer(tf1.RunOptions(timeout_in_ms=math.ceil(left * 1000))) as options:
-                return execute(options, metadata)
-        except tf.errors.DeadlineExceededError:
-            return None
-        finally:
-            self._seconds_of_reading += time.monotonic() - begin
-
-
-def _arrays(feeds: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """What is fed, by the names of tensors."""
-    return {feed.deref().name: np.array(value) for feed, value in feeds.items()}
-
-
-@contextlib.contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Watch all sessions in this block."""
-    others: Mapping[str, Around] = {
-        "make_callable": callable_of_run,
-        "partial_run_setup": lambda _: begin_partial_run,
-        "partial_run": lambda _: run_next_part,
-    }
-    with around_sessions(watch.open), around_runs(watch.run), around_session_methods(others):
-        yield
-
-
-def op_of(item: tf.Operation | tf.Tensor) -> tf.Operation:
-    """An op itself, or the one that a tensor comes from."""
-    return item.op if isinstance(item, tf.Tensor) else item

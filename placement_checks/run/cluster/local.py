@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from placement_checks.capture.child_process.fork_server import KeptServer
+from placement_checks.capture.child_process.fork_server import ForkServerCache
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.core.machines import Machine, Task
 from placement_checks.run.cluster.server_process import SERVING
@@ -26,7 +26,7 @@ from placement_checks.util.child import Child, Ended, describe_exit
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds for the tasks to end
 MAX_TASKS = 32  # each has about 100 threads of TensorFlow
-_server = KeptServer()  # for all clusters of this process; other fork servers print less
+_server = ForkServerCache()  # for all clusters of this process; other fork servers print less
 
 
 class LocalCluster(Cluster):

@@ -1,4 +1,4 @@
-"""Whatever a program deletes, overwrites or moves is there again at the end."""
+"""Files that a program deletes, overwrites or moves are restored at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.capture.child_process import file_guard, file_journal
-from placement_checks.capture.child_process.file_guard import files_kept
+from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.file_journal import Journal, put_back
 from placement_checks.core.errors import InputError
 
@@ -31,7 +31,7 @@ tf1 = tf.compat.v1
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a user, where the program is run."""
+    """A user's directory. The program runs in it."""
     home = tmp_path / "home"
     (home / "logs" / "old").mkdir(parents=True)
     (home / "logs" / "model.ckpt").write_text("a week of training")
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """What is in a folder: the content of files, where links lead, folders."""
+    """The content of a directory: texts of files, targets of links, subdirectories."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -179,7 +179,7 @@ PROGRAMS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_was_there_is_there_again(name: str, home: Path) -> None:
     before = tree(home)
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         PROGRAMS[name]()
         during = tree(home)
 
@@ -195,7 +195,7 @@ def test_what_was_there_is_there_again(name: str, home: Path) -> None:
 def test_a_name_may_be_as_long_as_any(home: Path) -> None:
     long = home / ("x" * 255)
     long.write_text("old")
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         long.unlink()
         assert not long.exists()
 
@@ -204,7 +204,7 @@ def test_a_name_may_be_as_long_as_any(home: Path) -> None:
 
 def test_a_folder_that_was_only_passed_through_stays_gone(home: Path) -> None:
     before = tree(home)
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         moved_through_a_folder_that_is_gone()
 
     assert tree(home) == before
@@ -214,7 +214,7 @@ def test_what_a_forked_process_set_aside_is_not_overwritten(tmp_path: Path) -> N
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("first")
     second.write_text("second")
-    journal = Journal.begun(tmp_path / "journal")
+    journal = Journal.create(tmp_path / "journal")
     child = os.fork()
     if not child:
         journal.set_aside(first)
@@ -229,7 +229,7 @@ def test_what_a_forked_process_set_aside_is_not_overwritten(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("path", ["logs/old/..", "link/old/..", "logs/."])
 def test_a_path_that_ends_in_dots_is_that_of_a_folder(path: str, home: Path) -> None:
-    assert file_journal.place_of(path) == home / "logs"
+    assert file_journal.resolve_parent(path) == home / "logs"
 
 
 def test_where_no_file_system_tells_its_age_what_is_in_the_way_is_the_programs(
@@ -237,7 +237,7 @@ def test_where_no_file_system_tells_its_age_what_is_in_the_way_is_the_programs(
 ) -> None:
     before = tree(home)
     monkeypatch.setattr(file_journal, "birth_time", lambda _: None)
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         written("notes.txt")
         deleted_twice()
 
@@ -246,7 +246,7 @@ def test_where_no_file_system_tells_its_age_what_is_in_the_way_is_the_programs(
 
 def test_a_link_in_the_place_of_a_folder_is_thrown_away(home: Path) -> None:
     before = tree(home)
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         shutil.rmtree("logs")
         Path("logs").symlink_to("empty")
 
@@ -254,7 +254,7 @@ def test_a_link_in_the_place_of_a_folder_is_thrown_away(home: Path) -> None:
 
 
 def test_a_users_folder_in_one_of_the_programs_is_the_users(home: Path) -> None:
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         Path("new").mkdir()
         os.rename("empty", "new/empty")  # noqa: PTH104
         shutil.rmtree("new")
@@ -266,7 +266,7 @@ def test_a_folder_is_named_in_another(home: Path) -> None:
     Path("old").mkdir()
     before = tree(home)
     folder = os.open("logs", os.O_RDONLY)
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         shutil.rmtree("old", dir_fd=folder)
         assert not Path("logs/old").exists()
         assert Path("old").exists()
@@ -276,7 +276,7 @@ def test_a_folder_is_named_in_another(home: Path) -> None:
 
 
 def test_a_name_in_bytes(home: Path) -> None:
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         written(b"notes.txt")  # type: ignore[arg-type]
 
     assert Path("notes.txt").read_text() == "notes"
@@ -285,7 +285,7 @@ def test_a_name_in_bytes(home: Path) -> None:
 @pytest.mark.parametrize("put", [tf.io.gfile.rename, tf.io.gfile.copy])
 def test_gfile_overwrites_only_what_it_is_told_to(put: Callable[..., None], home: Path) -> None:
     Path("other.txt").write_text("other")
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         with pytest.raises(tf.errors.AlreadyExistsError):
             put("other.txt", "notes.txt")
         assert Path("notes.txt").read_text() == "notes"
@@ -298,7 +298,7 @@ def test_gfile_overwrites_only_what_it_is_told_to(put: Callable[..., None], home
 )
 def test_a_move_that_would_fail_fails(source: str, target: str, home: Path) -> None:
     before = tree(home)
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         with pytest.raises(OSError, match=r"directory|empty"):
             os.rename(source, target)  # noqa: PTH104
         assert tree(home) == before
@@ -308,14 +308,14 @@ def test_a_move_that_would_fail_fails(source: str, target: str, home: Path) -> N
 
 def test_files_of_the_system_are_written(home: Path) -> None:
     name = Path("/proc/self/comm")
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         name.write_text(name.read_text())
 
     assert back == []
 
 
 def test_what_was_put_back_is_told(home: Path) -> None:
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         shutil.rmtree("logs")
         os.remove("notes.txt")  # noqa: PTH107
 
@@ -323,7 +323,7 @@ def test_what_was_put_back_is_told(home: Path) -> None:
 
 
 def test_the_program_finds_what_it_would_find(home: Path) -> None:
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         shutil.rmtree("logs")
         assert not Path("logs").exists()
         with pytest.raises(FileNotFoundError):
@@ -354,7 +354,7 @@ def test_the_program_finds_what_it_would_find(home: Path) -> None:
 
 
 def test_what_the_program_made_is_its_own(home: Path) -> None:
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         wait_for_the_clock()
         Path("new").mkdir()
         for _ in range(2):
@@ -375,12 +375,12 @@ def test_what_the_program_made_is_its_own(home: Path) -> None:
 
 
 def wait_for_the_clock() -> None:
-    """Until the clock of the file system, which ticks each 10 ms at most, has gone on."""
+    """Wait for the clock of the file system, which ticks every 10 ms or faster."""
     time.sleep(0.011)
 
 
 def test_what_is_read_or_appended_to_stays(home: Path) -> None:
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         with open("notes.txt") as file:
             assert file.read() == "notes"
         with open("notes.txt", "a") as file:
@@ -392,7 +392,7 @@ def test_what_is_read_or_appended_to_stays(home: Path) -> None:
 
 def test_functions_that_the_program_keeps_are_pythons_again(home: Path) -> None:
     originals = [os.remove, os.unlink, os.rename, os.replace, os.rmdir, shutil.rmtree]
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         kept = [shutil.rmtree, open, os.remove, tf.io.gfile.rmtree]
 
         class Reader:
@@ -412,7 +412,7 @@ def test_a_process_that_is_killed_leaves_the_journal(home: Path) -> None:
     before = tree(home)
     child = os.fork()
     if child == 0:
-        with files_kept(journal):
+        with guard_files(journal):
             deleted_twice()
             PROGRAMS["moved"]()
             os.kill(os.getpid(), 9)
@@ -432,7 +432,7 @@ def test_a_process_that_the_program_forks_puts_nothing_back(home: Path) -> None:
     before = tree(home)
     owner = os.getpid()
     try:
-        with files_kept(home.parent / "journal") as back:
+        with guard_files(home.parent / "journal") as back:
             child = os.fork()
             if child == 0:
                 shutil.rmtree("logs")
@@ -448,7 +448,7 @@ def test_a_process_that_the_program_forks_puts_nothing_back(home: Path) -> None:
 
 
 def test_workers_of_multiprocessing_still_work(home: Path) -> None:
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.map(abs, [-1]) == [1]
 
@@ -461,15 +461,15 @@ def test_what_cannot_be_renamed_is_not_deleted(
     def refusing(*_: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         monkeypatch.setattr(file_journal, "_rename", refusing)
         with pytest.raises(InputError) as error:
             shutil.rmtree("logs")
 
     assert (home / "logs" / "model.ckpt").exists()
     assert str(error.value) == (
-        f"{home}/logs: the program deletes or replaces it, and it cannot be set aside: Device or "
-        "resource busy; give the program a folder that may be lost, or move this away"
+        f"{home}/logs: the program deletes or replaces it, but it cannot be set aside: Device or "
+        "resource busy; give the program a directory that may be lost, or move this file away"
     )
 
 
@@ -477,8 +477,10 @@ def test_a_move_that_fails_leaves_what_it_would_overwrite(home: Path) -> None:
     def refusing(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    keeper = file_guard._Keeper(Journal.begun(home.parent / "journal"))
-    (replace,) = (instead for _, name, instead in keeper.of_python() if name == "replace")
+    guard = file_guard._FileGuard(Journal.create(home.parent / "journal"))
+    (replace,) = (
+        replacement for _, name, replacement in guard.python_functions() if name == "replace"
+    )
     with pytest.raises(OSError, match="cross-device"):
         replace(refusing, "notes.txt", "logs/model.ckpt")
 
@@ -499,15 +501,15 @@ def test_a_move_that_fails_leaves_what_it_would_overwrite(home: Path) -> None:
 )
 @pytest.mark.usefixtures("home")
 def test_what_lies_elsewhere_is_refused(tmp_path: Path, delete: Callable[[], None]) -> None:
-    with files_kept(tmp_path / "journal"), pytest.raises(InputError) as error:
+    with guard_files(tmp_path / "journal"), pytest.raises(InputError) as error:
         delete()
 
     assert error.value.object == "gs://bucket/logs"
-    assert error.value.fix == "give the program a folder on this machine"
+    assert error.value.fix == "give the program a directory on this machine"
 
 
 def test_files_in_memory_are_written(tmp_path: Path) -> None:
-    with files_kept(tmp_path / "journal"):
+    with guard_files(tmp_path / "journal"):
         gfile_written("ram://file")
         tf.io.gfile.remove("ram://file")
         assert not tf.io.gfile.exists("ram://file")
@@ -519,7 +521,7 @@ def test_no_checkpoint_is_saved(home: Path) -> None:
         step = tf1.train.create_global_step()
         session.run(step.initializer)
         saver = tf1.train.Saver()
-        with files_kept(home.parent / "journal") as back:
+        with guard_files(home.parent / "journal") as back:
             paths = [
                 saver.save(session, "logs/model.ckpt"),
                 saver.save(session, "logs/model.ckpt", 7, write_meta_graph=False),
@@ -536,7 +538,7 @@ def test_no_checkpoint_is_saved(home: Path) -> None:
 def test_what_cannot_be_put_back_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = home.parent / "journal"
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
-    with files_kept(journal):
+    with guard_files(journal):
         os.remove("notes.txt")  # noqa: PTH107
         shutil.rmtree("logs")
     rename = Path.rename
@@ -552,18 +554,20 @@ def test_what_cannot_be_put_back_is_told(home: Path, monkeypatch: pytest.MonkeyP
 
     assert (home / "logs" / "model.ckpt").exists()
     assert error.value.object == str(home / "notes.txt")
-    assert error.value.message == "could not be put back: Permission denied"
-    aside = error.value.fix.removeprefix("it is kept as ").removesuffix(": rename it yourself")
+    assert error.value.message == "could not be restored: Permission denied"
+    aside = error.value.fix.removeprefix("it is preserved as ").removesuffix(
+        ": rename it yourself"
+    )
     assert Path(aside).read_text() == "notes"
 
 
 def test_what_is_back_stays_when_it_is_put_back_again(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that puts back was killed before the journal was removed."""
+    """The restoring process was killed before it deleted the journal."""
     journal, before = home.parent / "journal", tree(home)
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
-    with files_kept(journal):
+    with guard_files(journal):
         os.replace("notes.txt", "logs/model.ckpt")  # noqa: PTH105
         os.replace("logs/model.ckpt", "notes.txt")  # noqa: PTH105
     with monkeypatch.context() as patch:
@@ -578,7 +582,7 @@ def test_what_is_back_stays_when_it_is_put_back_again(
 
 def test_a_file_of_two_names_is_renamed_to_the_other(home: Path) -> None:
     os.link("notes.txt", "same.txt")
-    with files_kept(home.parent / "journal") as back:
+    with guard_files(home.parent / "journal") as back:
         os.rename("notes.txt", "same.txt")  # noqa: PTH104
         assert Path("notes.txt").read_text() == Path("same.txt").read_text() == "notes"
 
@@ -586,9 +590,9 @@ def test_a_file_of_two_names_is_renamed_to_the_other(home: Path) -> None:
 
 
 def test_what_is_older_is_not_thrown_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that the program calls has moved it there unseen."""
+    """A command of the program has moved the file there, which the guard does not see."""
     shell = os.posix_spawnp
-    with files_kept(home.parent / "journal"):
+    with guard_files(home.parent / "journal"):
         os.remove("notes.txt")  # noqa: PTH107
         moving = shell("mv", ["mv", "logs/model.ckpt", "notes.txt"], os.environ)
         os.waitpid(moving, 0)
@@ -624,7 +628,7 @@ class Interrupted(BaseException):
 
 @pytest.fixture
 def unfinished(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The block ends as that of a process which is killed."""
+    """Ends the block like a killed process."""
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
     here = os.getcwd()  # noqa: PTH109
     yield
@@ -645,13 +649,13 @@ def test_whatever_a_program_does_with_files(
     interrupted_at: int,
     later: bool,
 ) -> None:
-    """What the program makes is known as its own a tick of the clock later."""
+    """A file counts as the program's own from the next tick of the clock."""
     with tempfile.TemporaryDirectory() as folder:
         home, journal = Path(folder, "home"), Path(folder, "journal")
         home.mkdir()
         run(made, home)
         before = tree(home)
-        with files_kept(journal):
+        with guard_files(journal):
             if later:
                 wait_for_the_clock()
             run(program, home)

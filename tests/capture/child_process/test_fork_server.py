@@ -1,4 +1,4 @@
-"""Which server the processes are forked of that watch programs, and that none repeats another."""
+"""The choice of the server that forks a process, and different random numbers in forks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import tensorflow as tf
 def train(num_gpus=2):
     own = pathlib.Path("/proc/self/cmdline").read_bytes().replace(b"\\0", b" ").decode()
     if tf.executing_eagerly():  # and is not built into a graph at first
-        with open("told", "a") as told:
-            print(np.random.rand(), own, file=told)
+        with open("seen.txt", "a") as seen:
+            print(np.random.rand(), own, file=seen)
     w = tf.Variable([1.0])
     @tf.function
     def step():
@@ -33,7 +33,7 @@ def train(num_gpus=2):
 
 
 class Stub(ForkServer):
-    """In place of a server that loads TensorFlow."""
+    """Replaces a server that imports TensorFlow."""
 
     def __init__(self) -> None:
         self.ended = 0
@@ -49,7 +49,7 @@ class Stub(ForkServer):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
-    """The servers that are started."""
+    """The servers that the test starts."""
 
     def of_module(_module: str, _environment: object) -> ForkServer:
         servers.append(Stub())
@@ -57,7 +57,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
 
     servers: list[Stub] = []
     monkeypatch.setattr(ForkServer, "of_module", of_module)
-    monkeypatch.setattr(fork_server, "_kept", fork_server.KeptServer())
+    monkeypatch.setattr(fork_server, "_cache", fork_server.ForkServerCache())
     return servers
 
 
@@ -104,9 +104,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def numbers_and_commands(folder: Path) -> tuple[set[str], set[str]]:
-    told = [line.split(" ", 1) for line in (folder / "told").read_text().splitlines()]
-    assert len(told) == 2
-    return {number for number, _ in told}, {command for _, command in told}
+    seen = [line.split(" ", 1) for line in (folder / "seen.txt").read_text().splitlines()]
+    assert len(seen) == 2
+    return {number for number, _ in seen}, {command for _, command in seen}
 
 
 def test_numbers_that_nobody_seeds_are_others_in_each(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Functions and programs whose step is a `tf.function`, each in a process of its own."""
+"""Functions and programs with a `tf.function` as step, each in its own process."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ def test_it_is_watched_until_its_first_step(target: str | Script) -> None:
 
     assert {variable.name for variable in built.requested.variables} == {"w"}
     assert gpus_of(built) == BOTH
-    (note,) = built.notes or ["watched until its first training step, step"]
-    assert note.startswith("watched until its first training step, step")
+    (note,) = built.notes or ["run until its first training step, step"]
+    assert note.startswith("run until its first training step, step")
 
 
 @pytest.mark.usefixtures("folder")
@@ -209,14 +209,15 @@ def test_a_step_may_be_returned() -> None:
     [
         (
             "eager",
-            " took gradients outside of any tf.function, 3 times: nothing is known of such a step "
-            "before it runs; decorate the step with @tf.function, or return it: "
+            " took gradients outside of any tf.function, 3 times: such a training "
+            "step has no graph that could be checked; decorate the training step with "
+            "@tf.function, or return it: "
             "{'step': train_step, 'args': (x, y)}",
         ),
         (
             "evaluates",
-            " ended without a training step: 1 function ran, predict, and none takes gradients "
-            "and changes variables; call the function that trains, or return it: "
+            " ended without a training step: it called 1 function, predict, but none takes "
+            "gradients and updates variables; call the function that trains, or return it: "
             "{'step': train_step, 'args': (x, y)}",
         ),
         (
@@ -243,7 +244,7 @@ def test_a_builder_with_a_bug_is_not_run_again(monkeypatch: pytest.MonkeyPatch) 
     def not_started(*_: Any) -> None:
         pytest.fail("a process was started")
 
-    monkeypatch.setattr("placement_checks.capture.programs.watched_workers", not_started)
+    monkeypatch.setattr("placement_checks.capture.programs.capture_workers", not_started)
 
     with pytest.raises(InputError, match="raised NameError: name 'undefined' is not defined"):
         load("train.py:bug", 2)
@@ -270,9 +271,9 @@ def test_a_function_that_no_other_process_can_load(folder: Path) -> None:
         with pytest.raises(InputError) as caught:
             load(Program.of(function), 2)
         assert str(caught.value).endswith(
-            "as eager code it is run in a process of its own, which can load only a function at "
-            "the top level of a file; write 'with watch(eager=True):' around the code, or name "
-            "the function as a target: 'train.py:main(depth=50)'"
+            "eager code is run in a process of its own, which can only load a function at the top "
+            "level of a file; put the code into a 'with watch(eager=True):' block, or name the "
+            "function by a target: 'train.py:main(depth=50)'"
         )
 
 
@@ -300,7 +301,7 @@ def test_in_a_project_with_pytest(pytester: pytest.Pytester) -> None:
 
 
 def test_the_status_and_what_is_printed(folder: Path) -> None:
-    """What TensorFlow says of the graph that was given up is nobody's business."""
+    """Log records of the abandoned graph are dropped."""
 
     def ran(target: str) -> subprocess.CompletedProcess[str]:
         return run_forked(["-m", "placement_checks", "verify", target])

@@ -1,4 +1,4 @@
-"""What a report says of a program that was watched, in sentences."""
+"""The remarks on captured programs in the report."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from placement_checks.capture.child_process.notes import file_guard_note, notes_of, version_1_notes
+from placement_checks.capture.child_process.notes import (
+    file_guard_note,
+    session_notes,
+    version_1_notes,
+)
 from placement_checks.capture.in_process.builder import build
 from placement_checks.capture.in_process.recorder import BuildRecorder
-from placement_checks.capture.in_process.sessions import Stopped
+from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.program import Program
 from placement_checks.tf1.lazy_modules import UsedNames
 
@@ -86,7 +90,7 @@ ADDS = f"tests/capture/child_process/test_notes.py:{accumulate.__code__.co_first
 
 
 def noting_gradients() -> None:
-    """Before a step that takes gradients of its own."""
+    """A run before a step with its own gradients."""
     w = tf1.get_variable("w", [2], use_resource=True)
     norm = tf1.get_variable("norm", [], trainable=False, use_resource=True)
     loss = tf.reduce_sum(w * w)
@@ -98,7 +102,7 @@ def noting_gradients() -> None:
 
 
 def with_statistics() -> None:
-    """They are kept by a run before the step, and no gradient is in them."""
+    """A run before the step updates statistics, which contain no gradient."""
     w = tf1.get_variable("w", [2], use_resource=True)
     mean = tf1.get_variable("mean", [], trainable=False, use_resource=True)
     loss = tf.reduce_sum(w * w)
@@ -116,53 +120,53 @@ def on_a_server() -> None:
 @pytest.mark.parametrize(
     ("program", "notes"),
     [
-        (once, [f"watched until its first training step, at {LINE}"]),
-        (in_turn, [f"watched until 2 different training steps, at {LINE}"]),
+        (once, [f"run until its first training step, at {LINE}"]),
+        (in_turn, [f"run until 2 different training steps, at {LINE}"]),
         (
             one_of_three,
             [
-                f"watched until its first training step, at {LINE}",
-                "2 ops of optimisers never ran, such as "
+                f"run until its first training step, at {LINE}",
+                "2 ops of optimizers never ran, such as "
                 "train_a/update_a/ResourceApplyGradientDescent",
             ],
         ),
         (
             adding_gradients_up,
             [
-                f"watched until its first training step, at {LINE}",
-                f"the step applies gradients that 1 other run accumulated, at {ADDS}; they are "
-                "judged together",
+                f"run until its first training step, at {LINE}",
+                f"the step applies gradients that 1 other run accumulated, at {ADDS}; the rules "
+                "check all these runs together",
             ],
         ),
         (
             noting_gradients,
             [
-                f"watched until its first training step, at {LINE}",
-                "runs before it add up gradients; what is judged is the run that applies them, "
-                "and not those",
+                f"run until its first training step, at {LINE}",
+                "earlier runs accumulate gradients; the rules check only the run that applies "
+                "them",
             ],
         ),
-        (with_statistics, [f"watched until its first training step, at {LINE}"]),
-        (beside_another_graph, [f"watched until its first training step, at {LINE}"]),
+        (with_statistics, [f"run until its first training step, at {LINE}"]),
+        (beside_another_graph, [f"run until its first training step, at {LINE}"]),
         (
             on_a_server,
             [
-                f"watched until its first training step, at {LINE}",
-                "nothing was sent to grpc://a:1",
+                f"run until its first training step, at {LINE}",
+                "no connection was made to grpc://a:1",
             ],
         ),
     ],
 )
 def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
-    told: list[str] = []
+    found: list[str] = []
 
     def trains(building: BuildRecorder) -> NoReturn:
-        told.extend(notes_of(building))
-        raise Stopped
+        found.extend(session_notes(building.watch))
+        raise StopProgram
 
     build(Program.of(program), 2, trains)
 
-    assert told == notes
+    assert found == notes
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     [
         (["logs"], "logs"),
         (["logs", "logs", "notes.txt"], "logs and notes.txt"),
-        (["a", "b", "c", "d"], "a, b and c"),
+        (["a", "b", "c", "d"], "a, b, c and 1 more"),
     ],
 )
 def test_what_is_kept(
@@ -180,26 +184,26 @@ def test_what_is_kept(
     paths = [tmp_path / name for name in kept]
 
     assert list(file_guard_note(paths)) == [
-        f"it deletes or overwrites {files}; what was there is put back"
+        f"it deletes or overwrites {files}; the originals are restored"
     ]
     assert list(file_guard_note([])) == []
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "names"),
     [
         ([], None),
         (["a.b"], "a.b"),
-        (["a", "b", "c"], "a, b, c"),
-        (["a", "b", "c", "d", "e"], "a, b, c and 2 others"),
+        (["a", "b", "c"], "a, b and c"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
     ],
 )
-def test_what_version_1_lacks(missing: list[str], said: str | None) -> None:
+def test_what_version_1_lacks(missing: list[str], names: str | None) -> None:
     used = UsedNames()
     used.missing.extend(missing)
 
     assert list(version_1_notes(used, [])) == (
-        [f"--v1 has no {said}, which it asked for"] if said else []
+        [f"it uses {names}, which --v1 does not provide"] if names else []
     )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.child_process.source_edits import explain_outdated
+from placement_checks.capture.child_process.source_errors import explain_outdated
 from placement_checks.core.errors import InputError
 
-V1 = "; add --v1 if it means TensorFlow 1 by import tensorflow"
+V1 = "; add --v1 if the program is written for TensorFlow 1"
 
 
 def run(code: str, file: Path, *, is_v1: bool = False) -> None:
@@ -38,9 +38,9 @@ def test_what_version_1_had_is_asked_of_version_2(file: Path, code: str, reason:
     with pytest.raises(InputError) as caught:
         run(code, file)
 
-    said = str(caught.value)
-    assert said.startswith(f"train.py: before its first training step it raised {reason}")
-    assert said.endswith(V1)
+    message = str(caught.value)
+    assert message.startswith(f"train.py: before its first training step it raised {reason}")
+    assert message.endswith(V1)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_code_of_python_2(file: Path, line: str, cause: str) -> None:
         run(f"import collections\n{line}", file)
 
     assert str(caught.value) == (
-        f"train.py:2 is code of Python 2: {cause}; convert it to Python 3, as 2to3 does; "
-        "nothing is converted here"
+        f"train.py:2 is written in Python 2: {cause}; convert it to Python 3, for "
+        "example with 2to3; placement-checks does not convert it"
     )
 
 
@@ -131,8 +131,8 @@ def test_an_implicit_relative_import(file: Path) -> None:
         run("import models_of_python_2.network", file)
 
     assert str(caught.value).startswith(
-        "models_of_python_2/network.py:2 is code of Python 2: an implicit relative import of "
-        "layers_of_python_2; convert it"
+        "models_of_python_2/network.py:2 is written in Python 2: it imports layers_of_python_2 by "
+        "an implicit relative import; convert it"
     )
 
 
@@ -146,12 +146,16 @@ def test_a_missing_package_is_no_relative_import(file: Path) -> None:
 
 
 def test_the_line_is_the_users_where_a_library_raises(file: Path) -> None:
-    with pytest.raises(InputError, match=r"^train\.py:2 is code of Python 2: it uses dict\.val"):
+    with pytest.raises(
+        InputError, match=r"^train\.py:2 is written in Python 2: it uses dict\.val"
+    ):
         run("import os.path\ntf.nest.map_structure(lambda _: {}.values() + [1], [1])", file)
 
 
 def test_a_module_of_python_2(file: Path) -> None:
     (file.parent / "model_of_python_2.py").write_text("import os\nprint 'x'\n")
 
-    with pytest.raises(InputError, match=r"^model_of_python_2.py:2 is code of Python 2: a print"):
+    with pytest.raises(
+        InputError, match=r"^model_of_python_2.py:2 is written in Python 2: it has a print"
+    ):
         run("import model_of_python_2", file)

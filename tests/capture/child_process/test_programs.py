@@ -1,4 +1,4 @@
-"""Whole programs, each in a process of its own until its first training step."""
+"""Whole programs, each in its own process until its first training step."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_value_that_no_file_has_ends_it_at_its_first_step(folder: Path) -> Non
     (folder / "x.json").write_text('{\n "n": 2\n}')
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
-    with pytest.raises(InputError, match=r"anything to n; x\.json:2 sets it, and a config"):
+    with pytest.raises(InputError, match=r"assigns to n; x\.json:2 sets it, but values"):
         load(Script("train.py", let=(("n", "{gpus}"),)), 2)
 
 
@@ -108,7 +108,7 @@ def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
 
 
 def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
-    """What comes back is what is known of a live graph, but for how the program was called."""
+    """A recorded program has the properties of a live graph, without frames of the caller."""
     program = """
         import sys
         from model import train
@@ -165,22 +165,22 @@ def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
     notes = watched(folder, program).notes
     assert (
         notes[-1]
-        == "it deletes or overwrites checkpoints and train.log; what was there is put back"
+        == "it deletes or overwrites checkpoints and train.log; the originals are restored"
     )
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["model"]
     assert (folder / "train.log").read_text() == "a week of training"
 
     (folder / "kill").touch()
     assert refused(folder, program) == (
-        "train.py: its process was ended by SIGABRT, before its first training step; see what "
-        "python says when it runs the program"
+        "train.py: its process was ended by SIGABRT, before its first training step; run the "
+        "program with python to see why"
     )
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["model"]
     assert (folder / "train.log").read_text() == "a week of training"
 
 
 def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
-    """A forked process holds the pipe of the answer open."""
+    """A forked process keeps the pipe for the answer open."""
     program = """
         import os
         import signal
@@ -191,8 +191,8 @@ def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     assert refused(folder, program) == (
-        "train.py: its process was ended by SIGKILL, as the kernel does when memory runs out, "
-        "before its first training step; see what python says when it runs the program"
+        "train.py: its process was ended by SIGKILL, as the kernel does where memory runs out, "
+        "before its first training step; run the program with python to see why"
     )
 
 
@@ -243,7 +243,7 @@ def test_one_that_trains_in_a_thread_and_asks_for_gpus(
 
     built = watched(folder, program)
 
-    assert built.notes[0] == "watched until its first training step, at model.py:37"
+    assert built.notes[0] == "run until its first training step, at model.py:37"
     assert built.for_gpus(1)
 
 
@@ -251,14 +251,15 @@ def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) 
     program = "from model import train\ntrain(2)\n"
 
     assert watched(folder, program).for_gpus(1) == Missing(
-        "it is not told the number of GPUs", "write {gpus} in its arguments, or --let NAME={gpus}"
+        "it does not receive the number of GPUs",
+        "write {gpus} in its arguments, or --let NAME={gpus}",
     )
     with pytest.raises(InputError) as caught:
         watched(folder, program, "{gpus}").for_gpus(1)
     assert str(caught.value) == (
-        "train.py {gpus} builds the same graph for 1 GPU: {gpus} changes nothing; write {gpus} "
-        "where it reads the number, such as --let NUM_GPUS={gpus} for a number that its source "
-        "holds"
+        "train.py {gpus} builds the same graph for 1 GPU: {gpus} has no effect; write {gpus} "
+        "where the program reads the number, such as --let NUM_GPUS={gpus} for a number in its "
+        "source code"
     )
 
 
@@ -272,7 +273,7 @@ def test_one_that_trains_in_a_process_that_it_starts(folder: Path) -> None:
         process.join()
     """
     assert refused(folder, program) == (
-        "train.py trains in a process that it starts; name the function which that process "
+        "train.py trains in a child process; name the function that the child process "
         "calls: train.py:train"
     )
 
@@ -286,8 +287,9 @@ def test_one_that_starts_another_program(folder: Path) -> None:
         subprocess.run([sys.executable, "other.py", "--steps=3"], check=True)
     """
     assert refused(folder, program) == (
-        "train.py opened no session itself, and started another program, which is not watched: "
-        "python other.py --steps=3; watch that program: placement-checks verify FILE -- ARGS"
+        "train.py opened no session, but started another program, which is not captured: "
+        "python other.py --steps=3; check that program instead: placement-checks verify FILE -- "
+        "ARGS"
     )
 
 
@@ -295,8 +297,8 @@ def test_one_that_takes_too_long_says_where_it_stands(folder: Path) -> None:
     program = "import time\n\ntime.sleep(600)\n"
 
     assert refused(folder, program, limit=0.5) == (
-        "train.py came to no training step within 0.5 s, and stands at train.py:3; give it more "
-        "time, --limit 1, or less to do before it trains"
+        "train.py did not reach a training step within 0.5 s, and is at train.py:3; raise "
+        "the limit, --limit 1, or do less before the first training step"
     )
 
 
@@ -324,9 +326,9 @@ def test_what_is_deprecated_is_not_told_and_other_warnings_are(
 
     watched(folder, program)
 
-    told = capfd.readouterr().err
-    assert "of the program's own" in told
-    assert "deprecated" not in told
+    output = capfd.readouterr().err
+    assert "of the program's own" in output
+    assert "deprecated" not in output
 
 
 def test_one_that_only_evaluates(folder: Path) -> None:
@@ -344,10 +346,9 @@ def test_one_that_only_evaluates(folder: Path) -> None:
         sys.exit()
     """
     assert refused(folder, program) == (
-        "train.py ended without a training step: 1 session and 2 runs, none of which ran an "
-        "optimiser's op, such as Adam/update_model/w/ResourceApplyAdam; give it the arguments "
-        "with which it trains, behind --; or name the function that builds its graph, "
-        "train.py:build"
+        "train.py ended without a training step: it opened 1 session with 2 runs, but ran no op "
+        "of an optimizer, such as Adam/update_model/w/ResourceApplyAdam; pass the arguments with "
+        "which it trains after --, or name the function that builds its graph, train.py:build"
     )
 
 

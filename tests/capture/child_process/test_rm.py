@@ -1,4 +1,4 @@
-"""The command ``rm`` of a program that is watched."""
+"""The replaced command ``rm`` of a captured program."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (home / "logs" / "model.ckpt").write_text("a week of training")
     (home / "notes").write_text("notes")
     monkeypatch.chdir(home)
-    Journal.begun(journal)
-    with shadow_command("rm", lambda _: file_journal.script(journal)):
+    Journal.create(journal)
+    with shadow_command("rm", lambda _: file_journal.rm_script(journal)):
         yield journal
 
 
@@ -101,4 +101,4 @@ def test_what_cannot_be_set_aside_stays(
 
 def test_without_the_command_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert file_journal.script(Path("journal")) == ""
+    assert file_journal.rm_script(Path("journal")) == ""

@@ -1,4 +1,4 @@
-"""A program of a cluster runs alone: its servers are recorded, and nothing is opened."""
+"""A program of a cluster runs alone: its servers are recorded, and no port is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.child_process.servers import servers_recorded
+from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
 
@@ -24,7 +24,7 @@ LISTENS = "0A"  # the state, in /proc/net/tcp
 
 
 def listening() -> int:
-    """How many sockets of this process wait for connections, as that of a server does."""
+    """The number of listening sockets of this process."""
     tables = [Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6")]
     rows = [
         row.split() for table in tables if table.exists() for row in table.read_text().splitlines()
@@ -46,7 +46,7 @@ def listening() -> int:
 def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
     before = listening()
     config = tf1.ConfigProto(log_device_placement=True)
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         server = make(tf.train.ClusterSpec(CLUSTER), "worker", task_index=1, config=config)
 
         assert isinstance(server, tf.distribute.Server)
@@ -73,20 +73,20 @@ def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
     ],
 )
 def test_clusters_in_each_form(cluster: Any) -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         tf1.train.Server(cluster, job_name="ps", task_index=0, start=False).start()
     assert servers == [RecordedServer(RECORDED, "ps", 0)]
 
 
 def test_a_cluster_that_lacks_tasks() -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         server = tf1.train.Server({"worker": {1: "b:1", 7: "c:1"}}, "worker", 7)
         assert server.target == "grpc://c:1"
     assert servers[0].cluster == {"worker": {1: "b:1", 7: "c:1"}}
 
 
 def test_a_local_server() -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         server = tf1.train.Server.create_local_server()
         assert server.target.startswith("grpc://localhost:")
     (recorded,) = servers
@@ -101,36 +101,36 @@ def test_a_local_server() -> None:
             CLUSTER,
             "ps",
             "this is a parameter server: it waits in server.join()",
-            "watch a worker, with arguments such as --job_name=worker --task_index=0",
+            "run a worker instead, with arguments such as --job_name=worker --task_index=0",
         ),
         (
             {"worker": ["a:1"], "chief": ["b:1"]},
             "worker",
             "it waits in server.join()",
-            "watch a chief, with arguments such as --job_name=chief --task_index=0",
+            "run a chief instead, with arguments such as --job_name=chief --task_index=0",
         ),
         (
             {"evaluator": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]},
             "ps",
             "this is a parameter server: it waits in server.join()",
-            "watch a worker, with arguments such as --job_name=worker --task_index=0",
+            "run a worker instead, with arguments such as --job_name=worker --task_index=0",
         ),
         (
             {"trainer": ["a:1"], "ps": ["b:1"]},
             "ps",
             "this is a parameter server: it waits in server.join()",
-            "watch a trainer, with arguments such as --job_name=trainer --task_index=0",
+            "run a trainer instead, with arguments such as --job_name=trainer --task_index=0",
         ),
         (
             {"worker": ["a:1"]},
             "worker",
-            "it waits for ever in server.join()",
-            'a coordinator is to train: --machine "chief*1; ps*2; worker*2: gpu*2"',
+            "it waits forever in server.join()",
+            'run a coordinator instead: --machine "chief*1; ps*2; worker*2: gpu*2"',
         ),
     ],
 )
 def test_one_that_waits(cluster: dict[str, list[str]], job: str, message: str, fix: str) -> None:
-    with servers_recorded():
+    with record_servers():
         server = tf1.train.Server(cluster, job, 0)
         with pytest.raises(InputError) as error:
             server.join()
@@ -146,7 +146,7 @@ def test_one_that_waits(cluster: dict[str, list[str]], job: str, message: str, f
     ],
 )
 def test_a_task_that_the_cluster_lacks(job: str, task: int, fix: str) -> None:
-    with servers_recorded() as servers, pytest.raises(InputError) as error:
+    with record_servers() as servers, pytest.raises(InputError) as error:
         tf1.train.Server(CLUSTER, job, task)
 
     assert str(error.value) == (
@@ -156,16 +156,16 @@ def test_a_task_that_the_cluster_lacks(job: str, task: int, fix: str) -> None:
 
 
 def test_an_address_that_is_none() -> None:
-    with servers_recorded(), pytest.raises(InputError, match="write it like host0:2222") as error:
+    with record_servers(), pytest.raises(InputError, match="write it like host0:2222") as error:
         tf1.train.Server({"worker": ["host0"]}, "worker", 0)
     assert error.value.object == "the cluster of the server"
 
 
 def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C must not be asked to stop what it has not made."""
-    said: list[object] = []
-    monkeypatch.setattr("sys.unraisablehook", said.append)
-    with servers_recorded():
+    """The C library must not stop a server that it did not create."""
+    errors: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+    with record_servers():
         kept = tf1.train.Server(CLUSTER, "worker", 0)
         tf1.train.Server(CLUSTER, "worker", 1)
         with pytest.raises(ValueError, match="explicit `job_name`"):
@@ -174,11 +174,11 @@ def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     del kept
     gc.collect()
 
-    assert not said
+    assert not errors
 
 
 def test_servers_are_real_ones_again() -> None:
-    with servers_recorded() as servers:
+    with record_servers() as servers:
         pass
     server = tf.distribute.Server.create_local_server()
 

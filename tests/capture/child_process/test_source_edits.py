@@ -1,4 +1,4 @@
-"""`--let NAME=VALUE` replaces what a script assigns, and nothing else."""
+"""`--let NAME=VALUE` replaces the values that a script assigns, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = Path("train.py")
 
 
 def after(source: str, **let: str) -> dict[str, Any]:
-    """The names of a script when it has run."""
+    """The names of a script after its run."""
     return after_dotted(source, let)
 
 
@@ -179,8 +179,8 @@ def test_what_would_have_to_be_computed_is_refused(text: str) -> None:
         after("n = 8", n=text)
 
     assert str(error.value) == (
-        f"--let n={text}: must be a literal; expressions are not evaluated; give its value, such "
-        "as 4, [0, 1] or [{gpu_list}]; a text in quotes: \"'text'\""
+        f"--let n={text}: must be a literal; expressions are not evaluated; write a value such "
+        "as 4, [0, 1] or [{gpu_list}]; a string in quotes: \"'text'\""
     )
 
 
@@ -253,7 +253,7 @@ def test_the_encoding_is_the_one_that_it_names(source: bytes) -> None:
             "a = b = c = d = e = f = g = 1",
             "zzz",
             "zzz",
-            "train.py assigns to a, b, c, d, e, f and others",
+            "train.py assigns to a, b, c, d, e, f and 1 more",
         ),
         ("pass", "n", "n", "train.py assigns to no name"),
         ("x = 0\nn: int", "n", "n", "train.py assigns to x"),
@@ -265,13 +265,13 @@ def test_a_name_that_is_assigned_nowhere(source: str, let: str, message: str, fi
         after_dotted(source, {let: "4"})
 
     assert error.value.object == f"--let {let}=4"
-    assert error.value.message == f"no Python file of the program assigns anything to {message}"
+    assert error.value.message == f"no Python file of the program assigns to {message}"
     assert error.value.fix == fix
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of a program, whose modules are forgotten afterwards."""
+    """The directory of a program. Its modules are unloaded after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -282,7 +282,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(source: str, **let: str) -> dict[str, Any]:
-    """The names of a program when it has run, imports and all."""
+    """The names of a program and its imported modules after its run."""
     values = SourceValues(let)
     namespace: dict[str, Any] = {}
     with values.in_imports():
@@ -378,9 +378,9 @@ def test_a_name_within_a_function_of_a_module(folder: Path) -> None:
         run("import settings_of_it", n="4")
 
     assert str(error.value) == (
-        "--let n=4: no Python file of the program assigns anything to n outside of a function; "
-        "settings_of_it.py:2 does within one, whose local variables are replaced in the main file "
-        "only; make it a variable of the module"
+        "--let n=4: no Python file of the program assigns to n outside of a function; "
+        "settings_of_it.py:2 assigns to it inside a function, but local variables are replaced "
+        "only in the main file; make it a module variable"
     )
 
 
@@ -405,10 +405,11 @@ def test_a_number_in_a_configuration_file(folder: Path, name: str, text: str, li
 
     stem, _, suffix = name.partition(".")
     assert str(error.value) == (
-        "--let num_gpus=4: no Python file of the program assigns anything to num_gpus; "
-        f"configs/{name}:{line} sets it, and a configuration file is read as it is; write the "
-        f"number into configs/{name}, or keep a copy of the file for each number of GPUs and name "
-        f"it in the arguments: configs/{stem}_{{gpus}}.{suffix}"
+        "--let num_gpus=4: no Python file of the program assigns to num_gpus; "
+        f"configs/{name}:{line} sets it, but values in configuration files are not replaced; "
+        f"write the number into configs/{name}, or make a copy of the file for each number of "
+        f"GPUs "
+        f"and name it in the arguments: configs/{stem}_{{gpus}}.{suffix}"
     )
 
 

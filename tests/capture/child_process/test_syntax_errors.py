@@ -1,4 +1,4 @@
-"""A script that is no Python 3 is told in one line, and Python 2 by its name."""
+"""Errors for scripts that are not valid Python 3 have one line, and name Python 2."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def error_of(source: str | bytes) -> InputError:
         ("y = 0xFFl", "a long number such as 10L"),
         ("os.chmod(x, 0755)", "an octal number such as 0755"),
         ("x = ur'a'", "a string with the prefix ur"),
-        ("def f(a, (b, c)): pass", "a parameter in brackets"),
-        ("key = lambda (a, b): a", "a parameter in brackets"),
+        ("def f(a, (b, c)): pass", "a parameter in parentheses"),
+        ("key = lambda (a, b): a", "a parameter in parentheses"),
     ],
 )
 def test_code_of_python_2(line: str, what: str) -> None:
     assert str(error_of(f"import os\n\n{line}\n")) == (
-        f"train.py:3 is code of Python 2: {what}; "
-        "convert it to Python 3, as 2to3 does; nothing is converted here"
+        f"train.py:3 is written in Python 2: it has {what}; "
+        "convert it to Python 3, for example with 2to3; placement-checks does not convert it"
     )
 
 
@@ -47,13 +47,16 @@ def test_code_of_python_2(line: str, what: str) -> None:
     [
         ("try:\n    pass\nexcept IOError, e:\n    pass", 3, "except ERROR, NAME"),
         ("try:\n    pass\nexcept (A, B), e:\n    pass", 3, "except ERROR, NAME"),
-        ("if x:\n\ty = 1\n        z = 2\n", 3, "tabs and spaces mixed"),
-        ("if x:\n        y = 1\n\tz = 2\n", 3, "tabs and spaces mixed"),
+        ("if x:\n\ty = 1\n        z = 2\n", 3, "mixed tabs and spaces"),
+        ("if x:\n        y = 1\n\tz = 2\n", 3, "mixed tabs and spaces"),
     ],
 )
 def test_code_of_python_2_on_several_lines(source: str, line: int, what: str) -> None:
     error = error_of(source)
-    assert (error.object, error.message) == (f"train.py:{line}", f"is code of Python 2: {what}")
+    assert (error.object, error.message) == (
+        f"train.py:{line}",
+        f"is written in Python 2: it has {what}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,22 +72,22 @@ def test_code_of_python_2_on_several_lines(source: str, line: int, what: str) ->
 )
 def test_other_faults_are_no_python_2(line: str, reason: str) -> None:
     assert str(error_of(f"import os\n{line}")) == (
-        f"train.py:2 is no Python: {reason}; see what python itself says of it"
+        f"train.py:2 is not valid Python 3: {reason}; run it with python to see why"
     )
 
 
 def test_a_file_of_another_encoding() -> None:
     error = error_of("import os\nx = 'é'\n".encode("latin-1"))
     assert error.object == "train.py"
-    assert error.message == "is not utf-8: it has the byte 0xe9"
+    assert error.message == "is not valid utf-8: it contains the byte 0xe9"
     assert "# -*- coding: latin-1 -*-" in error.fix
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (b"# coding: no-such\nx = 1", "is no Python: unknown encoding: no-such"),
-        (b"-" * 100_000 + b"1", "cannot be compiled: it is nested too deep"),
+        (b"# coding: no-such\nx = 1", "is not valid Python 3: unknown encoding: no-such"),
+        (b"-" * 100_000 + b"1", "cannot be compiled: it is nested too deeply"),
     ],
 )
 def test_what_has_no_line(source: bytes, reason: str) -> None:

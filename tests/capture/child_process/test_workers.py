@@ -1,4 +1,4 @@
-"""The workers of a program are watched in turn, and what is wrong with one of them is told."""
+"""The workers of a program are captured one by one; errors name the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placement_checks import watch
 from placement_checks.capture.child_process import workers
 from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.eager.errors import EagerOnlyError
-from placement_checks.capture.in_process.builder import build, noting_eager_code
+from placement_checks.capture.in_process.builder import build, record_eager_code
 from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
@@ -56,9 +56,9 @@ def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
-    """Make the strategy of a worker whose TF_CONFIG is this."""
+    """Create the strategy of a worker with this TF_CONFIG."""
     monkeypatch.setenv("TF_CONFIG", config)
-    with noting_eager_code(Program("train", train), 1):
+    with record_eager_code(Program("train", train), 1):
         tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -99,7 +99,7 @@ def test_a_cluster_of_the_program_that_lacks_its_task() -> None:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": ["a:1", "b:1"]}), task_type="worker", task_id=7
     )
-    with noting_eager_code(Program("train", train), 1), pytest.raises(InputError) as caught:
+    with record_eager_code(Program("train", train), 1), pytest.raises(InputError) as caught:
         tf.distribute.MultiWorkerMirroredStrategy(resolver)
     assert str(caught.value) == (
         "/job:worker/task:7 is not in the cluster of the program's server; "
@@ -117,7 +117,7 @@ def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught, watch(1, name="block", eager=True):
         train()
     assert str(caught.value) == (
-        "block is one of several tasks, /job:worker/task:1, and a block is that task alone; "
+        "block is one of several tasks, /job:worker/task:1, but a block runs as one task only; "
         'place the function that trains: place(train.main, machine="worker*2: gpu*2")'
     )
 
@@ -125,7 +125,7 @@ def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sums_of_eager_code_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_of(TWO, "worker", 0).items():
         monkeypatch.setenv(name, value)
-    with noting_eager_code(Program("train", train), 1):
+    with record_eager_code(Program("train", train), 1):
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         ones = strategy.run(lambda: tf.ones([2]))
         assert strategy.reduce("SUM", ones, axis=None).numpy().tolist() == [2.0, 2.0]
@@ -139,7 +139,8 @@ def test_more_parameter_servers_than_were_known_of() -> None:
     with pytest.raises(InputError) as caught:
         watched_coordinator(build, "chief*1; ps*9; worker*2: gpu*1")
     assert str(caught.value) == (
-        "ParameterServerStrategy has 9 servers, of which nothing was known before it was made; "
+        "ParameterServerStrategy has 9 servers, but their number was unknown when TensorFlow "
+        "started; "
         'name the cluster: --machine "chief*1; ps*9; worker*2: gpu*1"'
     )
 
@@ -150,7 +151,7 @@ def first() -> RecordedProgram:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         ("it raised ValueError: no such file", "it raised ValueError: no such file"),
         (
@@ -160,39 +161,40 @@ def first() -> RecordedProgram:
     ],
 )
 def test_worker_that_fails_is_named(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, failure: str, told: str
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, failure: str, expected: str
 ) -> None:
     def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
         if json.loads(environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}:
             return first
         raise InputError("train.py:main", failure, "look at train.py:7")
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
-        workers.watched_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, {told}; look at train.py:7"
+        f"train.py:main: as /job:worker/task:1, {expected}; look at train.py:7"
     )
 
 
 @pytest.mark.parametrize(
-    ("is_server", "told"), [(True, "/job:worker/task:0"), (False, "a host without a cluster")]
+    ("is_server", "expected"), [(True, "/job:worker/task:0"), (False, "a host without a cluster")]
 )
 def test_a_worker_that_is_always_the_same_task_is_refused(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, is_server: bool, told: str
+    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, is_server: bool, expected: str
 ) -> None:
     def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
         is_first = json.loads(environment["TF_CONFIG"])["task"]["index"] == 0
         return first if is_first or is_server else replace(first, server=None)
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
-        workers.watched_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, it trains as {told}: it takes its task from "
-        "elsewhere than TF_CONFIG; let it read TF_CONFIG, as "
+        f"train.py:main: as /job:worker/task:1, it trains as {expected}: it does not take its "
+        f"task "
+        "from TF_CONFIG; read TF_CONFIG, as "
         "tf.distribute.cluster_resolver.TFConfigClusterResolver does, so that every worker can "
-        "be watched"
+        "be captured"
     )
 
 
@@ -207,9 +209,9 @@ def test_every_worker_is_watched_as_its_own_task(
         asked.append(f"{task['type']} {task['index']}")
         return replace(first, server=RecordedServer(cluster, task["type"], task["index"]))
 
-    monkeypatch.setattr(workers, "watched", watched)
+    monkeypatch.setattr(workers, "capture_program", watched)
     machine = Machine.parse("chief*1: gpu*1; worker*2: gpu*1; evaluator*1")
-    joined = workers.watched_workers(Script("train.py:main"), 1, machine)
+    joined = workers.capture_workers(Script("train.py:main"), 1, machine)
 
     assert asked == ["chief 0", "worker 0", "worker 1"]
     assert joined.strategy is not None
@@ -218,7 +220,7 @@ def test_every_worker_is_watched_as_its_own_task(
         "/job:worker/task:0",
         "/job:worker/task:1",
     ]
-    assert joined.notes[0].startswith("3 workers, each watched until its first training step")
+    assert joined.notes[0].startswith("3 workers, each run until its first training step")
 
 
 def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedProgram) -> None:
@@ -228,7 +230,7 @@ def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedP
         found.append(dict(environment))
         return replace(first, is_worker=False)
 
-    monkeypatch.setattr(workers, "watched", watched)
-    workers.watched_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
-    workers.watched_workers(Script("train.py:main"), 2, None)
+    monkeypatch.setattr(workers, "capture_program", watched)
+    workers.capture_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
+    workers.capture_workers(Script("train.py:main"), 2, None)
     assert found == [{"TF_CONFIG": "{}"}, {}]

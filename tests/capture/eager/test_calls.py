@@ -1,4 +1,4 @@
-"""Which functions are the steps of a program, and what it gets in place of their results."""
+"""The functions that count as training steps, and the results that replace theirs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support.eager_programs import rows, types, updates, watched, weights
 
-from placement_checks.capture.in_process.builder import noting_eager_code
+from placement_checks.capture.in_process.builder import record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
@@ -16,7 +16,7 @@ from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 
 def seen(program: Any) -> BuildRecorder:
-    """What was seen of a program that is stopped as soon as no other step is expected."""
+    """The calls of a program that ends when no other step is expected."""
 
     class End(BaseException):
         pass
@@ -25,7 +25,7 @@ def seen(program: Any) -> BuildRecorder:
         raise End
 
     configure_logical_cpus(3)
-    with noting_eager_code(Program("program", lambda: None), 2, end) as building:
+    with record_eager_code(Program("program", lambda: None), 2, end) as building:
         try:
             program()
         except End:
@@ -112,7 +112,7 @@ def test_a_short_last_batch_is_another_trace() -> None:
             step(rows(number))
 
     def shape(step: Any) -> Any:
-        return step.given[0].shape[0]
+        return step.inputs[0].shape[0]
 
     assert list(map(shape, seen(program).calls.steps)) == [8]
     assert list(map(shape, seen(at_once).calls.steps)) == [8, 5]
@@ -178,7 +178,7 @@ def test_a_step_whose_results_cannot_be_made_up_is_the_last() -> None:
 
 
 def test_a_function_that_makes_its_variables_is_a_step_once() -> None:
-    """Its first call asks whether they are there."""
+    """Its first call checks whether the variables exist."""
 
     def program() -> None:
         made: list[Any] = []
@@ -222,6 +222,7 @@ def test_a_step_in_a_graph_is_refused() -> None:
         watched(program)
 
     assert str(caught.value) == (
-        "program calls the tf.function that trains within a tf.Graph, as one op of it; "
+        "program calls the tf.function that trains inside a tf.Graph, where the whole step is "
+        "one op; "
         "call it eagerly, outside of the graph"
     )

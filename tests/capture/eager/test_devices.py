@@ -1,4 +1,4 @@
-"""CPU:i + 1 stands for GPU:i, so that a program must not name it."""
+"""CPU:i + 1 simulates GPU:i, so a program must not name it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_it_is_refused_with_its_line(name: str) -> None:
         f"program names /device:CPU:{number} (tests/capture/eager/test_devices.py:"
     )
     assert message.endswith(
-        f", which stands for /device:GPU:{number - 1} while it is watched; "
-        "name GPUs, and no CPU but /cpu:0"
+        f", which simulates /device:GPU:{number - 1} here; "
+        "name GPU devices, and no CPU device except /cpu:0"
     )
 
 
 def test_where_a_variable_is_may_be_asked_of_it() -> None:
-    """What TensorFlow says of it is the name of what stands in."""
+    """TensorFlow reports the name of the CPU device that simulates the GPU."""
 
     def program() -> None:
         with tf.device("/gpu:1"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.eager.errors import EagerOnlyError, MeansGraph
-from placement_checks.capture.in_process.builder import build, build_eagerly, noting_eager_code
+from placement_checks.capture.eager.errors import EagerOnlyError, GraphOnlyError
+from placement_checks.capture.in_process.builder import build, build_eagerly, record_eager_code
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 
@@ -24,7 +24,7 @@ def fails_in_a_graph(builder: Callable[..., Any]) -> InputError:
 
 def fails_eagerly(builder: Callable[..., Any]) -> InputError:
     program = Program.of(builder)
-    with noting_eager_code(program, 2) as building, pytest.raises(InputError) as caught:
+    with record_eager_code(program, 2) as building, pytest.raises(InputError) as caught:
         build_eagerly(building, 2)
     return caught.value
 
@@ -91,7 +91,7 @@ def test_an_error_of_the_builder_itself(builder: Callable[[], None]) -> None:
 
 
 def test_a_value_that_is_made_of_another_variable() -> None:
-    """In a graph TensorFlow raises an error without a message; the lines are its own."""
+    """In a graph TensorFlow raises an error without a message, in its own frames."""
 
     def of_a_generator() -> None:
         tf.Variable(tf.random.Generator.from_seed(1).normal([2]))
@@ -100,7 +100,7 @@ def test_a_value_that_is_made_of_another_variable() -> None:
 
 
 def test_a_variable_that_was_made_eagerly() -> None:
-    """As modules make them that are loaded before a graph is built."""
+    """Such as variables of modules that are imported before a graph is built."""
     with tf.init_scope():
         w = tf.Variable([1.0])
     optimizer = tf.keras.optimizers.SGD()
@@ -139,12 +139,14 @@ def test_the_builders_error_comes_first_where_eager_execution_is_refused() -> No
     first, second = fails_in_a_graph(builds_a_graph), fails_eagerly(builds_a_graph)
 
     assert isinstance(first, EagerOnlyError)
-    assert isinstance(second, MeansGraph)
-    told = pickle.loads(pickle.dumps(first)).with_eager_error(second)
-    assert not isinstance(told, EagerOnlyError)
-    assert (told.message, told.fix) == (first.message, first.fix)
-    assert told.message.startswith("the builder raised NotImplementedError: Cannot convert a symb")
-    frames, _, note = told.details.rpartition("\n")
+    assert isinstance(second, GraphOnlyError)
+    error = pickle.loads(pickle.dumps(first)).with_eager_error(second)
+    assert not isinstance(error, EagerOnlyError)
+    assert (error.message, error.fix) == (first.message, first.fix)
+    assert error.message.startswith(
+        "the builder raised NotImplementedError: Cannot convert a symb"
+    )
+    frames, _, note = error.details.rpartition("\n")
     assert frames == first.details
     assert note.startswith(
         "note: run eagerly, it raised RuntimeError: tf.placeholder() is not compatible with eager"
@@ -155,14 +157,16 @@ def test_the_error_of_eager_code_comes_first_where_it_runs_eagerly() -> None:
     first, second = fails_in_a_graph(reads_a_missing_file), fails_eagerly(reads_a_missing_file)
 
     assert isinstance(first, EagerOnlyError)
-    told = first.with_eager_error(second)
-    assert told.message == second.message
-    assert told.message.startswith("it raised NotFoundError")
-    assert "\nnote: built into a graph, the builder raised TypeError: float() " in told.details
+    error = first.with_eager_error(second)
+    assert error.message == second.message
+    assert error.message.startswith("it raised NotFoundError")
+    assert "\nnote: built into a graph, the builder raised TypeError: float() " in error.details
 
 
 def test_one_error_is_reported_once() -> None:
-    first = EagerOnlyError.of(InputError("f", "the builder raised ValueError: odd"), is_guess=True)
+    first = EagerOnlyError.from_error(
+        InputError("f", "the builder raised ValueError: odd"), is_guess=True
+    )
     second = InputError("f", "it raised ValueError: odd")
 
     assert first.with_eager_error(second) is second
@@ -172,4 +176,4 @@ def test_words_of_a_program_are_no_refusal_of_eager_execution() -> None:
     def raises() -> None:
         raise ValueError("in eager mode it is slow")
 
-    assert not isinstance(fails_eagerly(raises), MeansGraph)
+    assert not isinstance(fails_eagerly(raises), GraphOnlyError)

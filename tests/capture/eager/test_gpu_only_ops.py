@@ -1,4 +1,4 @@
-"""Eager ops that have no kernel for the CPU."""
+"""Eager ops without a CPU kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import watch
-from placement_checks.capture.eager.devices import gpu_only_ops_made_up
+from placement_checks.capture.eager.devices import fake_gpu_only_ops
 
 # Those of float32 run on CPUs for which oneDNN has kernels.
 _OF_GPUS = tf.float64
@@ -15,7 +15,7 @@ _OF_GPUS = tf.float64
 def test_channels_first() -> None:
     images, weights = tf.ones([2, 3, 8, 8], _OF_GPUS), tf.ones([3, 3, 3, 4], _OF_GPUS)
 
-    with gpu_only_ops_made_up():
+    with fake_gpu_only_ops():
         convolved = tf.nn.conv2d(images, weights, 1, "SAME", data_format="NCHW")
         pooled = tf.nn.max_pool2d(convolved, 2, 2, "VALID", data_format="NCHW")
         added = tf.nn.bias_add(pooled, tf.ones([4], _OF_GPUS), data_format="NCHW")
@@ -28,7 +28,7 @@ def test_channels_first() -> None:
 def test_an_op_that_is_given_lists() -> None:
     images, weights = tf.ones([2, 3, 8, 8]), tf.ones([3, 3, 4, 3])
 
-    with gpu_only_ops_made_up():
+    with fake_gpu_only_ops():
         grown = tf.nn.conv2d_transpose(
             images, weights, [2, 4, 16, 16], 2, "SAME", data_format="NCHW"
         )
@@ -39,7 +39,7 @@ def test_an_op_that_is_given_lists() -> None:
 def test_several_results() -> None:
     images, scale = tf.ones([2, 3, 8, 8]), tf.ones([3])
 
-    with gpu_only_ops_made_up():
+    with fake_gpu_only_ops():
         normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             images, scale, scale, data_format="NCHW"
         )
@@ -49,19 +49,19 @@ def test_several_results() -> None:
 
 
 def test_what_the_cpu_can_run_is_run() -> None:
-    with gpu_only_ops_made_up():
+    with fake_gpu_only_ops():
         convolved = tf.nn.conv2d(tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 1, 1]), 1, "SAME")
 
     assert convolved[0, 0, 0, 0] == 1
 
 
 def test_a_mistake_stays_one() -> None:
-    with gpu_only_ops_made_up(), pytest.raises(tf.errors.InvalidArgumentError):
+    with fake_gpu_only_ops(), pytest.raises(tf.errors.InvalidArgumentError):
         tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
 
 
 def test_it_ends_with_the_block() -> None:
-    with gpu_only_ops_made_up():
+    with fake_gpu_only_ops():
         pass
 
     images = tf.ones([1, 1, 2, 2], _OF_GPUS)

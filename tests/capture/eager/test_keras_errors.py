@@ -1,4 +1,4 @@
-"""Keras models that do not come in: one line each, of the cause and what to do about it."""
+"""Keras models that cannot be captured: an error of one line, with cause and fix."""
 
 from __future__ import annotations
 
@@ -73,8 +73,12 @@ def not_fitted() -> None:
         (empty_generator, "ends before the first batch", "look at "),
         (unequal_lengths, "unequal lengths: x has 32 rows and y has 5 rows", "look at "),
         (without_data, "no 'x' to train it with", "{'model': model, 'x': x,"),
-        (no_model, "has as its 'model' a str, which has no fit", "{'model': model, 'x': x,"),
-        (not_fitted, "ended without a training step", "or a Keras model: {'model': model"),
+        (
+            no_model,
+            "has a 'model' of type str, which has no method fit",
+            "{'model': model, 'x': x,",
+        ),
+        (not_fitted, "ended without a training step", "or return a Keras model: {'model': model"),
     ],
 )
 def test_bad_input_is_told_in_one_line(
@@ -117,20 +121,20 @@ def of_a_dataset() -> object:
 def test_a_model_with_its_data_is_trained(program: Callable[[], object]) -> None:
     built = built_eagerly(program)
 
-    assert built.notes == ["watched until its first training step, the step of model.fit"]
+    assert built.notes == ["run until its first training step, the step of model.fit"]
     assert {len(array) for array in built.fed.values()} == {4}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "Attempt to convert a value (PerReplica:{",
         "To use this dataset, you need to pass it to create_per_worker_dataset",
     ],
 )
-def test_errors_of_what_keras_calls_back_are_left_as_they_are(said: str) -> None:
+def test_errors_of_what_keras_calls_back_are_left_as_they_are(message: str) -> None:
     def called_back(_: object) -> None:
-        raise ValueError(said)
+        raise ValueError(message)
 
     error = InputError("train.py", "it raised it")
     try:

@@ -1,4 +1,4 @@
-"""What is noted while functions are traced: variables, forward ops, sums over replicas."""
+"""Records of traced functions: variables, forward ops, reductions over replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support.eager_programs import loss_of, rows, updates, watched, weights
 
-from placement_checks.capture.eager.notes import noting_traced
+from placement_checks.capture.eager.notes import record_tracing
 from placement_checks.capture.eager.reading import next_elements
 from placement_checks.core.strategies import Copy
 from placement_checks.tf.simulated_devices import configure_logical_cpus
@@ -24,7 +24,7 @@ def devices() -> None:
 def test_nothing_is_noted_of_a_graph() -> None:
     before = tf.Graph.device, tf.Variable.__init__
 
-    with noting_traced(eager=False) as (variables, *_):
+    with record_tracing(eager=False) as (variables, *_):
         weights()
         assert (tf.Graph.device, tf.Variable.__init__) == before
 
@@ -34,7 +34,7 @@ def test_nothing_is_noted_of_a_graph() -> None:
 def test_tensorflow_is_as_before() -> None:
     before = tf.Graph.device
 
-    with noting_traced(eager=True) as (variables, *_):
+    with record_tracing(eager=True) as (variables, *_):
         weights()
         assert tf.Graph.device is not before
 
@@ -47,7 +47,7 @@ def test_tensorflow_is_as_before() -> None:
 
 
 def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
-    """AutoGraph rewrites the function in a file of its own, which is deleted at the end."""
+    """AutoGraph writes the converted function to a new file, which it deletes at the end."""
 
     class Layer(tf.Module):
         made: tf.Variable | None = None
@@ -58,7 +58,7 @@ def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
                 self.made = tf.Variable(1.0)
             return x * self.made
 
-    with noting_traced(eager=True) as (variables, *_):
+    with record_tracing(eager=True) as (variables, *_):
         Layer()(tf.constant(2.0))
 
     (noted,) = variables.all()
@@ -68,7 +68,7 @@ def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
 
 
 def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
-    """A thread for each replica runs what AutoGraph has rewritten with the function around it."""
+    """A thread for each replica runs code that AutoGraph converted with the enclosing function."""
 
     @tf.function
     def step(x: Any) -> Any:
@@ -79,7 +79,7 @@ def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
 
         return tf.distribute.get_strategy().run(replica, args=(x,))
 
-    with noting_traced(eager=True), tf.distribute.MirroredStrategy(GPUS).scope():
+    with record_tracing(eager=True), tf.distribute.MirroredStrategy(GPUS).scope():
         graph = step.get_concrete_function(tf.constant(2.0)).graph
 
     negatives = [op for op in graph.get_operations() if op.type == "Neg"]
@@ -91,7 +91,7 @@ def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
 
 
 def test_copies_know_whose_they_are_and_tokens_that_they_are_none() -> None:
-    with noting_traced(eager=True) as (variables, *_):
+    with record_tracing(eager=True) as (variables, *_):
         strategy = tf.distribute.MirroredStrategy(GPUS)
         with strategy.scope():
             whole = weights()
@@ -99,13 +99,13 @@ def test_copies_know_whose_they_are_and_tokens_that_they_are_none() -> None:
     tokens = [each for each in variables.all() if each.orders_collectives]
     noted = [each for each in variables.all() if not each.orders_collectives]
     assert len(tokens) == 2  # one for each device
-    assert [each.of is whole for each in noted] == [True, True]
+    assert [each.part_of is whole for each in noted] == [True, True]
     assert [each.replica for each in noted] == [0, 1]
     assert [each.device[-5:] for each in noted] == ["CPU:1", "CPU:2"]
 
 
 def test_the_forward_op_of_each_backward_op() -> None:
-    with noting_traced(eager=True) as (_, _, forward):
+    with record_tracing(eager=True) as (_, _, forward):
         w = weights()
 
         @tf.function
@@ -116,7 +116,7 @@ def test_the_forward_op_of_each_backward_op() -> None:
 
         graph = step.get_concrete_function(rows()).graph
 
-    found = forward.of(graph)
+    found = forward.in_graph(graph)
     by_type = {
         graph.get_operation_by_name(backward).type: graph.get_operation_by_name(name).type
         for backward, name in found.items()
@@ -129,7 +129,7 @@ def test_the_forward_op_of_each_backward_op() -> None:
 def test_what_is_made_of_the_values_of_replicas() -> None:
     made: list[Any] = []
 
-    with noting_traced(eager=True) as (_, reductions, _):
+    with record_tracing(eager=True) as (_, reductions, _):
         strategy = tf.distribute.MirroredStrategy(GPUS, tf.distribute.ReductionToOneDevice())
 
         def replica(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is said of errors that TensorFlow raises about the scope of a strategy."""
+"""Messages for errors of TensorFlow about the scope of a strategy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from placement_checks.capture.eager.errors import explain_scope_error
-from placement_checks.capture.eager.variables import NotedVariable
+from placement_checks.capture.eager.variables import RecordedVariable
 from placement_checks.core.errors import InputError
 
 
@@ -18,18 +18,18 @@ class Mirrored:
         self.num_replicas_in_sync = replicas
 
 
-def made(name: str, *, trainable: bool = True, strategy: object = None) -> NotedVariable:
+def made(name: str, *, trainable: bool = True, strategy: object = None) -> RecordedVariable:
     variable = SimpleNamespace(
         name=f"{name}:0",
         trainable=trainable,
         dtype=SimpleNamespace(is_floating=True),
         _distribute_strategy=strategy,
     )
-    return NotedVariable(variable, "/device:CPU:0", [])
+    return RecordedVariable(variable, "/device:CPU:0", [])
 
 
-def told(error: Exception, *variables: NotedVariable, replicas: int = 2) -> InputError:
-    """What is said of an error in a program with a strategy, that has made some variables."""
+def explained(error: Exception, *variables: RecordedVariable, replicas: int = 2) -> InputError:
+    """The explained error of a program with a strategy and some variables."""
     notes: Any = SimpleNamespace(
         strategies=[Mirrored(replicas)], variables=SimpleNamespace(all=lambda: iter(variables))
     )
@@ -39,7 +39,7 @@ def told(error: Exception, *variables: NotedVariable, replicas: int = 2) -> Inpu
 
 
 def in_a_library(raises: Callable[[], object]) -> AssertionError:
-    """The blank error of an assertion, raised by code that is in a library's file."""
+    """An assertion error without a message, raised in the file of a library."""
     with pytest.raises(AssertionError) as raised:
         raises()
     return raised.value
@@ -56,30 +56,33 @@ def in_a_library(raises: Callable[[], object]) -> AssertionError:
     ],
 )
 def test_variables_that_were_made_outside_are_named(message: str) -> None:
-    error = told(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
+    error = explained(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
 
     assert error.message == (
-        "it made w and b outside of the scope of its Mirrored, and TensorFlow refuses to train "
+        "it created w and b outside of the scope of its Mirrored, and TensorFlow refuses to train "
         "with them (ValueError)"
     )
     assert (
-        error.fix == "make the model, its optimizer and its metrics under `with strategy.scope():`"
+        error.fix
+        == "create the model, its optimizer and its metrics under `with strategy.scope():`"
     )
     assert error.details == "  line 1"
 
 
 def test_of_many_some_are_named() -> None:
-    error = told(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
+    error = explained(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
 
-    assert "it made a, b, c and 2 more outside" in error.message
+    assert "it created a, b, c and 2 more outside" in error.message
 
 
 def test_what_is_trained_is_named_before_others() -> None:
-    error = told(RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w"))
+    error = explained(
+        RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w")
+    )
 
-    assert "it made w outside" in error.message
-    alone = told(RuntimeError("with strategy.scope()"), made("step", trainable=False))
-    assert "it made step outside of the scope of its Mirrored, and TensorFlow refuses to train "
+    assert "it created w outside" in error.message
+    alone = explained(RuntimeError("with strategy.scope()"), made("step", trainable=False))
+    assert "it created step outside of the scope of its Mirrored, and TensorFlow refuses to train "
     assert alone.message.endswith("with it (RuntimeError)")
 
 
@@ -94,19 +97,21 @@ def test_what_is_trained_is_named_before_others() -> None:
     ],
 )
 def test_other_errors_are_told_as_they_are(
-    error: Exception, variables: list[NotedVariable], replicas: int
+    error: Exception, variables: list[RecordedVariable], replicas: int
 ) -> None:
-    assert told(error, *variables, replicas=replicas).message == "it raised it"
+    assert explained(error, *variables, replicas=replicas).message == "it raised it"
 
 
 def test_an_assertion_of_the_users_own_is_told_as_it_is() -> None:
     def fails() -> None:
         raise AssertionError
 
-    assert told(in_a_library(fails), made("w")).message == "it raised it"
+    assert explained(in_a_library(fails), made("w")).message == "it raised it"
 
 
 def test_an_assertion_of_a_library_without_a_word_is_about_the_scope() -> None:
     source = compile("raise AssertionError", pytest.__file__, "exec")
 
-    assert "it made w outside" in told(in_a_library(lambda: exec(source)), made("w")).message
+    assert (
+        "it created w outside" in explained(in_a_library(lambda: exec(source)), made("w")).message
+    )

@@ -1,4 +1,4 @@
-"""Sums of many gradients, taken apart: each gradient has its own, and the values are the same."""
+"""Splitting the all-reduce of packed gradients: one for each gradient, with equal results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.capture.eager.packed_gradients import take_sums_apart
+from placement_checks.capture.eager.packed_gradients import split_packed_sums
 from placement_checks.core.placement import producer_of
 from placement_checks.run.graph_rewrites import replace_collectives
 
@@ -50,7 +50,7 @@ def packed(
     adding: Any = added_up,
     instance: Any = 1,
 ) -> list[Any]:
-    """Gradients of a GPU, joined, added up over the GPUs, and cut up."""
+    """Gradients of a GPU: concatenated, all-reduced over the GPUs, and split."""
     with tf.device(f"/cpu:{gpu}"):
         parts = [
             tf.constant(np.arange(1 + number, 1 + number + np.prod(shape), dtype=np.float32))
@@ -78,7 +78,7 @@ def ran(graph_def: Any, names: Sequence[str]) -> Any:
 
 
 def behind(graph_def: Any, name: str) -> set[str]:
-    """The ops whose values an op is made of."""
+    """The ops that an op depends on."""
     nodes = {node.name: node for node in graph_def.node}
     found, waiting = set(), [name]
     while waiting:
@@ -99,7 +99,7 @@ def test_the_sums_are_the_same(shapes: list[list[int]], adding: Any) -> None:
         results = [part.name for gpu in (0, 1) for part in packed(gpu, shapes, adding)]
     whole, apart = graph.as_graph_def(), graph.as_graph_def()
 
-    made = take_sums_apart(apart, made_by_strategy)
+    made = split_packed_sums(apart, made_by_strategy)
 
     assert len(made) == 2 * len(shapes)
     replace_collectives(whole, "whole")
@@ -113,7 +113,7 @@ def test_each_is_made_of_its_own_gradient_alone() -> None:
         results = [packed(gpu) for gpu in (0, 1)]
     graph_def = graph.as_graph_def()
 
-    made = take_sums_apart(graph_def, made_by_strategy)
+    made = split_packed_sums(graph_def, made_by_strategy)
 
     assert [name for name in made if name.startswith("sum_1/")] == [
         "sum_1/part_0",
@@ -131,7 +131,7 @@ def test_what_waits_for_the_sum_waits_for_the_last_part_which_waits_for_the_othe
         for gpu in (0, 1):
             packed(gpu)
     graph_def = graph.as_graph_def()
-    take_sums_apart(graph_def, made_by_strategy)
+    split_packed_sums(graph_def, made_by_strategy)
     nodes = {node.name: node for node in graph_def.node}
 
     assert list(nodes["after_0"].input) == ["^sum_0/part_2"]
@@ -145,7 +145,7 @@ def test_nothing_is_left_of_what_only_served_the_whole() -> None:
             packed(gpu)
     graph_def = graph.as_graph_def()
 
-    take_sums_apart(graph_def, made_by_strategy)
+    split_packed_sums(graph_def, made_by_strategy)
 
     assert not {node.op for node in graph_def.node} & {"ConcatV2", "SplitV", "Pack", "Size"}
     assert len({node.name for node in graph_def.node}) == len(graph_def.node)
@@ -153,7 +153,7 @@ def test_nothing_is_left_of_what_only_served_the_whole() -> None:
 
 def unchanged(graph: tf.Graph) -> bool:
     graph_def = graph.as_graph_def()
-    return not take_sums_apart(graph_def, made_by_strategy) and graph_def == graph.as_graph_def()
+    return not split_packed_sums(graph_def, made_by_strategy) and graph_def == graph.as_graph_def()
 
 
 def test_replicas_that_are_packed_otherwise_stay_as_they_are() -> None:
@@ -184,7 +184,7 @@ def test_keys_that_only_a_run_knows_stay_as_they_are(known: int) -> None:
 
 
 def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
-    """Workers have graphs of their own, and some of them may take a sum more."""
+    """Each worker has its own graph, and one may have an additional collective."""
 
     def keys_of(*instances: int) -> set[tuple[int, ...]]:
         with tf.Graph().as_default() as graph:
@@ -192,7 +192,7 @@ def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
                 for gpu in (0, 1):
                     packed(gpu, instance=instance)
         graph_def = graph.as_graph_def()
-        assert len(take_sums_apart(graph_def, made_by_strategy)) == 6 * len(instances)
+        assert len(split_packed_sums(graph_def, made_by_strategy)) == 6 * len(instances)
         nodes = {node.name: node for node in graph_def.node}
         sums = [node for node in graph_def.node if node.op == "CollectiveReduceV2"]
         values = [
@@ -207,11 +207,11 @@ def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
 
 
 def test_what_the_program_cuts_itself_stays_as_it_is() -> None:
-    """It may cut elsewhere than where it has joined."""
+    """The program may split at other positions than it concatenates."""
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):
             packed(gpu)
     graph_def = graph.as_graph_def()
 
-    assert not take_sums_apart(graph_def, lambda _: False)
+    assert not split_packed_sums(graph_def, lambda _: False)
     assert graph_def == graph.as_graph_def()

@@ -1,4 +1,4 @@
-"""Names that are not public, of eager code: still what we take them for."""
+"""Private names of TensorFlow for eager code still behave as expected."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool
 
 
 def resolver(job: str, task: int = 0, **jobs: int) -> Any:
-    """Of a task of a cluster, which nobody serves."""
+    """The strategy of a task in a cluster without servers."""
     spec = {name: [f"{name}-{each}:1" for each in range(tasks)] for name, tasks in jobs.items()}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(spec), task_type=job, task_id=task, rpc_layer="grpc"
@@ -300,7 +300,7 @@ def resolver(job: str, task: int = 0, **jobs: int) -> Any:
 
 
 def instead(calls: list[str], name: str) -> Callable[..., Any]:
-    """Takes the place of a function, and notes that it was called."""
+    """Replaces a function, and records that it was called."""
     return lambda _: lambda *_args, **_kwargs: calls.append(name)
 
 

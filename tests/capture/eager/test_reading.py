@@ -1,4 +1,4 @@
-"""What steps of every kind become as ordinary graphs, and that the rules can judge them."""
+"""Training steps of many kinds as ordinary graphs that the rules can check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dataset() -> Any:
 
 
 def loop(strategy: Any, compiled: bool = False) -> None:
-    """A loop as TensorFlow's guide to custom training has it."""
+    """The loop of TensorFlow's guide to custom training."""
     step = step_of(strategy, compiled)
     for x in strategy.experimental_distribute_dataset(dataset()):
         step(x)
@@ -234,7 +234,9 @@ def test_steps_inside_of_a_dataset_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         watched(program)
 
-    assert str(caught.value).startswith("program: epoch takes its steps inside of one op, ")
+    assert str(caught.value).startswith(
+        "program: epoch takes its training steps inside of one op, "
+    )
     assert str(caught.value).endswith(
         "Dataset), as a loop over a dataset does; "
         "write 'for batch in iter(dataset):', or call a tf.function for each batch"
@@ -313,7 +315,7 @@ def test_gradients_inside_a_branch_are_noted() -> None:
 
 
 def test_gradients_inside_a_loop_may_be_others_than_those_of_the_step() -> None:
-    """As those by which an example is made adversarial."""
+    """Such as the gradients that make an example adversarial."""
 
     def program() -> None:
         w = weights()
@@ -382,7 +384,7 @@ def test_variables_of_one_name_are_numbered_with_their_copies() -> None:
 
 
 def test_a_variable_that_asks_for_no_device_is_on_the_first_gpu() -> None:
-    """Where its dtype has a kernel there, as on a machine with GPUs."""
+    """If the dtype has a GPU kernel, as on a machine with GPUs."""
 
     def program() -> None:
         w, counter = weights(), tf.Variable(0, dtype=tf.int32, name="counter")

@@ -1,4 +1,4 @@
-"""Which of the steps that a program takes in turn are judged, and how they are told."""
+"""The selection of alternating steps, and the remarks on them."""
 
 from __future__ import annotations
 
@@ -80,24 +80,21 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
 
 
 @pytest.mark.parametrize(
-    ("program", "updated", "turns", "told"),
+    ("program", "updated", "turns", "notes"),
     [
         (
             adversaries,
             {"a", "b"},
             2,
-            [
-                "watched until 2 training steps, which take turns: "
-                f"train_a, at {LINE} and train_b, at {LINE}"
-            ],
+            [f"run until 2 alternating training steps: train_a, at {LINE} and train_b, at {LINE}"],
         ),
         (
             short_batch,
             {"a"},
             1,
             [
-                f"watched until its first training step, train, at {LINE}",
-                "train is traced again, for other shapes: not judged",
+                f"run until its first training step, train, at {LINE}",
+                "train is traced again for other shapes: not checked by the rules",
             ],
         ),
         (
@@ -105,8 +102,8 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
             {"a"},
             1,
             [
-                f"watched until its first training step, warm_up, at {LINE}",
-                "train trains the same variables, and is not judged",
+                f"run until its first training step, warm_up, at {LINE}",
+                "train trains the same variables: not checked by the rules",
             ],
         ),
     ],
@@ -115,7 +112,7 @@ def test_the_steps_that_are_judged(
     program: Callable[[], None],
     updated: set[str],
     turns: int,
-    told: Sequence[str],
+    notes: Sequence[str],
 ) -> None:
     with watch(2, eager=True) as code:
         program()
@@ -125,8 +122,8 @@ def test_the_steps_that_are_judged(
     assert code.built.turns == turns
     updates = [op for op in placement.ops.values() if op.type == "AssignSubVariableOp"]
     assert {op.inputs[0] for op in updates} == updated
-    assert len(code.built.notes) == len(told)
-    for note, expected in zip(code.built.notes, told, strict=True):
+    assert len(code.built.notes) == len(notes)
+    for note, expected in zip(code.built.notes, notes, strict=True):
         assert re.fullmatch(expected, note)
 
 

@@ -1,4 +1,4 @@
-"""However a program asks how many GPUs there are, it gets the one answer; and all is put back."""
+"""A program finds the same number of GPUs by any function, and all patches are removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.capture.in_process.fake_gpus import GpuQueries, fake_gpu_count
+from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
 from placement_checks.tf import sessions
 
 tf1 = tf.compat.v1
@@ -70,7 +70,7 @@ def test_the_number_by_each_way(way: str, gpus: int) -> None:
         assert not asked
         assert WAYS[way]() == gpus
 
-    assert asked.ways == {way}
+    assert asked == {way}
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -92,7 +92,7 @@ def test_the_devices_of_each_configuration(config: Any, of: str, way: str, prefi
     assert [each.name for each in gpus] == [f"{prefix}GPU:0", f"{prefix}GPU:1"]
     assert {each.device_type for each in gpus} == {"GPU"}
     assert [each.name.removeprefix(prefix) for each in everything] == ["CPU:0", "GPU:0", "GPU:1"]
-    assert asked.ways == {way}
+    assert asked == {way}
     assert listing("GPU") == []
 
 
@@ -121,7 +121,7 @@ def test_what_tests_ask(test: Any) -> None:
         assert not test.is_gpu_available()
         assert test.gpu_device_name() == ""
 
-    assert asked.ways == {"list_local_devices"}
+    assert asked == {"list_local_devices"}
 
 
 def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
@@ -198,7 +198,7 @@ def test_to_ask_for_cpus_is_not_to_ask() -> None:
 
 
 def within(module: str) -> Callable[..., Any]:
-    """A function of another module, which asks."""
+    """A function of another module that asks for GPUs."""
     namespace: dict[str, Any] = {"__name__": module}
     exec("def ask(how, *about): return how(*about)", namespace)
     return cast(Callable[..., Any], namespace["ask"])
@@ -293,4 +293,4 @@ def test_a_block_within_another() -> None:
     with fake_gpu_count(2), fake_gpu_count(3) as inner:
         assert [WAYS[way]() for way in WAYS] == [3] * len(WAYS)
         assert tf.config.list_physical_devices("GPU")[2:]
-    assert isinstance(inner, GpuQueries)
+    assert isinstance(inner, set)

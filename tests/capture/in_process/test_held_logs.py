@@ -1,4 +1,4 @@
-"""What TensorFlow logs is held back until it is known whether it matters."""
+"""TensorFlow's log records are delayed until it is known whether they matter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.in_process.builder import logs_held
+from placement_checks.capture.in_process.builder import hold_logs
 
 LOGGER = tf.get_logger()
 
@@ -17,7 +17,7 @@ LOGGER = tf.get_logger()
 def logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], list[str]]:
-    """What was logged so far."""
+    """The records so far."""
     monkeypatch.setattr(LOGGER, "propagate", True)
     return lambda: caplog.messages
 
@@ -27,7 +27,7 @@ def test_it_is_logged_at_the_end(
     logged: Callable[[], list[str]],
     error: type[BaseException] | None,
 ) -> None:
-    with contextlib.suppress(KeyError, SystemExit), logs_held(unless=ValueError):
+    with contextlib.suppress(KeyError, SystemExit), hold_logs(unless=ValueError):
         LOGGER.warning("one")
         LOGGER.warning("two")
         assert logged() == []
@@ -39,7 +39,7 @@ def test_it_is_logged_at_the_end(
 
 
 def test_it_is_not_logged_where_it_does_not_matter(logged: Callable[[], list[str]]) -> None:
-    with contextlib.suppress(ValueError), logs_held(unless=ValueError):
+    with contextlib.suppress(ValueError), hold_logs(unless=ValueError):
         LOGGER.warning("one")
         raise ValueError
 
@@ -48,7 +48,7 @@ def test_it_is_not_logged_where_it_does_not_matter(logged: Callable[[], list[str
 
 
 def test_it_can_be_logged_before_the_end(logged: Callable[[], list[str]]) -> None:
-    with logs_held(unless=ValueError) as log:
+    with hold_logs(unless=ValueError) as log:
         LOGGER.warning("one")
         log()
         LOGGER.warning("two")

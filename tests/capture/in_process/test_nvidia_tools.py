@@ -1,4 +1,4 @@
-"""The driver's library and command, as programs use them, without a driver."""
+"""NVML and nvidia-smi are faked without NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from placement_checks.capture.in_process.fake_gpus import answering_tools
+from placement_checks.capture.in_process.fake_gpus import fake_nvidia_tools
 
 
 class Handle(Structure):
@@ -27,7 +27,7 @@ class Memory(Structure):
 @pytest.fixture
 def ways() -> Iterator[set[str]]:
     ways: set[str] = set()
-    with answering_tools(2, ways):
+    with fake_nvidia_tools(2, ways):
         yield ways
 
 
@@ -94,7 +94,7 @@ def test_a_folder_with_quotes_and_spaces(tmp_path: Path, monkeypatch: pytest.Mon
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     ways: set[str] = set()
-    with answering_tools(1, ways):
+    with fake_nvidia_tools(1, ways):
         assert answer("-L").startswith("GPU 0")
 
     assert ways == {"nvidia-smi"}
@@ -102,7 +102,7 @@ def test_a_folder_with_quotes_and_spaces(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_process_that_the_program_forks_leaves_the_command(ways: set[str]) -> None:
-    with answering_tools(3, ways):
+    with fake_nvidia_tools(3, ways):
         child = os.fork()
         if child == 0:
             # The end of the block in the child, which returns from the program too.

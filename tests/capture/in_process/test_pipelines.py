@@ -1,4 +1,4 @@
-"""What a step takes from pipelines, in graphs written by hand."""
+"""The tensors that a step reads from input pipelines, in hand-written graphs."""
 
 from __future__ import annotations
 

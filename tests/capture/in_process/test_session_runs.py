@@ -1,4 +1,4 @@
-"""Runs that are made up, and how sessions for GPUs run on a CPU."""
+"""Results of skipped runs, and sessions for GPUs on a CPU."""
 
 from __future__ import annotations
 

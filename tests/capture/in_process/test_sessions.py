@@ -1,4 +1,4 @@
-"""Whatever a program trains by, it is stopped before its first step, and that step is known."""
+"""A program stops before its first training step, and the step is recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ tf1 = tf.compat.v1
 
 
 class Model:
-    """A small model; ``trained`` counts the steps that really ran."""
+    """A small model; ``trained`` counts the executed steps."""
 
     def __init__(self, name: str = "w") -> None:
         self.trained: list[float] = []
@@ -260,7 +260,7 @@ def test_steps_that_take_turns_are_one() -> None:
 
 
 def normalized(m: Model, initialize: Callable[[Any, Any], Any]) -> Any:
-    """What initializes a variable by the moments of a batch, beside a model that trains."""
+    """An initializer from the moments of a batch, in a graph with a model that trains."""
     mean, variance = tf.nn.moments(m.x @ m.w, [0])
     g = tf1.get_variable("g", [1], use_resource=True)
     return initialize(g, -mean * tf.math.rsqrt(variance + 1.0))
@@ -292,7 +292,7 @@ def test_an_initialization_by_a_batch_is_no_step(initialize: Callable[[Any, Any]
 
 
 def test_what_updates_variables_again_and_again_is_a_step() -> None:
-    """Though no gradient is seen behind it, as that of a step that another run computes."""
+    """No gradient is found behind it: another run may have computed the gradient."""
 
     def program() -> None:
         m = model()
@@ -308,7 +308,7 @@ def test_what_updates_variables_again_and_again_is_a_step() -> None:
 
 
 def accumulated(m: Model) -> tuple[Any, Any]:
-    """What adds up the gradients of a batch, and what applies their sum."""
+    """An op that accumulates the gradients of a batch, and an op that applies the sum."""
     total = tf1.get_variable("total", [2, 1], trainable=False, use_resource=True)
     optimizer = tf1.train.GradientDescentOptimizer(0.1)
     ((gradient, _),) = optimizer.compute_gradients(m.loss, [m.w])
@@ -338,7 +338,7 @@ def test_runs_that_add_up_gradients_belong_to_the_step_that_applies_them() -> No
 
 
 def test_runs_that_add_up_gradients_for_no_step_are_not_part_of_it() -> None:
-    """As those that note how large gradients are, before a step that takes its own."""
+    """Such as statistics of gradients, before a step with its own gradients."""
 
     def program() -> None:
         m = model()
@@ -372,7 +372,7 @@ def test_an_optimiser_that_never_runs_is_not_waited_for(monkeypatch: pytest.Monk
         pipelines.append("read")
         return {}
 
-    monkeypatch.setattr(sessions, "rows_of_pipelines", read)
+    monkeypatch.setattr(sessions, "read_pipelines", read)
 
     assert built(pretraining).source.step_ops.train_op == ("train_one",)
     assert pipelines == ["read"]  # for the first of its steps
@@ -415,7 +415,7 @@ def test_steps_of_another_graph_are_those_of_another_program() -> None:
 
 
 def of_rows(rows: Callable[[], Any], feed: bool = False) -> Callable[[], None]:
-    """A program whose gradients do not need its labels, and which fetches no loss."""
+    """A program with gradients that do not need its labels. It fetches no loss."""
 
     def train() -> None:
         x, y = rows()
@@ -526,7 +526,7 @@ def test_a_server_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError("its queues are not filled")
 
-    monkeypatch.setattr(sessions, "rows_of_pipelines", fail)
+    monkeypatch.setattr(sessions, "read_pipelines", fail)
     assert built(on_a_server).source.step_ops.train_op == ("train_w",)
 
 
@@ -542,7 +542,7 @@ def test_a_session_is_as_before_when_a_program_is_built() -> None:
 
 
 def test_threads_that_build_leave_no_session_watched() -> None:
-    """Were they to build at once, the second would end behind the first, and put it back."""
+    """If both built at once, the second would end last and restore the patches of the first."""
     first_builds, second_builds, first_ended = (threading.Event() for _ in range(3))
 
     def first() -> None:
@@ -597,7 +597,7 @@ def test_a_block_that_builds_nothing_is_an_error() -> None:
 def test_a_block_is_a_target_when_it_has_ended() -> None:
     with watch(name="the model") as watched:
         Model()
-        with pytest.raises(UsageError, match="the model is still being watched; place it behind"):
+        with pytest.raises(UsageError, match="the model is still being captured; place it after"):
             place(watched)
 
 
