@@ -16,7 +16,7 @@ from typing import Final, Literal
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.layers import NONE, Layers
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
 from placement_checks.core.op_types import (
     INITIALIZATION_TESTS,
@@ -67,7 +67,7 @@ class Addresses:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         self._flow, self._backward = analysis.flow, analysis.backward
         self._updates, self._types = analysis.updates, analysis.flow.types
         self._found = analysis.layers

@@ -279,7 +279,7 @@ class InitialState:
         values: the initial values of variables without an initializer op.
         tables: the ops that fill lookup tables.
         mirrors: by copy of another replica, the variable that it mirrors.
-        unsynchronised: variables that each replica changes on its own, such as those of a metric,
+        unsynchronized: variables that each replica changes on its own, such as those of a metric,
             and that are combined when read.
     """
 
@@ -288,7 +288,7 @@ class InitialState:
     values: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[str] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    unsynchronised: frozenset[str] = frozenset()
+    unsynchronized: frozenset[str] = frozenset()
 
     @property
     def compared(self) -> Set[str]:

@@ -331,13 +331,13 @@ def initial_state(graph: tf.Graph, variables: Iterable[Variable]) -> InitialStat
     """
     holders = {variable.name for variable in variables}
     tables = graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
-    mirrors, unsynchronised = _mirrors(graph)
+    mirrors, unsynchronized = _mirrors(graph)
     return InitialState(
         _initializers(graph, holders, tf1.GraphKeys.GLOBAL_VARIABLES),
         _initializers(graph, holders, tf1.GraphKeys.LOCAL_VARIABLES),
         tables=[table.name for table in tables],
         mirrors=mirrors,
-        unsynchronised=unsynchronised,
+        unsynchronized=unsynchronized,
     )
 
 

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import ClassVar
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
@@ -138,7 +138,7 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
 
     The middle of a long path is left out.
     """
-    flow = analyse(placement).flow
+    flow = analyze(placement).flow
     hidden = len(ops) - 2 * _PATH_ENDS
     lines = []
     for op in ops if hidden <= 0 else (*ops[:_PATH_ENDS], *ops[-_PATH_ENDS:]):

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.replicas import replicas
 from placement_checks.core.keras_parts import FIT
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
@@ -45,7 +45,7 @@ def sums_without_key(
         for name in strategy.made_in_step
         if not strategy.is_later_copy(name) and not matches_any(name, allow)
     ]
-    if created and any(analyse(placement).flow.having(_COLLECTIVES.__contains__)):
+    if created and any(analyze(placement).flow.having(_COLLECTIVES.__contains__)):
         yield _in_first_call(placement, strategy, created)
         return
     sums = [name for name in replicas(placement).sums_without_key if not matches_any(name, allow)]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.clipping import norms_of_slices
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import (
@@ -72,7 +72,7 @@ def locate_mistake(placement: Placement, variable: str, diagnosis: Diagnosis) ->
 
 
 def _location(placement: Placement, ops: Iterable[int]) -> MistakeLocation:
-    names = analyse(placement).flow.names
+    names = analyze(placement).flow.names
     return MistakeLocation([names[op] for op in ops])
 
 
@@ -84,7 +84,7 @@ def _joining_ops(placement: Placement, variable: str) -> list[int]:
 
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the ops that add up gradients; for a strategy, the losses, which its sum enlarges."""
-    flow = analyse(placement).flow
+    flow = analyze(placement).flow
     losses = [producer_of(name) for name in placement.step.objectives]
     if placement.strategy is not None and any(map(placement.details.frames, losses)):
         return MistakeLocation([name for name in losses if name in flow.number])
@@ -112,7 +112,7 @@ def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeL
 
 def _weights(placement: Placement, op: int) -> Iterator[str]:
     """Yield a line for each constant that multiplies a gradient before an op combines them."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     backward, types = analysis.backward.ops, analysis.flow.types
     for gradient in gradient_flow(placement).gradient_inputs(op):
         for scale in sorted(analysis.flow.reachable([gradient], until=backward.__getitem__)):
@@ -123,7 +123,7 @@ def _weights(placement: Placement, op: int) -> Iterator[str]:
 
 def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the call that changes a tower's gradient before the gradients are combined."""
-    backward = analyse(placement).backward.ops
+    backward = analyze(placement).backward.ops
     for op in _joining_ops(placement, variable):
         for gradient in gradient_flow(placement).gradient_inputs(op):
             if not backward[gradient]:
@@ -133,7 +133,7 @@ def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLo
 
 def _calling_line(placement: Placement, op: int, gradient: int) -> MistakeLocation:
     """Return an op, with its lines down to the function that computes the gradient it uses."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
     behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
     computed = next((names[op] for op in behind if backward[op]), names[gradient])
@@ -155,7 +155,7 @@ def _finder(
 
 def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
     """Return the ops that multiply the losses by a number, or divide them by its inverse."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     names = placement.step.objectives or placement.step.losses
     losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
@@ -170,7 +170,7 @@ def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
 
 def _factors(placement: Placement, op: int) -> Iterator[float]:
     """Yield the constants that an op multiplies by."""
-    flow = analyse(placement).flow
+    flow = analyze(placement).flow
     for number, source in enumerate(flow.inputs[op]):
         value = placement.details.value(flow.names[source]) if flow.types[source] == CONST else ()
         if not value or len(value) != 3 or not isinstance(value[2], int | float):
@@ -186,7 +186,7 @@ def count_divisions(placement: Placement) -> Sequence[int]:
 
     A number of rows is not such a number: it is part of the shape of the examples.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     return [
         op
@@ -220,7 +220,7 @@ def _is_count(analysis: TowerAnalysis, op: int) -> bool:
 
 def penalties(placement: Placement) -> Sequence[int]:
     """Return the terms of towers' losses that depend on no example, such as weight penalties."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     sums = sorted(
         flow.reachable(
@@ -238,7 +238,7 @@ def penalties(placement: Placement) -> Sequence[int]:
 
 def batch_statistics(placement: Placement) -> Sequence[int]:
     """Return the ops of towers that reduce over rows, if the model uses their results."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     forward = [
         op
         for op in analysis.flow.having((BATCH_NORMS | {MEAN, SUM}).__contains__)
@@ -278,7 +278,7 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
     That is a mask: a factor that depends on no example. Without one it is the towers' reads of the
     variable.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     reads = [
         op
         for op in analysis.reads_by_gpu.readers.get(variable, ())
@@ -310,7 +310,7 @@ def slice_ends(placement: Placement) -> Sequence[int]:
 
     If that is a constant, the result is the op that slices the rows.
     """
-    flow = analyse(placement).flow
+    flow = analyze(placement).flow
     cuts = [*_ops_on_rows(placement, CUTS.keys())]
     if not cuts:
         return ()
@@ -335,7 +335,7 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
     Only the first slice on the way counts: later ones may be part of the model, such as a
     selection of features.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     todo = _input_ops(analysis)
     seen = set(todo)

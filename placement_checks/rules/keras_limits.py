@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding
 from placement_checks.rules.base import path_lines
@@ -27,7 +27,7 @@ def keras_limit_finding(
 ) -> Finding:
     """Return the finding on a known limit of a library that affects the ops ``objects``."""
     first, *others = objects
-    numbers = analyse(placement).flow.number
+    numbers = analyze(placement).flow.number
     return Finding(
         object=first,
         op=placement.ops[first].type,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.mixed_losses import mixed_losses
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing, NotApplicable
@@ -73,7 +73,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
         if (missing := need.missing(evidence)) is not None:
             return missing
     placement = evidence.placement
-    towers = analyse(placement).towers
+    towers = analyze(placement).towers
     if len(towers) > 1:
         return None
     if not towers:
@@ -81,13 +81,13 @@ def _two_towers(evidence: Evidence) -> Missing | None:
             "no op that requests a GPU reads a variable, so there are no towers; build each "
             "tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …"
         )
-    batches = analyse(placement).micro_batches
+    batches = analyze(placement).micro_batches
     if batches > 1:
         return NotApplicable(
             f"there is one tower, on {towers[0]}: {batches} copies of the model run on the same "
             "devices, as micro-batches do"
         )
-    losses = len(analyse(placement).loss_ops)
+    losses = len(analyze(placement).loss_ops)
     if losses > 1:
         return Missing(
             f"the towers cannot be distinguished: there are {losses} losses, and all ops that "
@@ -97,7 +97,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
 
 
 def _losses(evidence: Evidence) -> Missing | None:
-    unknown = analyse(evidence.placement).losses.unknown
+    unknown = analyze(evidence.placement).losses.unknown
     return Missing(unknown) if unknown else None
 
 
@@ -105,7 +105,7 @@ def _losses_apart(evidence: Evidence) -> Missing | None:
     mixed = mixed_losses(evidence.placement)
     if not mixed:
         return None
-    tower = analyse(evidence.placement).towers[mixed[0].tower]
+    tower = analyze(evidence.placement).towers[mixed[0].tower]
     return Missing(
         f"the loss of the tower on {tower} contains the loss of another tower; fix losses-apart "
         "first"

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import or_
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
@@ -46,7 +46,7 @@ def _unique_lines(frames: Sequence[Frame]) -> tuple[str, ...]:
 
 def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int]:
     """Yield the first ops on the way to updates that depend on gradients of several towers."""
-    analysis, gradients = analyse(placement), gradient_flow(placement)
+    analysis, gradients = analyze(placement), gradient_flow(placement)
     between = {op for update in updates for op in gradients.ancestors(update)}
     for op in sorted(between):
         input_towers = [
@@ -76,7 +76,7 @@ class LoopLines:
             shared: further ops that are built once for all towers, such as shared variables.
         """
         self._frames = placement.details.frames
-        together = [*shared, *_joining_ops(analyse(placement))]
+        together = [*shared, *_joining_ops(analyze(placement))]
         self._calls = {
             tuple(frames[:depth])
             for frames in map(self._frames, together)

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import GpuReads
 from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.placement import TRAINABLE, Placement
@@ -87,7 +87,7 @@ class OwnVariables:
         return LoopLines(self._placement, self._shared())
 
     def _shared(self) -> Iterator[str]:
-        towers = analyse(self._placement).towers
+        towers = analyze(self._placement).towers
         for variable in self._placement.variables:
             readers = sum(variable.name in tower.reads for tower in towers)
             if readers > 1 and variable.name not in self._apart:
@@ -138,7 +138,7 @@ class OwnVariables:
 
     def _is_updated(self, variable: str) -> bool:
         """Return whether a step updates a variable, or may update it."""
-        updates = analyse(self._placement).updates
+        updates = analyze(self._placement).updates
         return bool(updates.unknown) or variable in updates.by_variable
 
     def _tower_number(self, copy: Copy) -> str | None:
@@ -154,7 +154,7 @@ class OwnVariables:
         original, duplicate = (_NUMBERED.fullmatch(part) for part in different[0])
         if original is None or duplicate is None or original[1] != duplicate[1]:
             return None
-        gpus = [tower.device for tower in analyse(self._placement).reads_by_gpu.gpus]
+        gpus = [tower.device for tower in analyze(self._placement).reads_by_gpu.gpus]
         distance = gpus.index(copy.tower.device) - gpus.index(copy.original_tower.device)
         return different[0][0] if int(duplicate[2]) - int(original[2]) == distance else None
 
@@ -163,7 +163,7 @@ class OwnVariables:
         placement = self._placement
         readers = [
             tower.device.short
-            for tower in analyse(placement).reads_by_gpu.gpus
+            for tower in analyze(placement).reads_by_gpu.gpus
             if variable in tower.reads
         ]
         towers = "the tower" if len(readers) == 1 else "the towers"

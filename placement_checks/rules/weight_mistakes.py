@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
@@ -182,7 +182,7 @@ def stale_copies(placement: Placement, variable: str) -> MistakeLocation:
 
     Their initial values are copies of it.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     original = flow.number[variable]
     copies = []
@@ -201,7 +201,7 @@ def repeated_updates(
     For a trained variable these are the ops that are no optimizer update. For another variable it
     is the call that repeats its update for each tower.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     names, types = analysis.flow.names, analysis.flow.types
     updates = [update.op for update in analysis.updates.by_variable.get(name, ())]
     if len(updates) < 2:

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.op_types import (
@@ -295,7 +295,7 @@ def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
     If the components of an iterator's next element are fed, these are also the op that yields the
     element, and the ops that ask whether there is one: a function runs them in any case.
     """
-    flow = analyse(placement).flow
+    flow = analyze(placement).flow
     ops = {producer_of(tensor) for tensor in fed}
     for element in flow.having(OPTIONAL_ELEMENT.__eq__):
         takers = {flow.names[taker] for taker in flow.consumers[element]}

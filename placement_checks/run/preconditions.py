@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.read_write_races import races
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS
@@ -49,7 +49,7 @@ _MAX_DISTANCE = 10  # edges between a random op and the placeholder that disable
 
 def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
     """Returns the ops that the roots depend on, in building order, up to fed tensors."""
-    flow = analyse(program.placement).flow
+    flow = analyze(program.placement).flow
     ends = {flow.number[op] for op in fed_ops(program.placement, fed)}
     todo = [flow.number[producer_of(root)] for root in roots]
     seen = set(todo)
@@ -138,7 +138,7 @@ def check_repeatable(session: ProgramSession, feeds: Values) -> None:
         CannotRun: the gradients depend on a random op, or differ for another reason.
     """
     program = session.program
-    analysis = analyse(program.placement)
+    analysis = analyze(program.placement)
     tensors = gradient_tensors(program)
     ops = ancestors(program, tensors or program.placement.step.train_op, feeds)
     random = [name for name in ops if program.placement.ops[name].type in RANDOM]
@@ -247,7 +247,7 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
         CannotRun: a device that a tower requests computed nothing, or all towers ran on one.
     """
     program = session.program
-    requested = {device for tower in analyse(program.placement).towers for device in tower.devices}
+    requested = {device for tower in analyze(program.placement).towers for device in tower.devices}
     roots = gradient_tensors(program) or program.placement.step.train_op
     needed = {program.placement.ops[name].requested for name in ancestors(program, roots, feeds)}
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
@@ -285,7 +285,7 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
         CannotRun: the variables differ, the training op is not known, or all gradients are inside
             of a loop.
     """
-    towers = analyse(reference.placement).towers
+    towers = analyze(reference.placement).towers
     if len(towers) > 1:
         raise InputError(
             reference.name,
@@ -354,7 +354,7 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
 
     With mixed precision, it is coarser than the dtype of the variable.
     """
-    analysis = analyse(program.placement)
+    analysis = analyze(program.placement)
     names = sorted(EPS, key=EPS.__getitem__)
     coarsest = [0] * len(analysis.flow.names)
     for op, producers in enumerate(analysis.flow.inputs):
@@ -389,7 +389,7 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
     Linear ops do not count. Nor does the condition of a branch, nor a factor that does not depend
     on gradients, such as the number of a tower's rows.
     """
-    analysis = analyse(program.placement)
+    analysis = analyze(program.placement)
     flow, backward = analysis.flow, analysis.backward.ops
     depends_on_gradients = flow.propagate([int(is_backward) for is_backward in backward])
 

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.devices import Devices, local_gpus
 from placement_checks.core.errors import CannotRun, InputError
@@ -285,7 +285,7 @@ def find_gradient_tensors(
             values are empty unless the step is traced; a traced step declares no gradients.
     """
     found = GradientTensors()
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     recorded = {gradient.variable: gradient for gradient in applied}
     for variable, updates in analysis.updates.by_variable.items():
         names = [analysis.flow.names[update.op] for update in updates]
@@ -317,7 +317,7 @@ def find_gradient_tensors(
 
 def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:
     """Whether an optimizer gets the gradient of one tower, but its updates use several."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     behind = analysis.towers_behind[analysis.flow.number[producer_of(gradient.values)]]
     flow = gradient_flow(placement)
     return (behind & analysis.all_towers).bit_count() == 1 and any(

@@ -18,7 +18,7 @@ from itertools import islice
 from textwrap import wrap
 from typing import Any
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report, Verdict
@@ -116,7 +116,7 @@ def _short_device(device: str) -> str:
 
 def _updating_tower(evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
     """Each tower, as the tower of the updates that run."""
-    for tower in analyse(evidence.placement).towers:
+    for tower in analyze(evidence.placement).towers:
         yield {"tower": _short_device(tower.devices[0].short)}
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device, Devices, checked_gpus, local_gpus
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
@@ -101,7 +101,7 @@ class Request:
             evidence = self.evidence  # while the placer works
             with gc_paused():
                 with contextlib.suppress(Exception):  # reported by the rules that need towers
-                    analyse(self.requested).prepare()
+                    analyze(self.requested).prepare()
                 return replace(evidence, placement=placed())
 
 

@@ -9,12 +9,12 @@ from support.graphs import op, placement
 from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import StepOps
 
 
 def home(graph: Placement, name: str) -> str | None:
-    found = analyse(graph).sites[analyse(graph).flow.number[name]]
+    found = analyze(graph).sites[analyze(graph).flow.number[name]]
     return None if found is None else found.device.short
 
 
@@ -32,8 +32,8 @@ def test_a_lookup_works_for_the_tower_that_uses_it_and_not_for_the_gpu_of_its_ta
     graph = lookup(on(1, "tower_1/w/MatMul", "MatMul", "row", "tower_1/w/read"))
 
     assert home(graph, "row") == "/device:GPU:1"
-    assert "table" in analyse(graph).towers[1].reads
-    assert "table" not in analyse(graph).towers[0].reads
+    assert "table" in analyze(graph).towers[1].reads
+    assert "table" not in analyze(graph).towers[0].reads
 
 
 def test_an_op_between_two_towers_works_for_the_next_user() -> None:
@@ -74,7 +74,7 @@ def test_an_op_that_both_towers_use_is_shared(taken: str) -> None:
     )
 
     assert home(graph, "penalty") == ("/device:GPU:0" if taken else None)
-    assert analyse(graph).tower_of[analyse(graph).flow.number["penalty"]] == (0 if taken else -1)
+    assert analyze(graph).tower_of[analyze(graph).flow.number["penalty"]] == (0 if taken else -1)
 
 
 def test_an_op_that_depends_on_examples_works_for_the_requested_gpu() -> None:

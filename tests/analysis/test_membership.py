@@ -8,7 +8,7 @@ import pytest
 from support.towers import gradient, on, program
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 
 
 def penalised(*ops: Op) -> Placement:
@@ -22,7 +22,7 @@ def penalised(*ops: Op) -> Placement:
 
 
 def tower_of(graph: Placement, name: str) -> int:
-    return analyse(graph).tower_of[analyse(graph).flow.number[name]]
+    return analyze(graph).tower_of[analyze(graph).flow.number[name]]
 
 
 @pytest.mark.parametrize("i", [0, 1])

@@ -12,7 +12,7 @@ from support.towers import program
 
 from placement_checks import Placement
 from placement_checks.analysis.addresses import addresses
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
 from placement_checks.baseline.parse import parse
@@ -51,7 +51,7 @@ def test_it_is_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) 
     for size in SIZES if benchmark.enabled else SIZES[:1]:
         names = [f"block{number // 50}/w{number}" for number in range(size // _OPS_A_VARIABLE)]
         graph = program(variables=names)
-        analyse(graph).prepare()
+        analyze(graph).prepare()
         begin = time.process_time()
         addresses(graph)
         analysed = time.process_time() - begin

@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.towers import program
 
 from placement_checks import Placement
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import GradientFlow
 from placement_checks.analysis.variables.layout import Layout
 
@@ -25,7 +25,7 @@ def find_towers(graph: Placement) -> Callable[[], object]:
 
 
 def find_layout(graph: Placement) -> Callable[[], object]:
-    analyse(graph).prepare()
+    analyze(graph).prepare()
 
     def found() -> object:
         vars(graph)["_cache"].pop(GradientFlow, None)  # it keeps the ways back from updates

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import Program, place
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import StepOps
 from placement_checks.rules.registry import RULES
 
@@ -86,7 +86,7 @@ def test_nothing_is_left_patched() -> None:
 
 def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -> None:
     placement = place(f"{fixtures}/mnist.py:build_towers").placement
-    known = analyse(placement)
+    known = analyze(placement)
     names = known.flow.names
 
     forward = {names[one]: names[other] for one, (other, _) in known.backward.forward.items()}

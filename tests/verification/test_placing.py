@@ -12,7 +12,7 @@ import pytest
 from support import pairs
 
 from placement_checks import place, with_numbers
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.verification.placing import requested
 
@@ -85,7 +85,7 @@ def test_towers_are_analyzed_once_while_the_placer_works(towers: Build) -> None:
     evidence = place(towers)
 
     assert evidence.program
-    assert analyse(evidence.placement) is analyse(evidence.program.requested)
+    assert analyze(evidence.placement) is analyze(evidence.program.requested)
 
 
 def test_a_reference_that_is_the_same_function_is_not_built_again(

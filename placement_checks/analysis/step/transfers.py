@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from placement_checks.analysis.addresses import Part, addresses
 from placement_checks.analysis.graph.layers import NONE
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CUTS, PARTITIONS
 from placement_checks.core.placement import Op, Placement, producer_of
@@ -77,7 +77,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
         placement: a program with assigned devices.
         rows: the number of rows of the global batch; None if it is unknown.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     size_of = cache(partial(_size, analysis, rows))
     by_tensor: dict[tuple[str, Device], CopiedTensor] = {}
     for op, here in _across_devices(analysis, placement.by_number):
@@ -167,7 +167,7 @@ def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
 
 def _is_part(placement: Placement) -> Sequence[int]:
     """Return for each op whether its value comes from a slice of a batch, or one tower's feed."""
-    flow = analyse(placement).flow
+    flow = analyze(placement).flow
     inputs = placement.step.inputs
     fed = {producer_of(name) for names in inputs for name in names} if len(inputs) > 1 else set()
     ops = zip(flow.names, flow.types, strict=True)
@@ -251,8 +251,8 @@ class LayerTraffic(NamedTuple):
 
 def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[SentTensor]:
     """Return the copies of a step with their phases and layers."""
-    number, found = analyse(placement).flow.number, addresses(placement)
-    names = analyse(placement).flow.names
+    number, found = analyze(placement).flow.number, addresses(placement)
+    names = analyze(placement).flow.names
     sent = []
     for copy in copied:
         source, taker = number[producer_of(copy.tensor)], number[copy.taker]

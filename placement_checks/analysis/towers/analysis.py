@@ -214,6 +214,6 @@ class TowerAnalysis:
         )
 
 
-def analyse(placement: Placement) -> TowerAnalysis:
+def analyze(placement: Placement) -> TowerAnalysis:
     """Return the analysis of a placement, computed once."""
     return placement.cached(TowerAnalysis)

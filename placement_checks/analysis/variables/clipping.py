@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import GradientFlow, gradient_flow
 from placement_checks.core.op_types import BOUNDS, SCALES, SUM_OF_SQUARES
 from placement_checks.core.placement import Placement
@@ -42,7 +42,7 @@ def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
                 if clips:
                     first = min(tower for tower, _ in clips)
                     op = max(op for tower, op in clips if tower == first)
-                    by_norm = analyse(placement).flow.types[op] not in BOUNDS
+                    by_norm = analyze(placement).flow.types[op] not in BOUNDS
                     yield ClippedGradient(variable, op, by_norm)
                     break
 
@@ -52,7 +52,7 @@ def norms_of_slices(placement: Placement) -> list[str]:
 
     The slices of such a gradient do not have the shape of any variable.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     shapes = {variable.shape for variable in placement.variables}
     return [
@@ -76,7 +76,7 @@ def _clips(
     `GradientFlow.gradient_towers` decides, because in a model in which towers share values each
     gradient depends on all towers.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     for op in gradients.ancestors(update):
         mask = gradients.gradient_towers[op]
         tower = mask & analysis.all_towers

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.op_types import ADDS, JOINS, SCALES, is_gradient_update
 from placement_checks.core.placement import Placement
 
@@ -21,7 +21,7 @@ class GradientFlow:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
         self._ancestors: dict[int, Collection[int]] = {}
 
     @cached_property

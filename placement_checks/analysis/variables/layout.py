@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.devices import Device
@@ -70,7 +70,7 @@ class Layout:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
         self._gradients = gradient_flow(placement)
 
     @cached_property
@@ -355,7 +355,7 @@ class Accumulators:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
         self.tower_of: dict[str, int] = {}
         trained = gradient_flow(placement).trained
         for name, *_ in placement.variables:
@@ -442,9 +442,9 @@ class Unshared:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._towers = analyse(placement).towers
+        self._towers = analyze(placement).towers
         variables = variable_layout(placement)
-        others = {*variables.copies, *analyse(placement).cached_inputs}
+        others = {*variables.copies, *analyze(placement).cached_inputs}
         others |= accumulators(placement).tower_of.keys()
         named = made_by_get_variable(placement) - others
         forms: dict[object, dict[str, int]] = defaultdict(dict)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.analysis.variables.layout import Layout, variable_layout
@@ -100,7 +100,7 @@ class MixedLosses:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._analysis: TowerAnalysis = analyse(placement)
+        self._analysis: TowerAnalysis = analyze(placement)
         self._layout: Layout = variable_layout(placement)
 
     @cached_property

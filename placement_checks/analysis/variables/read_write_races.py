@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder
 from placement_checks.analysis.graph.updates import Updates
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.op_types import NOT_A_READ, PASSES_BUFFER
 from placement_checks.core.placement import Placement
 
@@ -24,7 +24,7 @@ def races(placement: Placement) -> Mapping[str, str]:
         For each such variable a variable that is read in the race; empty if the train op is
         unknown.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     if analysis.updates.unknown:
         return {}
     return _Step(analysis.flow, analysis.updates).races()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import (
     ADDS,
@@ -38,7 +38,7 @@ class Replicas:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
 
     @cached_property
     def copies(self) -> Mapping[str, Sequence[str]]:

@@ -33,7 +33,7 @@ from typing import Literal, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.graph.layers import NONE
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators, variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
@@ -74,7 +74,7 @@ class Roles(Mapping[str, Role]):
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
         self._layout = variable_layout(placement)
         self._variables = {variable.name: variable for variable in placement.variables}
         self._roles: dict[str, Role] = {}

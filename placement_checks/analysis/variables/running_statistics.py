@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators
 from placement_checks.core.op_types import (
@@ -36,7 +36,7 @@ class Statistics:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
 
     @cached_property
     def updates(self) -> Sequence[int]:

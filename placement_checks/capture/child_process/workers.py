@@ -345,10 +345,10 @@ def _initial(parts: Sequence[_Part]) -> InitialState:
     """The initial values of the variables. The first worker sends the values of its copies."""
     values: dict[str, Any] = {}
     mirrors: dict[str, str] = {}
-    unsynchronised: set[str] = set()
+    unsynchronized: set[str] = set()
     for part in parts:
         initial = part.worker.initial
-        unsynchronised.update(part.names(initial.unsynchronised))
+        unsynchronized.update(part.names(initial.unsynchronized))
         mirrors |= {
             part.name(copy): part.variable(whole) for copy, whole in initial.mirrors.items()
         }
@@ -356,4 +356,4 @@ def _initial(parts: Sequence[_Part]) -> InitialState:
             if part.prefix and name in part.copies:
                 mirrors.setdefault(part.name(name), name)
             values[part.name(name)] = values.get(mirrors.get(part.name(name), ""), value)
-    return InitialState(values=values, mirrors=mirrors, unsynchronised=frozenset(unsynchronised))
+    return InitialState(values=values, mirrors=mirrors, unsynchronized=frozenset(unsynchronized))

@@ -278,14 +278,14 @@ def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState
         for name, recorded in variables.items()
         if recorded.replica and id(recorded.part_of) in first
     }
-    unsynchronised = frozenset(
+    unsynchronized = frozenset(
         name for name, recorded in variables.items() if recorded.is_brought_together
     )
     values = {**_values_from_step(variables), **_current_values(variables)}
     for copy, mirrored in mirrors.items():
         if copy not in values and mirrored in values:
             values[copy] = values[mirrored]
-    return InitialState(values=values, mirrors=mirrors, unsynchronised=unsynchronised)
+    return InitialState(values=values, mirrors=mirrors, unsynchronized=unsynchronized)
 
 
 def _current_values(variables: Mapping[str, RecordedVariable]) -> dict[str, Any]:

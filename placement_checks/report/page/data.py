@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.addresses import Part, addresses
 from placement_checks.analysis.step.transfers import copies
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
@@ -47,7 +47,7 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         layout = variable_layout(placement)
         readers = layout.readers
         trained.update(layout.copies)
-        towers = len(analyse(placement).towers)
+        towers = len(analyze(placement).towers)
     for variable in placement.variables:
         name = variable.name
         mask = readers.get(name) or readers.get(slots.get(name, ""), 0)
@@ -110,7 +110,7 @@ def copies_data(
 
 
 def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRow]:
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     number, types = analysis.flow.number, analysis.flow.types
     found = copies(placement)
     a_row = {}
@@ -126,7 +126,7 @@ def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRo
 
 def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
     """Yields the input of each device to collective ops in which several devices take part."""
-    flow, steps = analyse(placement).flow, analyse(placement).updates.steps
+    flow, steps = analyze(placement).flow, analyze(placement).updates.steps
     ops = placement.by_number
     for here in flow.having(COLLECTIVES.__contains__):
         device = ops[here].assigned
@@ -187,7 +187,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         "facts": list(facts),
         "notes": list(_notes(report)),
         "knows_flow": knows_flow,
-        "knows_step": knows_flow and not analyse(placement).updates.unknown,
+        "knows_step": knows_flow and not analyze(placement).updates.unknown,
         "rows": {**at.tree, "roles": at.roles},
         "ops": _ops_data(placement, places, at),
         "copies": copies_data(placement, places, at.parts),
@@ -224,7 +224,7 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
     lines = index_texts(placement.where(op.name) or "" for op in ops)
     asked = {kind.requested: kind.requested.short for kind in placement.kinds}
     requests = index_texts(asked[op.requested] for op in ops)
-    steps = analyse(placement).updates.steps if placement.requested else [1] * len(ops)
+    steps = analyze(placement).updates.steps if placement.requested else [1] * len(ops)
     return {
         "names": front_code(printable(op.name) for op in ops),
         "types": types.texts,

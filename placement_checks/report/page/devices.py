@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
@@ -84,7 +84,7 @@ class DeviceTable:
         """The devices of each tower; none if requested devices are unknown."""
         if not self._placement.requested:
             return []
-        towers = analyse(self._placement).towers
+        towers = analyze(self._placement).towers
         return [[self.number(self._asked(device)) for device in each.devices] for each in towers]
 
     def data(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.addresses import Addresses, Part, addresses
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
@@ -272,7 +272,7 @@ def _by_flow(placement: Placement) -> PageLayout:
         Phase.ANY: roles["other"],
         Phase.OUTSIDE: roles["outside"],
     }
-    number, steps = analyse(placement).flow.number, analyse(placement).updates.steps
+    number, steps = analyze(placement).flow.number, analyze(placement).updates.steps
     own = {number[name]: row for name, row in layers.items()}
     # Ops without a layer: the backward pass begins after the last layer.
     default_row = defaultdict(lambda: roles["inputs"])
@@ -305,7 +305,7 @@ def _by_flow(placement: Placement) -> PageLayout:
 
 def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, int]:
     """The rows of the variables that the model reads, and of their slots, in data flow order."""
-    number = analyse(placement).flow.number
+    number = analyze(placement).flow.number
     scope_of = variable_scopes(placement)
     names = [variable.name for variable in placement.variables]
     computing = {

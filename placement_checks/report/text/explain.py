@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import LOCALHOST, Device
@@ -134,7 +134,7 @@ def _reason(placement: Placement, op: Op) -> str:
 
 
 def _variable_rows(placement: Placement, op: Op) -> Iterator[Row]:
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     within = [
         key for name, key in _COLLECTIONS.items() if op.name in placement.collected.get(name, ())
     ]
@@ -154,7 +154,7 @@ def _variable_rows(placement: Placement, op: Op) -> Iterator[Row]:
 
 def _gradients(placement: Placement, variable: str) -> Iterator[str]:
     """Yields the gradients that the updates of a variable apply, with their towers."""
-    analysis, gradients = analyse(placement), gradient_flow(placement)
+    analysis, gradients = analyze(placement), gradient_flow(placement)
     updates: Sequence[Update] = gradients.trained.get(variable, ())
     for update in updates:
         towers = gradients.towers(update)
@@ -167,7 +167,7 @@ def _gradients(placement: Placement, variable: str) -> Iterator[str]:
 
 
 def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     number = flow.number[op.name]
     yield Row(
@@ -188,7 +188,7 @@ def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:
 
 def _by_tower(placement: Placement, ops: Iterable[int]) -> Iterator[str]:
     """Yields the first op of each tower with the number of others, and of ops without a tower."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     by_tower: dict[int, list[int]] = defaultdict(list)
     for op in ops:
         by_tower[analysis.tower_of[op]].append(op)
@@ -270,7 +270,7 @@ def _computation(ops: Sequence[Op]) -> str:
 
 
 def _towers(placement: Placement, device: Device) -> list[str]:
-    towers = [tower for tower in analyse(placement).towers if device in tower.devices]
+    towers = [tower for tower in analyze(placement).towers if device in tower.devices]
     return [
         f"the tower on {tower}, which reads {plural(len(tower.reads), 'variable')}"
         for tower in towers

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import unshared, variable_layout
 from placement_checks.core.devices import Device
@@ -56,7 +56,7 @@ class AveragingOnHost(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         joining = _judged_ops(placement)
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
@@ -76,7 +76,7 @@ class AveragingOnHost(Rule):
         return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
     def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
         towers = range_text(str(analysis.towers[tower]) for tower in numbers)
@@ -110,7 +110,7 @@ def _judged_ops(placement: Placement) -> list[int]:
 
     A sum on the GPU of the model part that it updates is left out.
     """
-    copies, flow = variable_layout(placement).copies, analyse(placement).flow
+    copies, flow = variable_layout(placement).copies, analyze(placement).flow
     by_device: dict[Device | None, list[Update]] = defaultdict(list)
     for variable, updates in gradient_flow(placement).trained.items():
         if variable not in copies:
@@ -141,7 +141,7 @@ def _no_op_reason(placement: Placement) -> str:
             "each GPU applies the sum of the gradients to its own copy of the variables, and no "
             "single device combines them"
         )
-    collective = next(iter(analyse(placement).flow.having(AMONG_DEVICES.__contains__)), None)
+    collective = next(iter(analyze(placement).flow.having(AMONG_DEVICES.__contains__)), None)
     if collective is not None:
         name = placement.by_number[collective].name
         return f"collective ops such as {name} combine the gradients on no single device"

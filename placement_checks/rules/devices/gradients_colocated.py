@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
@@ -41,7 +41,7 @@ class GradientsColocated(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         judged = 0
         findings = []
         for number, (forward, known_by) in analysis.backward.forward.items():
@@ -72,7 +72,7 @@ class GradientsColocated(Rule):
 
 def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:
     """Return whether a backward op is on its own tower's GPU and may stay there."""
-    analysis, assigned = analyse(placement), placement.by_number[number].assigned
+    analysis, assigned = analyze(placement), placement.by_number[number].assigned
     tower, forward_op = analysis.tower_of[number], placement.by_number[forward]
     if assigned is None or tower < 0:
         return False

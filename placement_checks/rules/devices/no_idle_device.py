@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.devices import Device
@@ -251,13 +251,13 @@ def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int
     """
     losses = _loss_ops(placement)
     if single is None:
-        return len(losses) >= gpus and _are_separate(analyse(placement), losses)
+        return len(losses) >= gpus and _are_separate(analyze(placement), losses)
     single_losses = len(_loss_ops(single))
     return 0 < single_losses * gpus <= len(losses) or _multiplies_reads(placement, single, gpus)
 
 
 def _loss_ops(placement: Placement) -> list[int]:
-    number = analyse(placement).flow.number
+    number = analyze(placement).flow.number
     names = dict.fromkeys(map(producer_of, placement.step.objectives))
     return [number[name] for name in names if name in number]
 
@@ -281,7 +281,7 @@ def _multiplies_reads(placement: Placement, single: Placement, gpus: int) -> boo
 
 def _count_forward_reads(placement: Placement) -> Mapping[str, int]:
     """Return the number of forward ops of a loss that read each trainable variable, if any."""
-    reads, backward = analyse(placement).reads_by_gpu, analyse(placement).backward.ops
+    reads, backward = analyze(placement).reads_by_gpu, analyze(placement).backward.ops
     trainable = placement.collected.get(TRAINABLE, ())
     forward = {
         name: sum(not backward[op] and reads.in_loss(op) for op in reads.readers.get(name, ()))
@@ -295,7 +295,7 @@ def _computing_devices(placement: Placement) -> set[Device | None]:
 
     Ops that work for another GPU than they request do not count.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     behind = analysis.flow.reachable(_loss_ops(placement))
     computing = {
         op

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -129,7 +129,7 @@ def _server_job(placement: Placement) -> str:
         return _PARAMETER_JOB
     ops = (placement.ops[variable.name] for variable in placement.variables)
     holding = {op.assigned.job for op in ops if op.assigned and op.assigned.job}
-    computing = {device.job for tower in analyse(placement).towers for device in tower.devices}
+    computing = {device.job for tower in analyze(placement).towers for device in tower.devices}
     servers = holding - computing
     return servers.pop() if len(servers) == 1 else ""
 

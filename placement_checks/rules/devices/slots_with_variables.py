@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
@@ -62,7 +62,7 @@ class SlotsWithVariables(Rule):
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
     """Yield each slot with its variable."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     shapes = {variable.name: variable[1:] for variable in placement.variables}
     for variable, updates in analysis.updates.by_variable.items():
         for update in updates:

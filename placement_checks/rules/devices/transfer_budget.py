@@ -13,7 +13,7 @@ from placement_checks.analysis.step.transfers import (
     network_transfers,
     transfers,
 )
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -208,7 +208,7 @@ def _find_excess(
 
 
 def _whole_graph_note(placement: Placement) -> str:
-    unknown = analyse(placement).updates.unknown
+    unknown = analyze(placement).updates.unknown
     return f" (all ops of the graph were counted: {unknown})" if unknown else ""
 
 

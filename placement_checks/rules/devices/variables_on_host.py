@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import unshared
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
@@ -221,7 +221,7 @@ def _consequence(placement: Placement, op: Op) -> str:
     """Return the cost of a variable on a GPU, if other GPUs read it."""
     if op.assigned is None or not op.assigned.is_gpu or not placement.requested:
         return ""
-    readers = analyse(placement).reads_by_gpu.readers.get(op.name, ())
+    readers = analyze(placement).reads_by_gpu.readers.get(op.name, ())
     gpus = {placement.by_number[reader].assigned for reader in readers}
     others = sum(device is not None and device.is_gpu for device in gpus - {op.assigned})
     if not others:

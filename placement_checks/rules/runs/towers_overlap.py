@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placement_checks.analysis.step.schedule import Overlap, observed_overlap, possible_overlap
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
@@ -59,7 +59,7 @@ class TowersOverlap(Rule):
             return self.verdict([finding])
         if (missing := Need.TWO_TOWERS.missing(evidence)) is not None:
             return self.without(missing)
-        towers = analyse(placement).towers
+        towers = analyze(placement).towers
         groups = [tower.devices for tower in towers]
         if len(set(groups)) < len(groups):
             return self.not_checked(f"towers share one device: {join_and(map(str, towers))}")
@@ -103,7 +103,7 @@ class TowersOverlap(Rule):
     def _wait(
         self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
     ) -> Finding:
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         names = analysis.flow.names
         waiting, awaited, by_control = _first_wait(analysis, late, path)
         frames = frames_up_to(placement, names[waiting], names[awaited])
@@ -133,7 +133,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     gpus = len(placement.machine.gpus) if placement.machine else 0
     step = trace.shortest
     busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
-    used = {tower.devices for tower in analyse(placement).towers}
+    used = {tower.devices for tower in analyze(placement).towers}
     if towers < 2 or gpus < 2 or len(used) > 1 or len(busy) != 1:
         return None
     gpu = busy[0].short
@@ -158,7 +158,7 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
 
     Fed tensors wait for nothing.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow = analysis.flow
     fed = {flow.number[producer_of(name)] for names in placement.step.inputs for name in names}
     devices = analysis.towers[late].devices

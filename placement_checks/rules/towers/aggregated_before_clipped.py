@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.clipping import ClippedGradient, clipped_per_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
@@ -44,7 +44,7 @@ class AggregatedBeforeClipped(Rule):
         trained = gradient_flow(placement).trained
         if not trained:
             return self.not_checked(
-                analyse(placement).updates.unknown
+                analyze(placement).updates.unknown
                 or "no variable that towers read is updated by a gradient"
             )
         clipped = [
@@ -73,7 +73,7 @@ class AggregatedBeforeClipped(Rule):
 
 def _is_by_keras(placement: Placement, clipped: ClippedGradient) -> bool:
     """Whether an optimizer with ``clipnorm``, ``global_clipnorm`` or ``clipvalue`` clips."""
-    op = analyse(placement).flow.names[clipped.op]
+    op = analyze(placement).flow.names[clipped.op]
     return CLIPPING in placement.details.parts_of_keras(op)
 
 
@@ -101,7 +101,7 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
         evidence="requested",
         expected=_EXPECTED,
         found=_FOUND,
-        ops=(analyse(placement).flow.names[clipped.op],),
+        ops=(analyze(placement).flow.names[clipped.op],),
         path=path_lines(placement, [clipped.op]),
         alike=clipped.by_norm,
         message=f"each replica's gradient of {clipped.variable} is {how} before the gradients of "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import NotApplicable
@@ -81,7 +81,7 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
     central on purpose, and so may the variables of towers that are placed by hand. Workers
     cannot share a variable: each has its own, so any trained variable is a mistake.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     outside = [name for name in strategy.outside if name in analysis.updates.by_variable]
     trained = gradient_flow(placement).trained
     slots = _find_slots(placement, [name for name in outside if name not in trained])
@@ -102,7 +102,7 @@ def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
 
     Scalars are left out: they scale a loss or count steps.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     flow, by_variable = analysis.flow, analysis.updates.by_variable
     shapes = {variable.name: variable.shape for variable in placement.variables}
     masks = flow.propagate(flow.marks([flow.number[name]] for name in variables))

@@ -6,7 +6,7 @@ from functools import cached_property, reduce
 from operator import or_
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
@@ -43,7 +43,7 @@ class EveryTowerCounts(Rule):
         gradients = gradient_flow(placement)
         if not gradients.trained:
             return self.not_checked(
-                analyse(placement).updates.unknown
+                analyze(placement).updates.unknown
                 or "no variable that towers read is updated by a gradient"
             )
         layout = variable_layout(placement)
@@ -88,7 +88,7 @@ def _finding(
         used: the towers that have a part in its update, a bit each.
         never_used: whether the missing towers have no part in any variable's update.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     update = gradient_flow(placement).trained[variable][0]
     lost = sum(1 << number for number in missing)
     verb = "reads" if len(missing) == 1 else "read"
@@ -136,7 +136,7 @@ class _Advice:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._analysis = analyse(placement)
+        self._analysis = analyze(placement)
         self._gradients = gradient_flow(placement)
 
     def edit(self, update: Update) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
@@ -61,7 +61,7 @@ class InputsDistinct(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         uses = list(input_uses(analysis))
         findings: dict[str, Finding] = {}
         for finding in (
@@ -265,7 +265,7 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
         first = next(equal, None)
         if first is None:
             continue
-        both = analyse(placement).names_of(1 << first | 1 << later)
+        both = analyze(placement).names_of(1 << first | 1 << later)
         original, name = producer_of(next(iter(rows[first]))), producer_of(next(iter(rows[later])))
         yield Finding(
             object=name,

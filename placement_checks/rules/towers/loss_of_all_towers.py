@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -45,7 +45,7 @@ class LossOfAllTowers(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         summaries = _written_summaries(analysis)
         reported = [producer_of(name) for name in placement.step.losses]
         of_losses = list(_loss_summaries(analysis, summaries))

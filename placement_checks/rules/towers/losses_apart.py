@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_losses, shared_ops
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
@@ -43,7 +43,7 @@ class LossesApart(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         findings = [
             finding
             for finding in (_finding(placement, mixed) for mixed in mixed_losses(placement))
@@ -62,7 +62,7 @@ class LossesApart(Rule):
 
 
 def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     names = analysis.flow.names
     loss, contained = names[mixed.path[0]], names[mixed.path[-1]]
     tower, other = analysis.towers[mixed.tower], analysis.towers[mixed.other]

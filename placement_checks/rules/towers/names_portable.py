@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
@@ -62,7 +62,7 @@ class NamesPortable(Rule):
         return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
 
     def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         scopes = _TowerScopes(analysis)
         named: dict[str, str] = {}
         for name in _checkpointed(placement):

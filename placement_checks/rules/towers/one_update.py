@@ -7,7 +7,7 @@ from operator import or_
 
 from placement_checks.analysis.graph.data_flow import StepOrder
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
@@ -69,7 +69,7 @@ class OneUpdate(Rule):
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
-        analysis = analyse(evidence.placement)
+        analysis = analyze(evidence.placement)
         updates = analysis.updates
         if not updates.by_variable:
             return self.not_checked(updates.unknown or "the train op updates no variable")

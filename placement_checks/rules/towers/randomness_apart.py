@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
@@ -42,7 +42,7 @@ class RandomnessApart(Rule):
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
-        analysis = analyse(evidence.placement)
+        analysis = analyze(evidence.placement)
         strategy = evidence.placement.strategy
         by_seed: dict[Hashable, dict[int, int]] = defaultdict(dict)
         count = 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.evidence import Evidence
@@ -121,7 +121,7 @@ def _drifting_copies(
     def devices(copies: Sequence[str]) -> str:
         return join_and(device.short for copy in copies if (device := strategy.device_of(copy)))
 
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     updates = analysis.updates.by_variable
     copies = [copy for group in groups for copy in group]
     updated = [copy for copy in copies if copy in updates]

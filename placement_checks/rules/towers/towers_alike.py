@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.value_numbering import Difference, differences
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
@@ -38,7 +38,7 @@ class TowersAlike(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         losses, towers = analysis.losses, analysis.towers
         findings: dict[str, Finding] = {}
         for number in range(1, len(towers)):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
@@ -51,7 +51,7 @@ class TrainablesTrained(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyse(placement)
+        analysis = analyze(placement)
         trainable = placement.collections.get(TRAINABLE, ())
         if not trainable:
             return self.not_checked("no variable is in TRAINABLE_VARIABLES")
@@ -98,7 +98,7 @@ def untrained(placement: Placement) -> Iterator[Untrained]:
     If a loss reads a variable, and the program does not take its gradient, it is frozen on
     purpose.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     for variable in _trainables_without_update(placement):
         readers = analysis.reads_by_gpu.readers[variable.name]
         if not any(map(analysis.reads_by_gpu.in_loss, readers)):
@@ -109,7 +109,7 @@ def untrained(placement: Placement) -> Iterator[Untrained]:
 
 def without_gradient_use(placement: Placement) -> Iterator[str]:
     """The trainable variables without an update whose gradients the program takes in vain."""
-    flow, gradients = analyse(placement).flow, placement.step.taken
+    flow, gradients = analyze(placement).flow, placement.step.taken
     for variable in _trainables_without_update(placement):
         taken = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
         if taken and not any(flow.consumers[op] for op in taken):
@@ -117,7 +117,7 @@ def without_gradient_use(placement: Placement) -> Iterator[str]:
 
 
 def _trainables_without_update(placement: Placement) -> Iterator[Variable]:
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     trainable = placement.collected.get(TRAINABLE, frozenset())
     for variable in placement.variables:
         if variable.name in trainable and not _is_updated(analysis, variable.name):
@@ -188,7 +188,7 @@ def _trained_in_reference(evidence: Evidence) -> Iterator[str]:
     """The trainable variables that the step of the reference updates, and no step here does."""
     if not evidence.reference:
         return
-    analysis, updates = analyse(evidence.placement), analyse(evidence.reference).updates
+    analysis, updates = analyze(evidence.placement), analyze(evidence.reference).updates
     if updates.unknown:
         return
     for name in evidence.placement.collections[TRAINABLE]:
@@ -202,7 +202,7 @@ def _untrained(placement: Placement, variable: Untrained) -> Finding:
         found = "no update"
         reason = "no loss reads it, so it has no gradient"
     else:
-        gradient = analyse(placement).flow.names[lost]
+        gradient = analyze(placement).flow.names[lost]
         found = f"a gradient that ends at {gradient}"
         reason = f"its gradient, {gradient}, is computed and not applied"
     return Finding(
@@ -237,7 +237,7 @@ def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
 
 def _applying_op(placement: Placement) -> tuple[str, ...]:
     """An op that applies a gradient: this variable's gradient belongs in the same place."""
-    names = analyse(placement).flow.names
+    names = analyze(placement).flow.names
     updates = next(iter(gradient_flow(placement).trained.values()), [])
     return tuple(names[update.op] for update in updates[:1])
 

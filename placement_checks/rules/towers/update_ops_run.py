@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyse
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.running_statistics import Statistics, statistics
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
@@ -52,7 +52,7 @@ class UpdateOpsRun(Rule):
             Device.parse(self.tower)
 
     def check(self, evidence: Evidence) -> Verdict:
-        analysis = analyse(evidence.placement)
+        analysis = analyze(evidence.placement)
         of_program = statistics(evidence.placement)
         names, steps = analysis.flow.names, analysis.updates.steps
         updates = [op for op in of_program.updates if not matches_any(names[op], self.allow)]

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Literal
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
@@ -68,7 +68,7 @@ class VariablesShared(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis, actual = analyse(placement), variable_layout(placement)
+        analysis, actual = analyze(placement), variable_layout(placement)
         reads = analysis.reads_by_gpu
         towers = len(analysis.towers)
         single = _single_gpu_program(evidence)
@@ -135,7 +135,7 @@ def _is_one_model(placement: Placement) -> bool:
 
     A joint loss of several towers does not count as one loss.
     """
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
     return has_one_loss and analysis.by_loss is None and len(analysis.towers) == 1
 
@@ -152,15 +152,15 @@ def _why_not_compared(evidence: Evidence) -> str:
     if not single:
         return str(single)
     if _has_as_many_towers(evidence.placement, single):
-        towers = len(analyse(single).reads_by_gpu.gpus)
+        towers = len(analyze(single).reads_by_gpu.gpus)
         return f"built for one GPU it still has {towers} towers"
     return "no variable is in a collection"
 
 
 def _has_as_many_towers(placement: Placement, single: Placement) -> bool:
     """Whether the program for one GPU has as many towers as the program for several."""
-    towers = len(analyse(placement).reads_by_gpu.gpus)
-    return 1 < towers <= len(analyse(single).reads_by_gpu.gpus)
+    towers = len(analyze(placement).reads_by_gpu.gpus)
+    return 1 < towers <= len(analyze(single).reads_by_gpu.gpus)
 
 
 def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
@@ -174,7 +174,7 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
         grows: whether the collections grow with the number of GPUs. GPUs that hold parts of the
             only model are then paired as towers.
     """
-    reads = analyse(placement).reads_by_gpu
+    reads = analyze(placement).reads_by_gpu
     gpus = reads.gpus
     names = placement.collected
     in_collections = {*names.get(TRAINABLE, ()), *names.get(GLOBAL, ())}
@@ -250,7 +250,7 @@ def _not_global(placement: Placement) -> Iterator[str]:
 
 def _diverging_copies(placement: Placement) -> Iterator[Finding]:
     """Findings on copies with another update than most copies of the variable."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     for group in variable_layout(placement).mirrored:
         others = list(group.copies.values())
         for tower, name in group.diverging.items():
@@ -274,7 +274,7 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
 
 
 def _update_text(placement: Placement, name: str) -> str:
-    analysis, gradients = analyse(placement), gradient_flow(placement)
+    analysis, gradients = analyze(placement), gradient_flow(placement)
     updates = gradients.trained.get(name, ())
     if not updates:
         return "no update by a gradient"
@@ -286,7 +286,7 @@ def _update_text(placement: Placement, name: str) -> str:
 
 def _central_variables(placement: Placement) -> Iterator[Finding]:
     """Findings on trainable variables that several towers share, if mirrored ones are declared."""
-    analysis, layout = analyse(placement), variable_layout(placement)
+    analysis, layout = analyze(placement), variable_layout(placement)
     # A saved graph may lack collections: then variables that gradients update count.
     trainable = placement.collected.get(TRAINABLE, gradient_flow(placement).trained)
     for variable in placement.variables:
@@ -310,7 +310,7 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
 
 def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
     """Findings on copies of mirrored variables, if central variables are declared."""
-    analysis = analyse(placement)
+    analysis = analyze(placement)
     for group in variable_layout(placement).mirrored:
         (_, first), *others = sorted(group.copies.items())
         for tower, name in others:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import loss_scales
 from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
@@ -152,7 +152,7 @@ class ReplayedChecks:
 
     def _divides_by_rows(self) -> bool:
         """Whether the reference divides sums over rows in its loss by the number of rows."""
-        analysis = analyse(self._sessions.reference.program.placement)
+        analysis = analyze(self._sessions.reference.program.placement)
         for name in analysis.placement.step.objectives:
             scales = loss_scales(analysis, analysis.flow.number[producer_of(name)])
             if scales is None or not all(map(self._counts_rows, scales.divisors)):

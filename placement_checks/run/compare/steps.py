@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
@@ -80,7 +80,7 @@ def step_blocker(sessions: PairedSessions) -> Missing | None:
 
 def _alternates(program: RunnableProgram) -> bool:
     """Whether several training ops update different variables, as in a GAN."""
-    analysis = analyse(program.placement)
+    analysis = analyze(program.placement)
     trained = program.gradient_tensors.gradients
     groups = set()
     for name in program.placement.step.train_op:
@@ -249,7 +249,7 @@ def _comparable(sessions: PairedSessions, values: Values) -> Values:
     Variables that replicas change separately are left out. If the reference computes on the rows
     of each tower, so are statistics of rows: its steps do not compute them.
     """
-    unsynchronized = sessions.towers.program.built.initial.unsynchronised
+    unsynchronized = sessions.towers.program.built.initial.unsynchronized
     values = {name: value for name, value in values.items() if name not in unsynchronized}
     if not sessions.on_parts:
         return values
@@ -264,7 +264,7 @@ def _comparable(sessions: PairedSessions, values: Values) -> Values:
 def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[str, _T]:
     """Returns the values of variables, also under the names of copies that a strategy syncs."""
     initial = sessions.towers.program.built.initial
-    synchronized = sorted(initial.mirrors.keys() - initial.unsynchronised)
+    synchronized = sorted(initial.mirrors.keys() - initial.unsynchronized)
     copies = {copy: initial.mirrors[copy] for copy in synchronized}
     return {
         **values,

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.op_types import RANDOM
@@ -281,7 +281,7 @@ def match_tensors(
 
 def _fed_tensors(program: RunnableProgram, random_values: Values) -> list[FedTensor]:
     """Returns the tensors that a program is fed, in the building order of its graph."""
-    analysis = analyse(program.placement)
+    analysis = analyze(program.placement)
     number = analysis.flow.number
     values = {
         name if ":" in name else f"{name}:0": array for name, array in program.built.fed.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import EXITS, NEXT_ITERATIONS, RECEIVES, SENDS, SWITCHES
 from placement_checks.core.placement import producer_of
@@ -97,7 +97,7 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
 
 def tower_devices(program: RunnableProgram) -> list[tuple[Device, ...]]:
     """Returns the requested devices of each tower."""
-    return [tower.devices for tower in analyse(program.placement).towers]
+    return [tower.devices for tower in analyze(program.placement).towers]
 
 
 def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:

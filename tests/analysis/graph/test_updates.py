@@ -8,11 +8,11 @@ import pytest
 from support.towers import host, program, variable
 
 from placement_checks import Op
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 
 
 def roots(*ops: Op, of: Sequence[str]) -> list[str]:
-    analysis = analyse(program(*ops, step={"train_op": (), "train_ops": of}))
+    analysis = analyze(program(*ops, step={"train_op": (), "train_ops": of}))
     return [analysis.flow.names[op] for op in analysis.updates.roots]
 
 
@@ -43,7 +43,7 @@ def test_three_of_many_train_ops_are_named() -> None:
         step={"train_op": (), "train_ops": [f"train_{letter}" for letter in "dcba"]},
     )
 
-    assert analyse(graph).updates.unknown.startswith(
+    assert analyze(graph).updates.unknown.startswith(
         "the graph has 4 train ops, and it is unknown which of them one step runs: train_a, "
         "train_b, train_c and 1 more;"
     )
@@ -61,7 +61,7 @@ def test_an_assignment_without_a_variable_is_no_update(inputs: Sequence[str]) ->
         host("train", "NoOp", "^set", "^step/add"),
     )
 
-    assert list(analyse(graph).updates.by_variable) == ["step"]
+    assert list(analyze(graph).updates.by_variable) == ["step"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_updates_change_their_first_input(kind: str, changes: bool) -> None:
         host("train", "NoOp", "^set"),
     )
 
-    assert ("v" in analyse(graph).updates.by_variable) == changes
+    assert ("v" in analyze(graph).updates.by_variable) == changes
 
 
 def test_nested_branches_are_found_by_their_switches() -> None:
@@ -99,7 +99,7 @@ def test_nested_branches_are_found_by_their_switches() -> None:
         host("other", "AssignAdd", "outer", "one"),
         host("train", "NoOp", "^first", "^second_one", "^other"),
     )
-    analysis = analyse(graph)
+    analysis = analyze(graph)
 
     assert len(analysis.updates.by_variable["v"]) == 3
     assert len(analysis.updates.at_once(analysis.updates.by_variable["v"])) == 1
@@ -115,7 +115,7 @@ def test_updates_that_run_at_once_are_in_the_order_of_building() -> None:
         host("cond/other", "AssignAdd", "cond/Switch", "one"),
         host("train", "NoOp", "^cond/first", "^always", "^cond/other"),
     )
-    analysis = analyse(graph)
+    analysis = analyze(graph)
 
     found = analysis.updates.at_once(analysis.updates.by_variable["v"])
 

@@ -11,13 +11,13 @@ from support.graphs import op, placement
 from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import StepOps
 
 
 def tower_of(name: str, *ops: Op, **more: Any) -> int:
     graph = program(*ops, **more)
-    return analyse(graph).tower_of[analyse(graph).flow.number[name]]
+    return analyze(graph).tower_of[analyze(graph).flow.number[name]]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_saved_graph_may_have_an_op_before_the_op_it_is_colocated_with() -> No
     graph = program()
     early = op("early", "Tanh", "", "", colocated=["tower_1/loss"])
 
-    assert analyse(replace(graph, ops={"early": early, **graph.ops})).tower_of[0] == -1
+    assert analyze(replace(graph, ops={"early": early, **graph.ops})).tower_of[0] == -1
 
 
 @pytest.mark.parametrize("requested", ["", "/gpu:0", "/cpu:0"])
@@ -92,14 +92,14 @@ def evaluated(gpu: int, **more: Any) -> Placement:
 
 
 def test_a_copy_that_only_evaluates_is_no_tower() -> None:
-    assert [str(tower) for tower in analyse(evaluated(2)).towers] == [
+    assert [str(tower) for tower in analyze(evaluated(2)).towers] == [
         "/device:GPU:0",
         "/device:GPU:1",
     ]
 
 
 def test_every_copy_is_a_tower_if_the_step_is_unknown() -> None:
-    assert len(analyse(evaluated(2, step={"train_op": ()})).towers) == 3
+    assert len(analyze(evaluated(2, step={"train_op": ()})).towers) == 3
 
 
 def test_a_copy_in_the_step_is_a_tower_even_without_gradients() -> None:
@@ -107,7 +107,7 @@ def test_a_copy_in_the_step_is_a_tower_even_without_gradients() -> None:
     train = graph.ops["train"]
     ops = {**graph.ops, "train": train._replace(inputs=[*train.inputs, "^eval/MatMul"])}
 
-    assert len(analyse(replace(graph, ops=ops)).towers) == 3
+    assert len(analyze(replace(graph, ops=ops)).towers) == 3
 
 
 def test_copies_that_only_predict_are_towers_if_no_gpu_trains() -> None:
@@ -122,11 +122,11 @@ def test_copies_that_only_predict_are_towers_if_no_gpu_trains() -> None:
         step=StepOps(train_op=("update",), objectives=("loss",)),
     )
 
-    assert len(analyse(graph).towers) == 2
+    assert len(analyze(graph).towers) == 2
 
 
 def test_every_copy_is_a_tower_if_there_are_no_gradients() -> None:
-    assert len(analyse(evaluated(2, step={"backward": ()})).towers) == 3
+    assert len(analyze(evaluated(2, step={"backward": ()})).towers) == 3
 
 
 def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
@@ -138,14 +138,14 @@ def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
         step=StepOps(backward={"back"}),
     )
 
-    assert list(analyse(graph).backward.ops) == [0, 0, 1, 1]
+    assert list(analyze(graph).backward.ops) == [0, 0, 1, 1]
 
 
 def test_a_backward_op_may_lack_its_forward_op() -> None:
     """A graph that was reduced for serving."""
     graph = placement(op("gradients/gone_grad/Mul", "Mul"), op("kept", "Relu"))
 
-    assert analyse(graph).backward.forward == {}
+    assert analyze(graph).backward.forward == {}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_a_backward_op_may_lack_its_forward_op() -> None:
     ],
 )
 def test_values_that_start_in_a_tower_depend_on_it(ops: Sequence[Op]) -> None:
-    analysis = analyse(program(*ops))
+    analysis = analyze(program(*ops))
 
     assert list(analysis.towers_in(analysis.towers_behind[analysis.flow.number["shown"]])) == [1]

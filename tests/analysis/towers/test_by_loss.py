@@ -11,22 +11,22 @@ from support.graphs import op, placement
 from support.towers import host, mixed_losses, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import StepOps
 
 
 def losses(graph: Placement) -> list[list[str]]:
     """The losses of each copy of the model."""
-    names = analyse(graph).flow.names
-    return [[names[op] for op in copy] for copy in analyse(graph).copies.losses]
+    names = analyze(graph).flow.names
+    return [[names[op] for op in copy] for copy in analyze(graph).copies.losses]
 
 
 def towers(graph: Placement) -> list[str]:
-    return list(map(str, analyse(graph).towers))
+    return list(map(str, analyze(graph).towers))
 
 
 def tower_of(graph: Placement, name: str) -> int:
-    return analyse(graph).tower_of[analyse(graph).flow.number[name]]
+    return analyze(graph).tower_of[analyze(graph).flow.number[name]]
 
 
 def copies(*devices: Sequence[str], model: Sequence[str] = ("a", "b"), **more: Any) -> Placement:
@@ -51,7 +51,7 @@ def test_the_loss_decides_before_the_device() -> None:
     """Each tower has a layer on the GPU of the other."""
     graph = copies(["/gpu:0", "/gpu:1"], ["/gpu:1", "/gpu:0"])
 
-    assert len(analyse(graph).towers) == 2
+    assert len(analyze(graph).towers) == 2
     assert [tower_of(graph, name) for name in ("a0", "b0")] == [tower_of(graph, "loss0")] * 2
     assert [tower_of(graph, name) for name in ("a1", "b1")] == [tower_of(graph, "loss1")] * 2
     assert tower_of(graph, "loss0") != tower_of(graph, "loss1")
@@ -67,14 +67,14 @@ def test_a_layer_of_all_towers_on_one_gpu_belongs_to_each() -> None:
 def test_copies_on_the_same_gpus_are_micro_batches() -> None:
     graph = copies(*[["/gpu:0", "/gpu:1"]] * 4)
 
-    assert analyse(graph).micro_batches == 4
+    assert analyze(graph).micro_batches == 4
     assert towers(graph) == ["/device:GPU:0 and /device:GPU:1"]
 
 
 def test_micro_batches_of_each_tower() -> None:
     graph = copies(["/gpu:0"] * 2, ["/gpu:0"] * 2, ["/gpu:1"] * 2, ["/gpu:1"] * 2)
 
-    assert analyse(graph).micro_batches == 2
+    assert analyze(graph).micro_batches == 2
     assert towers(graph) == ["/device:GPU:0", "/device:GPU:1"]
     assert [tower_of(graph, f"loss{i}") for i in range(4)] == [0, 0, 1, 1]
 
@@ -83,7 +83,7 @@ def test_micro_batches_of_each_tower() -> None:
 def test_copies_on_one_gpu_are_towers_if_there_is_one_for_each(machine: str, count: int) -> None:
     graph = copies(["/gpu:0"] * 2, ["/gpu:0"] * 2, machine=machine)
 
-    assert len(analyse(graph).towers) == count
+    assert len(analyze(graph).towers) == count
     if count == 2:
         assert towers(graph) == ["/device:GPU:0 (copy 1)", "/device:GPU:0 (copy 2)"]
         assert [tower_of(graph, f"a{i}") for i in (0, 1)] == [0, 1]
@@ -92,7 +92,7 @@ def test_copies_on_one_gpu_are_towers_if_there_is_one_for_each(machine: str, cou
 def test_the_number_of_gpus_that_a_program_is_built_for_counts() -> None:
     graph = copies(["/gpu:0"] * 2, ["/gpu:0"] * 2, machine=None)
 
-    assert len(analyse(replace(graph, gpus=2)).towers) == 2
+    assert len(analyze(replace(graph, gpus=2)).towers) == 2
 
 
 def test_a_copy_on_the_cpu_is_a_tower() -> None:
@@ -105,7 +105,7 @@ def test_a_copy_on_the_cpu_is_a_tower() -> None:
 def test_if_a_loss_contains_another_the_devices_decide() -> None:
     graph = mixed_losses()
 
-    assert analyse(graph).by_loss is None
+    assert analyze(graph).by_loss is None
     assert towers(graph) == ["/device:GPU:0", "/device:GPU:1"]
 
 
@@ -169,20 +169,20 @@ def test_an_inner_objective_is_no_loss() -> None:
         gradients={name: [f"tower_{i}/slope"] for i, name in enumerate(inner)},
     )
 
-    names = analyse(graph).flow.names
-    assert [names[op] for op in analyse(graph).loss_ops] == ["loss"]
+    names = analyze(graph).flow.names
+    assert [names[op] for op in analyze(graph).loss_ops] == ["loss"]
 
 
 def test_each_loss_has_its_own_gradients() -> None:
     graph = program(step={"gradients": {"tower_0/loss:0": ["gradients/tower_0/loss_grad/Mul"]}})
 
-    assert len(analyse(graph).loss_ops) == 2
+    assert len(analyze(graph).loss_ops) == 2
 
 
 def test_without_losses_the_devices_decide() -> None:
     graph = program(step={"objectives": (), "losses": ()})
 
-    assert analyse(graph).copies.losses == []
+    assert analyze(graph).copies.losses == []
     assert towers(graph) == ["/device:GPU:0", "/device:GPU:1"]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.graphs import op, placement
 
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import cached_inputs, depends_on_inputs
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import GLOBAL, TRAINABLE
@@ -32,7 +32,7 @@ from placement_checks.core.strategies import Copy, Strategy
 def test_fed_read_and_random_values_are_examples(kind: str, depends: bool) -> None:
     graph = placement(op("source", kind), op("value", "Mul", "", "", "source", "source"))
 
-    assert list(depends_on_inputs(graph, analyse(graph).flow)) == [depends, depends]
+    assert list(depends_on_inputs(graph, analyze(graph).flow)) == [depends, depends]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_fed_scalar_is_no_example(
         outputs={"rate": None if shape is None else tuple(shape)},
     )
 
-    assert list(depends_on_inputs(graph, analyse(graph).flow)) == [depends, depends]
+    assert list(depends_on_inputs(graph, analyze(graph).flow)) == [depends, depends]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_variable_that_is_neither_trained_nor_saved_holds_examples(
     )
 
     assert cached_inputs(graph) == frozenset(cached)
-    examples = depends_on_inputs(graph, analyse(graph).flow)
+    examples = depends_on_inputs(graph, analyze(graph).flow)
     assert [graph.by_number[op].name for op in range(4) if examples[op]] == cached
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from support.towers import gradient, host, on, program
 
 from placement_checks import Op
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 
 
 def losses(*ops: Op, of: Sequence[str], **more: Any) -> tuple[list[list[str]], bool]:
     """The names of the losses of each tower, and whether they are parts of a joint loss."""
-    analysis = analyse(program(*ops, step={"objectives": of}, **more))
+    analysis = analyze(program(*ops, step={"objectives": of}, **more))
     names = [[analysis.flow.names[op] for op in of_tower] for of_tower in analysis.losses.by_tower]
     return names, analysis.losses.joint
 

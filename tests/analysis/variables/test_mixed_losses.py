@@ -10,13 +10,13 @@ from support.graphs import op
 from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.mixed_losses import mixed_losses, shared_ops
 
 
 def mixed(graph: Placement) -> list[tuple[int, int, str]]:
     """The tower, the other tower, and the op of the other tower in the loss."""
-    names = analyse(graph).flow.names
+    names = analyze(graph).flow.names
     return [(found.tower, found.other, names[found.path[-1]]) for found in mixed_losses(graph)]
 
 
@@ -93,7 +93,7 @@ def test_the_first_op_that_combines_towers_is_found(count: int) -> None:
         count=count,
     )
 
-    assert shared_ops(graph) == {analyse(graph).flow.number["moments"]: (1 << count) - 1}
+    assert shared_ops(graph) == {analyze(graph).flow.number["moments"]: (1 << count) - 1}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.running_statistics import statistics
 
 
@@ -28,7 +28,7 @@ def normalized(*ops: Op, runs: Sequence[int] = (), count: int = 2, **more: Any) 
 
 
 def updates(graph: Placement) -> list[str]:
-    return [analyse(graph).flow.names[op] for op in statistics(graph).updates]
+    return [analyze(graph).flow.names[op] for op in statistics(graph).updates]
 
 
 def group(name: str, *towers: int) -> Op:
@@ -155,7 +155,7 @@ def test_the_group_outside_the_step_that_runs_the_updates(
 
     found = statistics(graph).group_outside_step(statistics(graph).updates)
 
-    assert (None if found is None else analyse(graph).flow.names[found]) == named
+    assert (None if found is None else analyze(graph).flow.names[found]) == named
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from support.towers import (
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.missing import Missing
 from placement_checks.core.variables import Variables
 from placement_checks.rules.towers.one_update import OneUpdate, is_read, separate_increment
@@ -971,7 +971,7 @@ def test_a_count_of_the_updates_of_an_average(
 
 
 def test_the_op_that_adds_to_a_counter_is_found() -> None:
-    analysis = analyse(program(host("train", "NoOp", "^update/w")))
+    analysis = analyze(program(host("train", "NoOp", "^update/w")))
 
     found = separate_increment(analysis, "step")
 
@@ -981,7 +981,7 @@ def test_the_op_that_adds_to_a_counter_is_found() -> None:
 
 
 def test_only_the_step_reads() -> None:
-    analysis = analyse(program(host("shown", "ScalarSummary", "tag", "step")))
+    analysis = analyze(program(host("shown", "ScalarSummary", "tag", "step")))
 
     assert is_read(analysis, "w")
-    assert not is_read(analyse(program(host("train", "NoOp", "^update/w"))), "step")
+    assert not is_read(analyze(program(host("train", "NoOp", "^update/w"))), "step")

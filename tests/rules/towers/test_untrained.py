@@ -9,7 +9,7 @@ import pytest
 from support.towers import gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.towers.analysis import analyse
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import TRAINABLE
 from placement_checks.rules.towers.trainables_trained import untrained, without_gradient_use
 
@@ -17,7 +17,7 @@ TRAIN = host("train", "NoOp", "^update/a", "^step/add")  # but not b
 
 
 def found(graph: Placement) -> list[tuple[str, str | None]]:
-    names = analyse(graph).flow.names
+    names = analyze(graph).flow.names
     return [(name, None if lost is None else names[lost]) for name, lost in untrained(graph)]
 
 
