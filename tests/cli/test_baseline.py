@@ -187,7 +187,7 @@ def test_a_baseline_is_not_drawn(run: Run) -> None:
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
         "placement-checks: old.txt is a baseline, which lists no ops that --format html could "
-        "draw; compare two programs or logs, or leave out --format\n"
+        "draw; compare two programs or logs, or omit --format html\n"
     )
 
 

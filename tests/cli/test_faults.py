@@ -90,7 +90,7 @@ STAGES = {
 WRITERS = {
     "text": "placement_checks.report.text.writer.write",
     "json": "placement_checks.report.common.json.render",
-    "html": "placement_checks.report.page.write.page",
+    "html": "placement_checks.report.page.write.render_page",
     "markdown": "placement_checks.report.formats.markdown.rank_root_causes",
     "github": "placement_checks.report.formats.github.rank_root_causes",
     "sarif": "placement_checks.report.formats.sarif.versions",

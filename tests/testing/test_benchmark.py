@@ -54,7 +54,7 @@ def test_the_towers_are_timed_and_the_ratios_kept(project: pytest.Pytester) -> N
     result.stdout.fnmatch_lines(
         [
             "*= towers compared with one GPU =*",
-            "build_towers, 2 towers, beside build_single",
+            "build_towers, 2 towers, compared with build_single",
             "*64 rows",
             "measured *(* to *)",
             "*benchmark: 1 tests*",

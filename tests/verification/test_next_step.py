@@ -203,7 +203,7 @@ TAKES_ALL = {"gpu_options": {"allow_growth": False}}
 def test_memory_that_is_taken_may_be_meant() -> None:
     assert next_step([judged(program(step={"session": TAKES_ALL}), "session-memory")]) == (
         "next: set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to "
-        "a share, for session-memory (1 finding); or, if that is intended: "
+        "at most 0.95, for session-memory (1 finding); or, if that is intended: "
         "--set session-memory.fraction=1.0"
     )
 

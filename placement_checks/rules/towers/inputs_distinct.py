@@ -5,8 +5,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
@@ -291,6 +289,8 @@ def _fed_rows(
     Returns:
         The rows by tower, and the towers that also read rows with unknown values.
     """
+    import numpy as np
+
     rows: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     incomplete: set[int] = set()
     for use in uses:
@@ -307,6 +307,8 @@ def _fed_rows(
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two towers were fed the same rows; rows that are all alike prove nothing."""
+    import numpy as np
+
     return (
         len(one) == len(other)
         and all(map(np.array_equal, one.values(), other.values()))

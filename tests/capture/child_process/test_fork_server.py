@@ -56,7 +56,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
         return servers[-1]
 
     servers: list[Stub] = []
-    monkeypatch.setattr(ForkServer, "of_module", of_module)
+    monkeypatch.setattr(ForkServer, "from_module", of_module)
     monkeypatch.setattr(fork_server, "_cache", fork_server.ForkServerCache())
     return servers
 

@@ -191,7 +191,7 @@ def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     assert refused(folder, program) == (
-        "train.py: its process was ended by SIGKILL, as the kernel does where memory runs out, "
+        "train.py: its process was ended by SIGKILL, as the kernel does when memory runs out, "
         "before its first training step; run the program with python to see why"
     )
 
