@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import click
+from fixture_table import fixture_table
 from generate import COMMAND, OWN, ROOT
 from rooms import picture_of_rooms
 from threads import THREADS
@@ -30,6 +31,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
         "docs/rules.md": lambda: _filled("docs/rules.md", _table_of_rules("rules/")),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
         "docs/rooms.svg": picture_of_rooms,
+        "fixtures/README.md": lambda: _filled("fixtures/README.md", fixture_table()),
         **{f"docs/rules/{name}.md": _page(rule) for name, rule in OWN.items()},
     }
 

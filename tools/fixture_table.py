@@ -1,0 +1,61 @@
+"""The table of fixtures/README.md: which program breaks which rule."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from placement_checks.rules.registry import NAMES
+
+ROOT = Path(__file__).parents[1]
+_TESTS = ROOT / "tests" / "fixtures"
+
+
+def fixture_table() -> str:
+    """A table of rules, each with the programs of fixtures/ that break it."""
+    programs: dict[str, list[str]] = defaultdict(list)
+    for name, row in _rows("test_defects.py"):
+        assert isinstance(row, ast.Call)
+        assert isinstance(row.args[0], ast.Dict)
+        for rule in _strings(row.args[0].keys):
+            programs[rule].append(_in_defects(name))
+    for name, row in _rows("test_functions_defects.py"):
+        assert isinstance(row, ast.Tuple)
+        for rule in _strings(row.elts[:1]):
+            programs[rule].append(f"`functions_defects.py:{name}`")
+    for name, row in _rows("test_numeric_defects.py"):
+        assert isinstance(row, ast.Call)
+        for rule, expected in zip(("gradients-equal", "weights-equal"), row.args, strict=False):
+            if not (isinstance(expected, ast.Name) and expected.id == "EQUAL"):
+                programs[rule].append(_in_defects(name))
+    for name, _ in _rows("test_overlap_defects.py"):
+        programs["towers-overlap"].append(_in_defects(name))
+    rows = "\n".join(
+        f"| {rule} | {', '.join(programs[rule]) or '*only programs within tests*'} |"
+        for rule in NAMES
+    )
+    return f"| rule | programs that break it |\n|---|---|\n{rows}\n"
+
+
+def _in_defects(name: str) -> str:
+    file, _, builder = name.partition(":")
+    return f"`defects/{file}.py{builder and ':'}{builder}`"
+
+
+def _rows(test: str) -> list[tuple[str, ast.expr]]:
+    """The entries of the dictionary ``DEFECTS`` in a test module."""
+    for node in ast.parse((_TESTS / test).read_text(encoding="utf-8")).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and target.id == "DEFECTS" and isinstance(value, ast.Dict):
+            return list(zip(_strings(value.keys), value.values, strict=True))
+    raise ValueError(f"{test} has no dictionary DEFECTS")
+
+
+def _strings(nodes: object) -> list[str]:
+    return [
+        node.value
+        for node in nodes  # type: ignore[attr-defined]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
