@@ -33,7 +33,7 @@ ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
-_MOST_OPS = 1_000  # ops of a finding with lines that are compared
+_MOST_OPS = 1_000  # ops whose source lines a finding compares
 _PATH_ENDS = 4  # ops at each end of a long path
 
 
@@ -104,17 +104,17 @@ class Rule(ABC):
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name is listed, itself or by a pattern such as tower_*/bn/*."""
+    """Return whether a name is in ``patterns``, or matches a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
-    """Return whether an op is listed, by its type, its name or a pattern of names."""
+    """Return whether ``allow`` lists an op: its type, its name or a pattern of names."""
     return op.type in allow or matches_any(op.name, allow)
 
 
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
-    """Return the devices that a field names, as one name or several."""
+    """Return the device names in a field, which is one name or several."""
     return (declared,) if isinstance(declared, str) else tuple(declared)
 
 
@@ -166,7 +166,7 @@ def locate(finding: Finding, placement: Placement) -> Finding:
 
 
 def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
-    """Return the first op's frames, outermost first, down to the first that other ops lack.
+    """Return the first op's frames, outermost first, down to the first that differs in other ops.
 
     All ops share the outer frames, such as a call of ``main``, so these do not identify any op.
     If the stacks never differ, the result is the shortest one. If no function built all of the

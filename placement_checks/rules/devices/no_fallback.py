@@ -98,7 +98,7 @@ def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]
 
     Args:
         placement: the program.
-        ops: the ops to choose from, by name, in the order of building.
+        ops: the ops to choose from, by name, in creation order.
     """
     consumers: dict[str, list[Op]] = defaultdict(list)
     for op in placement.ops.values() if ops else ():
@@ -140,7 +140,7 @@ def _exchanges_integers(placement: Placement, op: Op, users: Sequence[Op]) -> bo
 
 
 def _switches_on_host(placement: Placement, op: Op) -> bool:
-    """Return whether an op switches a value that requests the host, and is no variable."""
+    """Return whether an op switches a value on the host that is not a variable."""
     if op.type not in SWITCHES or not op.fell_with_another or not op.inputs:
         return False
     producer = placement.ops.get(producer_of(op.inputs[0]))
@@ -155,9 +155,9 @@ def _switches_on_host(placement: Placement, op: Op) -> bool:
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:
     """Return the op that made ``op`` fall back; ``op`` itself if it had its own reason.
 
-    Variables are preferred to other ops, as users know them by name. An op in the body of a
-    function that uses no resource follows the call. The result is None if ``op`` followed a
-    resource to the host that the resource requests.
+    Variables are preferred to other ops, as users know their names. An op in a function body that
+    uses no resource follows the call. The result is None if ``op`` followed a resource that
+    requests the host.
     """
     if (
         op.fell_with_another
@@ -189,7 +189,7 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
 
 
 def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
-    """Return whether an op is a variable that fell back for its own reason: its users follow."""
+    """Return whether an op is a variable that fell back on its own, so that its users follow."""
     return name in fallen and fallen[name].type in VARIABLES and not fallen[name].fell_with_another
 
 
@@ -255,7 +255,7 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
 
 
 def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings; ops of a library get the device line of similar ops of the user."""
+    """Yield the findings; an op of a library gets the device line of a similar op of the user."""
     known: dict[Hashable, str] = {}
     for finding in findings:
         if finding.placed and placement.details.device_line(finding.placed) is not None:

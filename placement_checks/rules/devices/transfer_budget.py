@@ -24,7 +24,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
-_MOST_PAIRS = 4  # that a report lists
+_MOST_PAIRS = 4  # pairs of devices in a note
 _MOST_TENSORS = 8  # tensors in the path of a finding
 
 

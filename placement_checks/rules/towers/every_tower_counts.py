@@ -78,7 +78,7 @@ def _finding(
     used: int,
     never_used: bool,
 ) -> Finding:
-    """The finding on an update that leaves towers out.
+    """Return the finding on an update that leaves towers out.
 
     Args:
         placement: the program.
@@ -143,8 +143,8 @@ class _Advice:
         """Choose the op to look at, and the fix.
 
         The op is the first of these that exists: the op that combines the gradients of this
-        variable; the op that combines another variable's; the first op outside of the towers that
-        takes this gradient; the update.
+        variable; the op that combines the gradients of another variable; the first op outside the
+        towers that takes this gradient; the update.
         """
         flow = self._analysis.flow
         combining = self._combining_op(update)
@@ -174,12 +174,12 @@ class _Advice:
         return None
 
     def _if_located(self, op: int) -> str | None:
-        """The name of an op, if its source line is known."""
+        """Return the name of an op, if its source line is known."""
         name = self._analysis.flow.names[op]
         return name if self._placement.where(name) else None
 
     def _combining_op(self, update: Update) -> int | None:
-        """The first op that adds gradients to each other, or to a variable."""
+        """Return the first op that adds gradients to each other, or to a variable."""
         analysis, taken = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
         reached = set(behind)

@@ -83,7 +83,7 @@ def _named_after_tower(
     analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, number: int
 ) -> Finding:
     tower = analysis.towers[number]
-    is_anew = own.uses_tf_variable(variable)
+    is_tf_variable = own.uses_tf_variable(variable)
     return Finding(
         object=variable,
         op=analysis.placement.ops[variable].type,
@@ -94,8 +94,8 @@ def _named_after_tower(
         "ops",
         consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
         "checkpoint",
-        fix=_GET_VARIABLE if is_anew else _NAME_SCOPE,
-        alike=(scope.rstrip("0123456789"), is_anew),
+        fix=_GET_VARIABLE if is_tf_variable else _NAME_SCOPE,
+        alike=(scope.rstrip("0123456789"), is_tf_variable),
         at=own.line(variable),
     )
 
@@ -129,7 +129,7 @@ class _TowerScopes:
                 while scope and towers & ~self.towers[scope]:
                     self.towers[scope] |= towers
                     scope = scope.rpartition("/")[0]
-        # By the outer scope, and the name of the scope with and without its number.
+        # The towers of each scope, by the outer scope and the name with and without its number.
         self._siblings: dict[tuple[str, str], list[int]] = defaultdict(list)
         for scope, towers in self.towers.items():
             outer, _, name = scope.rpartition("/")
@@ -138,7 +138,7 @@ class _TowerScopes:
                 self._siblings[outer, stem].append(towers)
 
     def find(self, variable: str) -> str | None:
-        """The scope in a variable's name that belongs to one tower, if each tower has one."""
+        """Return the scope of one tower in a variable's name, if each tower has such a scope."""
         parts = variable.split("/")
         for depth in range(1, len(parts)):
             scope = "/".join(parts[:depth])
@@ -152,7 +152,7 @@ class _TowerScopes:
 
 
 def _checkpointed(placement: Placement) -> Iterator[str]:
-    """The variables that a checkpoint holds, without copies for single towers."""
+    """Yield the variables that a checkpoint holds, without copies for single towers."""
     collections = placement.collected.values()
     has_collections = any(collections)
     for variable in placement.variables:
@@ -164,7 +164,7 @@ def _checkpointed(placement: Placement) -> Iterator[str]:
 
 
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
-    """Findings on variables that differ from the reference's, or exist in one program only."""
+    """Yield findings on variables that differ from the reference, or exist in one program only."""
     program = reference.program
     here = {variable.name: variable.shape for variable in placement.variables}
     there = {variable.name: variable.shape for variable in reference.variables}
@@ -222,7 +222,7 @@ def _difference(
     consequence: str,
     fix: str,
 ) -> Finding:
-    """The finding on a variable, with the line that built it in the given program."""
+    """Return the finding on a variable, with the line that built it in the given program."""
     finding = Finding(
         object=name,
         op=program.ops[name].type,
@@ -240,7 +240,7 @@ def _difference(
 def _may_be_equal(
     shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
 ) -> bool:
-    """Whether two shapes may be equal; unknown ranks and sizes equal any."""
+    """Whether two shapes may be equal: an unknown rank or size matches any."""
     if shape is None or other is None:
         return True
     return len(shape) == len(other) and all(
@@ -250,7 +250,10 @@ def _may_be_equal(
 
 
 def _other_copies(placement: Placement, there: Collection[str]) -> frozenset[str]:
-    """The copies of mirrored variables that a checkpoint need not hold, since it has another."""
+    """Return the copies of mirrored variables that a checkpoint need not hold.
+
+    A checkpoint holds one copy of each.
+    """
     found: set[str] = set()
     for group in variable_layout(placement).mirrored:
         names = list(group.copies.values())

@@ -89,7 +89,7 @@ class UpdateOpsRun(Rule):
         return self.verdict([_skipped_update(analysis, op, runs) for op in left_out], note)
 
     def _required(self, analysis: TowerAnalysis, updates: Sequence[int]) -> Iterator[int]:
-        """The updates that should run: the declared tower's, and updates of no tower."""
+        """Yield the updates that should run: of the declared tower, or all, and of no tower."""
         device = Device.parse("" if self.tower == _ALL else self.tower).over(LOCALHOST)
         for op in updates:
             towers = [analysis.towers[n] for n in analysis.towers_in(analysis.towers_behind[op])]
@@ -101,7 +101,10 @@ class UpdateOpsRun(Rule):
 def _is_choice(
     analysis: TowerAnalysis, of_program: Statistics, tower: int, updates: Sequence[int]
 ) -> bool:
-    """Whether the program runs one tower's updates on purpose; the last tower's look forgotten."""
+    """Whether the program runs only one tower's updates on purpose.
+
+    A loop over towers may leave the last tower's updates by mistake.
+    """
     return tower < len(analysis.towers) - 1 or of_program.are_grouped(updates)
 
 
