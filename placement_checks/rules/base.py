@@ -39,16 +39,17 @@ _PATH_ENDS = 4  # ops at each end of a long path
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Base of the rules. The fields of a rule are its parameters, its docstring explains it.
+    """Base class of the rules. The fields of a rule are its parameters; its docstring explains it.
 
     Attributes:
         name: its name in reports and settings.
         kind: the kind of evidence that its findings rest on.
         requires: the evidence that it needs; without it the verdict is not-checked.
-        explained_by: rules that, if they report the same object, explain findings of this rule.
-        by_absence: whether something missing from the program can break it, so that a part of
-            the program proves nothing.
-        impact: what a breach means for the program, for a rule of another distribution. The
+        explained_by: the names of rules whose findings on the same object explain findings of this
+            rule.
+        by_absence: whether something that is missing from the program can break it. A verdict on a
+            part of a program then proves nothing.
+        impact: the effect of a finding on the program, for a rule of another distribution. The
             impact of a rule of this package is in `rules.registry`.
     """
 

@@ -76,10 +76,10 @@ class LoopLines:
             shared: further ops that are built once for all towers, such as shared variables.
         """
         self._frames = placement.details.frames
-        together = [*shared, *_ops_across_towers(analyze(placement))]
+        shared_ops = [*shared, *_ops_across_towers(analyze(placement))]
         self._calls = {
             tuple(frames[:depth])
-            for frames in map(self._frames, together)
+            for frames in map(self._frames, shared_ops)
             for depth in range(len(frames))
         }
 

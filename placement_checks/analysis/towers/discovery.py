@@ -334,8 +334,8 @@ def _assign_by_loss(
     """
     reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
-    several = {site.device for site in by_loss.by_site if site.copy >= 0}
-    left = set(unsure)
+    shared_devices = {site.device for site in by_loss.by_site if site.copy >= 0}
+    undecided = set(unsure)
     for op, mask in enumerate(reached):
         if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
@@ -350,13 +350,13 @@ def _assign_by_loss(
         if tower >= 0:
             is_own = device in by_loss.devices[tower]
             sites[op] = by_loss.site(tower, device if is_own else None)
-            left.discard(op)
-        elif device in several:
-            left.add(op)
+            undecided.discard(op)
+        elif device in shared_devices:
+            undecided.add(op)
     for op, (forward, _) in backward.forward.items():
         if sites[op] is not None and single_tower(reached[forward]) >= 0:
             sites[op] = sites[forward] or sites[op]
-    return sorted(left)
+    return sorted(undecided)
 
 
 class ReadsByGpu:

@@ -95,7 +95,7 @@ class GradientFlow:
                 yield op
 
     def ancestors(self, update: Update) -> Collection[int]:
-        """Return the ops between an update and the towers, with the last ops of the towers.
+        """Return the ops between an update and the towers, including the last ops of the towers.
 
         The search follows ops that belong to no tower or add up gradients, and variables and
         accumulators that hold gradients from one step to the next. It leaves out scalars that

@@ -155,7 +155,7 @@ class Layout:
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
             device = requested_gpu(self._placement.ops[name].requested)
-            using = [
+            users = [
                 op
                 for op in reads.readers[name]
                 if not self._analysis.backward.ops[op] and reads.in_loss(op)
@@ -163,8 +163,8 @@ class Layout:
             if (
                 readers.bit_count() > 1
                 and device.is_gpu
-                and using
-                and all(requested_gpu(ops[op].requested) == device for op in using)
+                and users
+                and all(requested_gpu(ops[op].requested) == device for op in users)
             ):
                 found[name] = device
         used = {device for tower in self._analysis.towers for device in tower.devices}
@@ -181,7 +181,11 @@ class Layout:
             for name in self.readers
             if self._kind_by_readers(name) in ("split", "own")
         }
-        parts = {name: on[0] for name, on in readers.items() if len(on) == 1 and on[0] in linked}
+        parts = {
+            name: devices[0]
+            for name, devices in readers.items()
+            if len(devices) == 1 and devices[0] in linked
+        }
         return parts if 2 * len(parts) > len(readers) else {}
 
     def read_as(self, variable: str) -> Mapping[int, str]:

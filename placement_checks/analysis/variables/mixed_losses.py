@@ -142,7 +142,7 @@ class MixedLosses:
         if by_loss is None:
             return {}
         owners = {site.device: tower for site, tower in by_loss.by_site.items() if site.copy < 0}
-        away: dict[int, tuple[int, Device]] = {}
+        misplaced_ops: dict[int, tuple[int, Device]] = {}
         for op, mask in enumerate(reachability_masks(flow, by_loss.losses)):
             tower, request = single_tower(mask), placement.by_number[op].requested
             if tower < 0 or not request.is_gpu or analysis.backward.ops[op]:
@@ -150,18 +150,19 @@ class MixedLosses:
             device = requested_gpu(request)
             is_bound = bool(placement.by_number[op].colocated)
             if analysis.examples[op] and not is_bound and owners.get(device, tower) != tower:
-                away[op] = tower, device
+                misplaced_ops[op] = tower, device
         with_variable = {
             op
             for variable, readers in analysis.reads_by_gpu.readers.items()
             for op in readers
-            if op in away and requested_gpu(placement.ops[variable].requested) == away[op][1]
+            if op in misplaced_ops
+            and requested_gpu(placement.ops[variable].requested) == misplaced_ops[op][1]
         }
         found: dict[int, dict[int, int]] = defaultdict(dict)
-        for group in _connected(away, flow):
+        for group in _connected(misplaced_ops, flow):
             if with_variable.isdisjoint(group):
                 for op in group:
-                    tower, device = away[op]
+                    tower, device = misplaced_ops[op]
                     found[tower][op] = owners[device]
         return found
 

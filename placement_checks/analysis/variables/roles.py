@@ -232,14 +232,14 @@ class Roles(Mapping[str, Role]):
 
     @cached_property
     def _statistics(self) -> Collection[str]:
-        flow, of_program = self._analysis.flow, statistics(self._placement)
-        updated = [flow.inputs[op][0] for op in of_program.updates if flow.inputs[op]]
+        flow, program_statistics = self._analysis.flow, statistics(self._placement)
+        updated = [flow.inputs[op][0] for op in program_statistics.updates if flow.inputs[op]]
         holders = map(flow.state_holder, updated)
 
         normalizing = {
             name
             for name, each in self._analysis.updates.by_variable.items()
-            if any(map(of_program.is_of_normalization, each))
+            if any(map(program_statistics.is_of_normalization, each))
         }
         return normalizing.union(flow.names[holder] for holder in holders if holder is not None)
 

@@ -56,11 +56,11 @@ class NoFallback(Rule):
             return self.not_checked("no op asks for a GPU")
         if not any(assigned for _, assigned in asking):
             return self.not_checked("no op that asks for a GPU was placed")
-        fell = {pair for pair in asking if _fell_back(*pair, placement.machine)}
+        fallbacks = {pair for pair in asking if _fell_back(*pair, placement.machine)}
         fallen = {
             op.name: op
-            for op in (placement.ops.values() if fell else ())
-            if (op.requested, op.assigned) in fell
+            for op in (placement.ops.values() if fallbacks else ())
+            if (op.requested, op.assigned) in fallbacks
         }
         for name in host_only_ops(placement, fallen):
             del fallen[name]
@@ -226,30 +226,31 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     """
     followers = [follower for follower in group if follower.name != op.name]
     itself = len(followers) < len(group)
-    fell = op if itself else group[0]
-    found = fell.assigned.short if fell.assigned else ""
+    first = op if itself else group[0]
+    found = first.assigned.short if first.assigned else ""
     if itself:
         with_it = f", and {len(followers)} bound to it" if followers else ""
         what = (
-            f"{op.name} ({op.type}) asks for {requested_device(fell)} and ends on {found}{with_it}"
+            f"{op.name} ({op.type}) asks for {requested_device(first)} and ends on "
+            f"{found}{with_it}"
         )
     else:
         ops = "an op" if len(followers) == 1 else f"{len(followers)} ops"
         what = (
-            f"{ops} in the body of {op.name} ({op.type}), requested on {requested_device(fell)}, "
+            f"{ops} in the body of {op.name} ({op.type}), requested on {requested_device(first)}, "
             f"end{'s' if len(followers) == 1 else ''} on {found}"
         )
     return Finding(
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=requested_device(fell),
+        expected=requested_device(first),
         found=found,
-        placed=fell.name,
-        alike=(fell.fallback_reason, found, itself),
+        placed=first.name,
+        alike=(first.fallback_reason, found, itself),
         path=tuple(follower.name for follower in followers),
-        message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}",
-        consequence=_consequence(fell, placement),
+        message=f"{what}: {first.fallback_reason or 'the placer gives no reason'}",
+        consequence=_consequence(first, placement),
         fix=_fix(op, placement),
     )
 

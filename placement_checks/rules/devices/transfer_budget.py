@@ -71,9 +71,9 @@ class TransferBudget(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         copied = copies(placement, self.rows)
-        return replace(self._judged(placement, copied), figures=_figures(transfers(copied)))
+        return replace(self._judge_budgets(placement, copied), figures=_figures(transfers(copied)))
 
-    def _judged(self, placement: Placement, copied: list[CopiedTensor]) -> Verdict:
+    def _judge_budgets(self, placement: Placement, copied: list[CopiedTensor]) -> Verdict:
         links = network_transfers(copied)
         note = _note(links or transfers(copied))
         findings: dict[str, Finding] = {}

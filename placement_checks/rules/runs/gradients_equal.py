@@ -82,7 +82,6 @@ class GradientsEqual(Rule):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
         from placement_checks.numerics.comparing import divide_gradients
         from placement_checks.numerics.training_divergence import compensated_factor
 

@@ -80,9 +80,9 @@ class TowersOverlap(Rule):
                 return self.verdict([], note)
         if not possible:
             return self.not_checked("the ops of the step wait for each other in a circle", note)
-        return self.verdict(list(self._waits(placement, trace, possible)), note)
+        return self.verdict(list(self._wait_findings(placement, trace, possible)), note)
 
-    def _waits(
+    def _wait_findings(
         self, placement: Placement, trace: Trace, possible: Sequence[Overlap]
     ) -> Iterator[Finding]:
         """Yield a finding for each waiting tower, with the shortest path to an awaited tower."""
@@ -98,9 +98,9 @@ class TowersOverlap(Rule):
             if path and (late not in found or len(path) < len(found[late][2])):
                 found[late] = early, pair.share, path
         for late, (early, share, path) in found.items():
-            yield self._wait(placement, late, early, share, path)
+            yield self._wait_finding(placement, late, early, share, path)
 
-    def _wait(
+    def _wait_finding(
         self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
     ) -> Finding:
         analysis = analyze(placement)

@@ -180,7 +180,7 @@ class _Advice:
 
     def _combining_op(self, update: Update) -> int | None:
         """Return the first op that adds gradients to each other, or to a variable."""
-        analysis, taken = self._analysis, self._gradients.gradient_inputs
+        analysis, gradient_inputs = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
         reached = set(behind)
         sums = (
@@ -188,13 +188,13 @@ class _Advice:
             for op in behind
             if not analysis.backward.ops[op]
             and analysis.flow.types[op] not in SCALES
-            and len(taken(op)) > 1
+            and len(gradient_inputs(op)) > 1
         )
         writers = (
             writer
             for holder in behind
             for writer, values in analysis.flow.writers.get(holder, ())
-            if reached.intersection(values) and writer != update.op and taken(writer)
+            if reached.intersection(values) and writer != update.op and gradient_inputs(writer)
         )
         # An op outside of the towers comes before an op in one.
         return min(

@@ -166,26 +166,27 @@ def _checkpointed(placement: Placement) -> Iterator[str]:
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
     """Yield findings on variables that differ from the reference, or exist in one program only."""
     program = reference.program
-    here = {variable.name: variable.shape for variable in placement.variables}
-    there = {variable.name: variable.shape for variable in reference.variables}
-    saved = reference.collected.get(GLOBAL) or there.keys()
+    shapes = {variable.name: variable.shape for variable in placement.variables}
+    reference_shapes = {variable.name: variable.shape for variable in reference.variables}
+    saved = reference.collected.get(GLOBAL) or reference_shapes.keys()
     same_names = f"give the variables the names that {program} gives them"
-    for name, shape in there.items():
-        is_slot = name.rpartition("/")[0] in there.keys() - here.keys()
-        if name in here and not _may_be_equal(here[name], shape):
+    for name, shape in reference_shapes.items():
+        is_slot = name.rpartition("/")[0] in reference_shapes.keys() - shapes.keys()
+        if name in shapes and not _may_be_equal(shapes[name], shape):
             yield _difference(
                 placement,
                 name,
-                message=f"variable {name} has shape {here[name]}, and shape {shape} in {program}",
+                message=f"variable {name} has shape {shapes[name]}, and shape {shape} in "
+                f"{program}",
                 expected=str(shape),
-                found=str(here[name]),
+                found=str(shapes[name]),
                 consequence="a checkpoint of one cannot be restored into the other",
                 fix="give both the same shape",
             )
         elif roles(reference)[name].kind == "accumulator":
             continue  # a checkpoint need not have it
-        elif name in saved and name not in here and not is_slot:
-            near = nearest(name, sorted(here.keys() - there.keys()))
+        elif name in saved and name not in shapes and not is_slot:
+            near = nearest(name, sorted(shapes.keys() - reference_shapes.keys()))
             yield _difference(
                 placement if name in placement.ops else reference,
                 name,
@@ -196,10 +197,12 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 consequence=f"the value that {program} trained is not restored, without an error",
                 fix=same_names,
             )
-    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(placement, there)
-    for name in here:
+    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(
+        placement, reference_shapes
+    )
+    for name in shapes:
         is_accumulator = roles(placement)[name].kind == "accumulator"
-        if name in trained and name not in there and not is_accumulator:
+        if name in trained and name not in reference_shapes and not is_accumulator:
             yield _difference(
                 placement,
                 name,
@@ -249,7 +252,7 @@ def _may_be_equal(
     )
 
 
-def _other_copies(placement: Placement, there: Collection[str]) -> frozenset[str]:
+def _other_copies(placement: Placement, reference_names: Collection[str]) -> frozenset[str]:
     """Return the copies of mirrored variables that a checkpoint need not hold.
 
     A checkpoint holds one copy of each.
@@ -257,5 +260,5 @@ def _other_copies(placement: Placement, there: Collection[str]) -> frozenset[str
     found: set[str] = set()
     for group in variable_layout(placement).mirrored:
         names = list(group.copies.values())
-        found.update(names if any(name in there for name in names) else names[1:])
+        found.update(names if any(name in reference_names for name in names) else names[1:])
     return frozenset(found)

@@ -111,8 +111,8 @@ def without_gradient_use(placement: Placement) -> Iterator[str]:
     """Yield the trainable variables without an update whose gradients are taken but not used."""
     flow, gradients = analyze(placement).flow, placement.step.taken
     for variable in _trainables_without_update(placement):
-        taken = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
-        if taken and not any(flow.consumers[op] for op in taken):
+        ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
+        if ends and not any(flow.consumers[op] for op in ends):
             yield variable.name
 
 

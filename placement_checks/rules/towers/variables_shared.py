@@ -193,10 +193,10 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
             models = [[number] for number in sorted(by_gpu)]
         first, *others = models
         for model in others:
-            for number, of in zip(model, [*first, *first[:1] * len(model)], strict=False):
-                for original, copy in zip(by_gpu[of], by_gpu[number], strict=False):
+            for number, partner in zip(model, [*first, *first[:1] * len(model)], strict=False):
+                for original, copy in zip(by_gpu[partner], by_gpu[number], strict=False):
                     if original not in gpus[number].reads:
-                        yield Copy(copy, gpus[number], original, gpus[of])
+                        yield Copy(copy, gpus[number], original, gpus[partner])
 
 
 def _added_variables(
