@@ -3,8 +3,7 @@
 An address does not depend on names, order or devices, so an op that a refactor renames or moves
 keeps its address. Two placements of one program can thus be compared, and drawn in the same rows.
 
-`find_slots` finds the variables that the program keeps for other variables, such as momentum or
-averages.
+`find_slots` finds slots: variables that belong to other variables, such as momentum or averages.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Addresses:
 
     @cached_property
     def slot_of(self) -> Mapping[str, str]:
-        """The variable that each slot is kept for, by the name of the slot."""
+        """The variable that each slot belongs to, by the name of the slot."""
         return find_slots(
             self._placement.variables,
             self._updates.by_variable,
@@ -238,7 +237,7 @@ def find_slots(
     layers: Layers,
     behind_losses: Collection[int],
 ) -> Mapping[str, str]:
-    """Find the variable that each slot is kept for.
+    """Find the variable that each slot belongs to.
 
     A slot is an input of an update of the variable, or its name begins with the name of the
     variable and a slash, or it is a moving average of the variable.
@@ -276,7 +275,7 @@ def find_slots(
 
 
 def _variables_read(updates: Iterable[Update], flow: DataFlow, layers: Layers) -> set[int]:
-    """Return the variables that updates read; empty if they also depend on inputs.
+    """Return the variables that updates read; empty if the updates also depend on inputs.
 
     The updates of a moving average depend on few ops, and on no examples or gradients.
     """

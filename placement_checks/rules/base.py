@@ -151,7 +151,7 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
 
 
 def locate(finding: Finding, placement: Placement) -> Finding:
-    """Return the finding with its source lines and the line that decided its device."""
+    """Return a finding with its source lines, and with the line that decided its device."""
     ops = finding.ops or (finding.object,)
     frames_of = placement.details.frames
     frames = _distinguishing_frames([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(
@@ -169,10 +169,10 @@ def locate(finding: Finding, placement: Placement) -> Finding:
 def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
     """Return the first op's frames, outermost first, down to the first that differs in other ops.
 
-    All ops share the outer frames, such as a call of ``main``, so these do not identify any op.
-    If the stacks never differ, the result is the shortest one. If no function built all of the
-    ops, it is the whole stack of the first op. Ops without frames, which a library created alone,
-    are ignored.
+    All ops share the outer frames, such as a call of ``main``, so these do not identify any op. If
+    the stacks never differ, the result is the shortest one. If no function built all of the ops,
+    it is the whole stack of the first op. Ops without frames, which only a library created, are
+    ignored.
     """
     known = [stack for stack in stacks if stack]
     if not known:

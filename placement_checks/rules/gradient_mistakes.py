@@ -1,6 +1,6 @@
 """Find the ops that cause wrong gradients.
 
-`numerics` diagnoses from numbers which mistake explains a difference of gradients.
+`numerics` compares gradients, and diagnoses the mistake that explains a difference.
 `locate_mistake` finds the ops of the program that make this mistake. The other public functions
 find ops by their purpose, such as reordering rows or dividing the loss.
 """
@@ -102,7 +102,7 @@ def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) ->
 
 
 def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the call that combines the gradients, with the constants that weight them."""
+    """Return the call that combines the gradients, and the constants that weight them."""
     for op in _joining_ops(placement, variable):
         for gradient in gradient_flow(placement).gradient_inputs(op):
             location = _calling_line(placement, op, gradient)

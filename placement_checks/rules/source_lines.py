@@ -1,4 +1,4 @@
-"""Find the source line to edit if it is not the innermost line of an op.
+"""Find the source line to edit, if this is not the innermost line of an op.
 
 `frames_up_to` finds a misplaced call of a correct helper. `LoopLines` finds the line in the loop
 over towers if the same lines build all towers. `joining_ops` finds the ops that combine the
@@ -22,9 +22,10 @@ from placement_checks.core.placement import Frame, Placement
 def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
     """Return the source lines of an op, down to the last function that also built ``other``.
 
-    If a helper that clips gradients is called for each tower, the helper is correct and the call
-    is not: the line to edit is in the function that computes the gradients (``other``) and calls
-    the helper. If no function built both ops, the result is all lines of the op.
+    For example, a program calls a helper that clips gradients in each tower. The helper is
+    correct, but its call is misplaced: the line to edit is in the function that computes the
+    gradients (``other``) and calls the helper. If no function built both ops, the result is all
+    lines of the op.
     """
     frames, others = placement.details.frames(op), placement.details.frames(other)
     same = 0

@@ -375,7 +375,7 @@ def _propagate(
 
 
 def _with_starts(flow: DataFlow) -> Edges:
-    """Return the ops that each op waits for, with an extra node for the start of each call.
+    """Return the ops that each op waits for, and add a node for the start of each call.
 
     TensorFlow inlines calls, so a function body may begin before all arguments are computed. Its
     ops wait for the start node. The start waits for the control inputs of the call and, if the

@@ -23,8 +23,8 @@ class Overlap(NamedTuple):
 
     Attributes:
         one, other: the indices of the groups.
-        share: the time when both compute at once, divided by the computing time of the less busy
-            group: 1 if this group never computes alone, 0 if the groups take turns.
+        share: the time in which both compute at once, divided by the computing time of the less
+            busy group: 1 if this group never computes alone, 0 if the groups take turns.
     """
 
     one: int

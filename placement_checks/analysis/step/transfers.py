@@ -166,7 +166,7 @@ def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
 
 
 def _is_part(placement: Placement) -> Sequence[int]:
-    """Return for each op whether its value comes from a slice of a batch, or one tower's feed."""
+    """Return for each op whether its value depends on a slice of a batch, or one tower's feed."""
     flow = analyze(placement).flow
     inputs = placement.step.inputs
     fed = {producer_of(name) for names in inputs for name in names} if len(inputs) > 1 else set()
@@ -197,8 +197,8 @@ class SentTensor(NamedTuple):
     Attributes:
         copied: the copied tensor.
         phase: the phase of the first op that takes it.
-        variable: the variable of the layer that sends it, or of the update that takes it; ``""``
-            if there is none.
+        variable: the variable of the layer that sends it, or of the update that takes it, or
+            ``""``.
         tower: the number of the tower that takes it, else of the tower that sends it, or -1.
     """
 
@@ -239,7 +239,7 @@ class LayerTraffic(NamedTuple):
     Attributes:
         layer: the name of the layer; ``""`` for copies without a layer.
         total: the sum of all copies.
-        phases: the sum of the copies of each phase that has any.
+        phases: the sum of the copies of each phase with copies.
         largest: the largest copy.
     """
 

@@ -34,7 +34,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 
-# These ops take a part of a tensor, or change its form: their output is still an input.
+# Ops that take a part of a tensor, or change its form: their output is still an input.
 _SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
 _PIPELINES = ITERATORS | QUEUES
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
@@ -231,7 +231,7 @@ def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
     """Return how a loss scales its sums over examples.
 
     Returns:
-        The scales; None if a part of the loss is a sum without a divisor, or neither a mean nor a
+        The scales; None if a term of the loss is a sum without a divisor, or neither a mean nor a
         sum.
     """
     found = LossScales([], [])

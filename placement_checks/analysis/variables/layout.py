@@ -207,7 +207,7 @@ class Layout:
 
     @cached_property
     def _copies_of_strategy(self) -> Mapping[str, str]:
-        """The copies that a strategy keeps equal, each with the first copy."""
+        """The copies that a strategy keeps equal, each with the first copy of its variable."""
         strategy = self._placement.strategy
         copies = {} if strategy is None else strategy.copies
         return {name: copy.of for name, copy in copies.items() if copy.in_sync}
@@ -274,7 +274,7 @@ class Layout:
         return variable in self._gradients.trained
 
     def _find_copies(self, candidates: Mapping[int, str]) -> MirroredVariable | None:
-        """Return the copies, if more than half of the candidates take the same gradients."""
+        """Return a mirrored variable, if over half of the candidates take the same gradients."""
         by_sources: dict[frozenset[int], dict[int, str]] = defaultdict(dict)
         for tower, name in sorted(candidates.items()):
             by_sources[self._sources(name)][tower] = name

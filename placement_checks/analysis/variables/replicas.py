@@ -77,8 +77,8 @@ class Replicas:
     def drifting(self) -> Mapping[str, Groups]:
         """The variables whose copies drift, each with groups of copies that stay equal.
 
-        Variables that only collect gradients of each replica until they are added up are not
-        included.
+        Not included are variables that only collect the gradients of each replica until these are
+        added up.
         """
         found: Mapping[str, Groups] = {}
         new = self._find_drifting(found)
@@ -87,7 +87,7 @@ class Replicas:
         return {name: groups for name, groups in found.items() if not self._collects(name, found)}
 
     def _find_drifting(self, drifting: Collection[str]) -> Mapping[str, Groups]:
-        """Return the variables whose copies depend on different examples, or on ``drifting``."""
+        """Return the variables whose copies depend on different sources or drifting variables."""
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
         sources = [*self._sources(), *of_drifting]
         inputs = self._update_sources(sources)
@@ -162,7 +162,7 @@ class Replicas:
 
         Args:
             sources: groups of ops, with a bit each.
-            keep: for each op whether it hides the sources that it depends on.
+            keep: for each op whether the sources that it depends on are ignored.
         """
         flow = self._analysis.flow
         marks = flow.marks([flow.number[name] for name in names] for names in sources)
