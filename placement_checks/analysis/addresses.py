@@ -1,10 +1,9 @@
 """Addresses: the part of the step, the tower and the layer of each op.
 
-Names, order and devices have no influence, so an op that a refactor renames or moves keeps its
-address. Two placements of one program can be compared, and drawn in the same rows.
+An address does not depend on names, order or devices, so an op that a refactor renames or moves
+keeps its address. Two placements of one program can thus be compared, and drawn in the same rows.
 
-`find_slots` finds the variables that the program keeps for other variables, such as momentum or
-averages.
+`find_slots` finds slots: variables that belong to other variables, such as momentum or averages.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ class Addresses:
 
     Attributes:
         parts: for each op its part of a step. With several towers, the parts of ops that work for
-            no tower or for several begin with "shared". "apply" changes a variable, "update" is
-            the rest of the computation of an update, "reads" reads a variable without computing,
-            and "other" ops are not needed by a step, loss or variable.
+            no tower or for several begin with "shared". "apply" ops change a variable, "update"
+            ops compute the new value, "reads" ops only read a variable, and no step, loss or
+            variable needs the "other" ops.
         towers: for each op the number of the tower that it works for, or -1.
         layers: for each op the variable of its layer, as an op, or -1. An op that averages
             gradients or updates a variable has the layer of this variable.
         tower_count: the number of towers; 0 if the losses are unknown.
-        depth: how many ops lead from the inputs to the first read of a variable, by the variable.
+        depth: for each variable, the number of ops from the inputs to its first read.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -70,14 +69,14 @@ class Addresses:
         analysis = analyze(placement)
         self._flow, self._backward = analysis.flow, analysis.backward
         self._updates, self._types = analysis.updates, analysis.flow.types
-        self._found = analysis.layers
+        self._op_layers = analysis.layers
         self._behind_losses = self._flow.reachable(analysis.loss_ops)
         losses = analysis.copies.losses
-        self._served = towers_by_op(self._flow, self._found, losses)
+        self._tower_masks = towers_by_op(self._flow, self._op_layers, losses)
         self.tower_count = len(losses)
-        self.depth = self._found.depth
-        self.layers = list(self._found.by_op)
-        self.towers = [single_tower(mask) for mask in self._served]
+        self.depth = self._op_layers.depth
+        self.layers = list(self._op_layers.by_op)
+        self.towers = [single_tower(mask) for mask in self._tower_masks]
         self._parts: list[Part | None] = [None] * len(self.layers)
         self._assign_parts()
         self._assign_remaining()
@@ -87,18 +86,18 @@ class Addresses:
 
     @cached_property
     def slot_of(self) -> Mapping[str, str]:
-        """The variable that each slot is kept for, by the name of the slot."""
+        """The variable that each slot belongs to, by the name of the slot."""
         return find_slots(
             self._placement.variables,
             self._updates.by_variable,
             self._flow,
-            self._found,
+            self._op_layers,
             self._behind_losses,
         )
 
     @cached_property
     def _updated_variable(self) -> Mapping[int, int]:
-        """For each op the variable whose update takes its value; -1 if several updates do."""
+        """For each op that an update depends on, the updated variable; -1 if there are several."""
         ends: dict[int, int] = {}
         for name, updates in self._updates.by_variable.items():
             for update in updates:
@@ -113,14 +112,14 @@ class Addresses:
         return ends
 
     def _assign_parts(self) -> None:
-        """Assign a part to each op whose part its type, inputs or uses decide."""
+        """Assign a part to each op, if its type, inputs or uses determine the part."""
         updates = {
             update.op: self._flow.number[name]
             for name, each in self._updates.by_variable.items()
             for update in each
         }
         of_type = {kind: _part_of_type(kind) for kind in set(self._types)}
-        passed_on = self._found.passed_on
+        passed_on = self._op_layers.passed_on
         for op, kind in enumerate(self._types):
             sources = self._flow.inputs[op]
             part = of_type[kind]
@@ -140,17 +139,17 @@ class Addresses:
                 self._parts[op] = part
             elif self._backward.ops[op]:
                 self._parts[op] = "backward"
-            elif not self._found.constant[op]:
+            elif not self._op_layers.constant[op]:
                 self._parts[op] = part
                 if part is None:
                     self._assign_by_flow(op)
 
     def _assign_by_flow(self, op: int) -> None:
-        """Assign a part by the losses that an op depends on, and the updates that take it."""
+        """Assign a part by the losses, updates and towers that an op is connected to."""
         variable = self._updated_variable.get(op)
         if op in self._behind_losses:
             self._parts[op] = "input" if self.layers[op] == NONE else "forward"
-        elif self._served[op]:
+        elif self._tower_masks[op]:
             if variable is None:
                 self._parts[op] = "evaluate"
             else:
@@ -162,7 +161,8 @@ class Addresses:
     def _assign_remaining(self) -> None:
         """Assign ops without a part, such as constants, to the part of an op that uses them.
 
-        An op with users of different layers or towers gets neither.
+        If the users of an op have different layers, the op gets no layer; the same holds for
+        towers.
         """
         follows_user = bytearray(len(self.layers))
         for op in range(len(self.layers) - 1, -1, -1):
@@ -192,9 +192,9 @@ class Addresses:
                 self.towers[op] = NONE
             elif part == "backward":
                 forward = forward_ops[op][0] if op in forward_ops else NONE
-                if forward != NONE and self._served[forward]:
+                if forward != NONE and self._tower_masks[forward]:
                     self.towers[op] = self.towers[forward]
-                elif self.towers[op] == NONE and not self._served[op]:
+                elif self.towers[op] == NONE and not self._tower_masks[op]:
                     near = [forward] if forward != NONE else flow.all_inputs[op]
                     self.towers[op] = max((self.towers[other] for other in near), default=NONE)
 
@@ -237,7 +237,7 @@ def find_slots(
     layers: Layers,
     behind_losses: Collection[int],
 ) -> Mapping[str, str]:
-    """Find the variable that each slot is kept for.
+    """Find the variable that each slot belongs to.
 
     A slot is an input of an update of the variable, or its name begins with the name of the
     variable and a slash, or it is a moving average of the variable.
@@ -275,7 +275,7 @@ def find_slots(
 
 
 def _variables_read(updates: Iterable[Update], flow: DataFlow, layers: Layers) -> set[int]:
-    """Return the variables that updates read; empty if they also depend on inputs.
+    """Return the variables that updates read; empty if the updates also depend on inputs.
 
     The updates of a moving average depend on few ops, and on no examples or gradients.
     """
@@ -297,7 +297,7 @@ def _variables_read(updates: Iterable[Update], flow: DataFlow, layers: Layers) -
 
 
 def _last_owner(name: str, owners: Mapping[str, str]) -> str:
-    """Follow the owners of a slot: the average of a slot is kept for the variable, too."""
+    """Return the last owner of a slot: the average of a slot belongs to the slot's variable."""
     seen = {name}
     while (owner := owners.get(name)) is not None and owner not in seen:
         seen.add(owner)

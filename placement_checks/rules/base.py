@@ -33,22 +33,23 @@ ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
-_MOST_OPS = 1_000  # ops of a finding with lines that are compared
+_MOST_OPS = 1_000  # ops whose source lines a finding compares
 _PATH_ENDS = 4  # ops at each end of a long path
 
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Base of the rules. The fields of a rule are its parameters, its docstring explains it.
+    """Base class of the rules. The fields of a rule are its parameters; its docstring explains it.
 
     Attributes:
         name: its name in reports and settings.
         kind: the kind of evidence that its findings rest on.
         requires: the evidence that it needs; without it the verdict is not-checked.
-        explained_by: rules that, if they report the same object, explain findings of this rule.
-        by_absence: whether something missing from the program can break it, so that a part of
-            the program proves nothing.
-        impact: what a breach means for the program, for a rule of another distribution. The
+        explained_by: the names of rules whose findings on the same object explain findings of this
+            rule.
+        by_absence: whether something that is missing from the program can break it. A verdict on a
+            part of a program then proves nothing.
+        impact: the effect of a finding on the program, for a rule of another distribution. The
             impact of a rule of this package is in `rules.registry`.
     """
 
@@ -104,17 +105,17 @@ class Rule(ABC):
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name is listed, itself or by a pattern such as tower_*/bn/*."""
+    """Return whether a name is in ``patterns``, or matches a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
-    """Return whether an op is listed, by its type, its name or a pattern of names."""
+    """Return whether ``allow`` lists an op: its type, its name or a pattern of names."""
     return op.type in allow or matches_any(op.name, allow)
 
 
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
-    """Return the devices that a field names, as one name or several."""
+    """Return the device names in a field, which is one name or several."""
     return (declared,) if isinstance(declared, str) else tuple(declared)
 
 
@@ -150,7 +151,7 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
 
 
 def locate(finding: Finding, placement: Placement) -> Finding:
-    """Return the finding with its source lines and the line that decided its device."""
+    """Return a finding with its source lines, and with the line that decided its device."""
     ops = finding.ops or (finding.object,)
     frames_of = placement.details.frames
     frames = _distinguishing_frames([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(
@@ -166,12 +167,12 @@ def locate(finding: Finding, placement: Placement) -> Finding:
 
 
 def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
-    """Return the first op's frames, outermost first, down to the first that other ops lack.
+    """Return the first op's frames, outermost first, down to the first that differs in other ops.
 
-    All ops share the outer frames, such as a call of ``main``, so these do not identify any op.
-    If the stacks never differ, the result is the shortest one. If no function built all of the
-    ops, it is the whole stack of the first op. Ops without frames, which a library created alone,
-    are ignored.
+    All ops share the outer frames, such as a call of ``main``, so these do not identify any op. If
+    the stacks never differ, the result is the shortest one. If no function built all of the ops,
+    it is the whole stack of the first op. Ops without frames, which only a library created, are
+    ignored.
     """
     known = [stack for stack in stacks if stack]
     if not known:

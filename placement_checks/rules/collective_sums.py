@@ -33,7 +33,7 @@ _NO_KEY_CONSEQUENCE = (
 def sums_without_key(
     placement: Placement, strategy: Strategy, allow: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield a finding if sums over replicas cannot run, in the first call of the step or in any.
+    """Yield a finding if sums over replicas have no key, in the first call of the step or in all.
 
     Args:
         placement: the program.
@@ -93,11 +93,11 @@ def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> F
 
 
 class CollectiveGroup(NamedTuple):
-    """Collectives that wait for each other, as they have the same keys.
+    """Collectives that wait for each other, because they have the same keys.
 
     Attributes:
         size: the number of members that the group needs to run.
-        members: the ops, in the order of building.
+        members: the ops, in creation order.
         values: the input of each member; None if it is unknown.
     """
 
@@ -112,7 +112,7 @@ class CollectiveGroup(NamedTuple):
 
 
 def collective_groups(placement: Placement) -> Sequence[CollectiveGroup]:
-    """Return the groups of the collectives that have a known size and known keys."""
+    """Return the groups of collectives that have a known size and known keys."""
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for op in placement.ops.values():
         if op.type in _COLLECTIVES:
@@ -136,7 +136,8 @@ def _input_tensor(placement: Placement, collective: str) -> Tensor | None:
 def unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """Yield findings on collectives that replicas do not join, or join with different shapes.
 
-    There are none for a single worker of a cluster, as the other workers join its collectives.
+    The graph of a single worker of a cluster has no such findings, because other workers join its
+    collectives.
     """
     if not strategy.is_whole:
         return

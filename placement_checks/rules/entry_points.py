@@ -20,8 +20,8 @@ def discover(built_in: tuple[str, ...]) -> Mapping[str, EntryPoint]:
     """Return the entry points by the names of their rules, in alphabetical order.
 
     Args:
-        built_in: the names of the rules of this package. If an entry point has the name of one of
-            these or of an earlier entry point, its rule is named ``name (distribution)``.
+        built_in: the names of the rules of this package. If an entry point has the same name as
+            one of these, or as an earlier entry point, its rule is named ``name (distribution)``.
     """
     by_name: dict[str, EntryPoint] = {}
     for entry in sorted(

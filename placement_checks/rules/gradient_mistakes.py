@@ -1,6 +1,6 @@
 """Find the ops that cause wrong gradients.
 
-`numerics` diagnoses from numbers which mistake explains a difference of gradients.
+`numerics` compares gradients, and diagnoses the mistake that explains a difference.
 `locate_mistake` finds the ops of the program that make this mistake. The other public functions
 find ops by their purpose, such as reordering rows or dividing the loss.
 """
@@ -51,7 +51,7 @@ class MistakeLocation(NamedTuple):
 
     Attributes:
         ops: the names of the ops; empty if they are unknown.
-        frames: the source lines to show, if these are not all lines that built the ops.
+        frames: the source lines to show; empty to show all lines that built the ops.
         path: further evidence, one line each.
     """
 
@@ -83,7 +83,7 @@ def _joining_ops(placement: Placement, variable: str) -> list[int]:
 
 
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the ops that add up gradients; for a strategy, the losses, which its sum enlarges."""
+    """Return the ops that add up gradients; under a strategy, the losses to scale instead."""
     flow = analyze(placement).flow
     losses = [producer_of(name) for name in placement.step.objectives]
     if placement.strategy is not None and any(map(placement.details.frames, losses)):
@@ -94,7 +94,7 @@ def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocat
 def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
     """Return the division of the loss, or else the ops that combine gradients.
 
-    A division of gradients is part of any mean, so it is no mistake.
+    A division of gradients is not a mistake, as it is part of any mean.
     """
     ratio = diagnosis.ratio or 0.0
     ops = loss_scalings(placement, ratio) or _joining_ops(placement, variable)
@@ -102,7 +102,7 @@ def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) ->
 
 
 def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the call that combines the gradients, with the constants that weight them."""
+    """Return the call that combines the gradients, and the constants that weight them."""
     for op in _joining_ops(placement, variable):
         for gradient in gradient_flow(placement).gradient_inputs(op):
             location = _calling_line(placement, op, gradient)
@@ -132,7 +132,7 @@ def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLo
 
 
 def _calling_line(placement: Placement, op: int, gradient: int) -> MistakeLocation:
-    """Return an op, with its lines down to the function that computes the gradient it uses."""
+    """Return an op, with its lines down to the function that computes its gradient."""
     analysis = analyze(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
     behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
@@ -184,7 +184,7 @@ def _factors(placement: Placement, op: int) -> Iterator[float]:
 def count_divisions(placement: Placement) -> Sequence[int]:
     """Return the divisions of towers' losses by a number computed from the tower's examples.
 
-    A number of rows is not such a number: it is part of the shape of the examples.
+    A number of rows does not count: it comes from the shape of the examples.
     """
     analysis = analyze(placement)
     flow = analysis.flow
@@ -275,8 +275,8 @@ def _row_dimension(analysis: TowerAnalysis, op: int) -> tuple[int | None, ...]:
 def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[int]:
     """Return the ops that keep towers from training a variable.
 
-    That is a mask: a factor that depends on no example. Without one it is the towers' reads of the
-    variable.
+    The result is a mask, which is a factor that depends on no variable and no example. If there is
+    no mask, the result is the towers' reads of the variable.
     """
     analysis = analyze(placement)
     reads = [
@@ -308,7 +308,7 @@ def moved_inputs(placement: Placement) -> Sequence[int]:
 def slice_ends(placement: Placement) -> Sequence[int]:
     """Return the op that computes where the last tower's rows end.
 
-    If that is a constant, the result is the op that slices the rows.
+    If the end is a constant, the result is the op that slices the rows.
     """
     flow = analyze(placement).flow
     cuts = [*_ops_on_rows(placement, CUTS.keys())]
@@ -332,7 +332,7 @@ def slice_ends(placement: Placement) -> Sequence[int]:
 def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
     """Yield the first ops of some types between the inputs of the step and the model.
 
-    Only the first slice on the way counts: later ones may be part of the model, such as a
+    Only the first such op on a path counts: later ops may be part of the model, such as a
     selection of features.
     """
     analysis = analyze(placement)

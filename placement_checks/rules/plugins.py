@@ -56,7 +56,7 @@ def load(entry: EntryPoint, name: str) -> type[Rule]:
 
     Args:
         entry: the entry point.
-        name: the rule's name in reports. It differs from the entry point's if that is taken.
+        name: the rule's name in reports. It differs from the entry point's name if that is taken.
     """
     try:
         rule = entry.load() if name == entry.name else None
@@ -84,7 +84,7 @@ def _failed_plugin(
 
 
 def _find_mistake(rule: object, name: str) -> tuple[str, str] | None:
-    """Return why the object of an entry point is no rule, and the fix; None if it is one."""
+    """Return why an object is not a valid rule, and the fix; None if it is valid."""
     if not (inspect.isclass(rule) and issubclass(rule, Rule)):
         return "is not a rule", "derive it from placement_checks.Rule"
     if inspect.isabstract(rule):

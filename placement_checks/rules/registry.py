@@ -68,7 +68,7 @@ def rule_class(name: str) -> type[Rule]:
 
 
 def impact_of(rule: type[Rule], op: str = "") -> Impact:
-    """Return the effect of a finding of a rule on the program.
+    """Return the impact of a rule's finding on the program.
 
     Args:
         rule: the class of the rule. A rule of another distribution declares its impact itself.

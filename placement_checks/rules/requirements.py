@@ -136,7 +136,8 @@ def _session_config(evidence: Evidence) -> Missing | None:
 def _if_run_missing(evidence: Evidence, part: object) -> Missing | None:
     """Return why a result of running the program is missing.
 
-    For a log without its program a reference would not help, so the reason is another one.
+    A log without its program cannot be run even with a reference, so the reason does not ask for
+    one.
     """
     if part is NO_REFERENCE and _is_log(evidence):
         return Missing("a log cannot be run; verify the program that printed it")

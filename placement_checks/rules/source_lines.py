@@ -1,8 +1,8 @@
-"""Find the source line to edit if it is not the innermost line of an op.
+"""Find the source line to edit, if this is not the innermost line of an op.
 
-`frames_up_to` finds the call of a correct helper in the wrong function. `LoopLines` finds the line
-in the loop over towers if the same lines build all towers. `joining_ops` finds the ops that
-combine the towers' gradients.
+`frames_up_to` finds a misplaced call of a correct helper. `LoopLines` finds the line in the loop
+over towers if the same lines build all towers. `joining_ops` finds the ops that combine the
+towers' gradients.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from placement_checks.core.placement import Frame, Placement
 
 
 def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
-    """Return the source lines of an op, down to the line in a function that also built ``other``.
+    """Return the source lines of an op, down to the last function that also built ``other``.
 
-    If a helper that clips gradients is called for each tower, the helper is correct and the call
-    is not: the line to edit is in the function that computes the gradients (``other``) and calls
-    the helper. If no function built both ops, the result is all lines of the op.
+    For example, a program calls a helper that clips gradients in each tower. The helper is
+    correct, but its call is misplaced: the line to edit is in the function that computes the
+    gradients (``other``) and calls the helper. If no function built both ops, the result is all
+    lines of the op.
     """
     frames, others = placement.details.frames(op), placement.details.frames(other)
     same = 0
@@ -58,7 +59,7 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int
             yield op
 
 
-_MOST_JOINING = 200  # the first ops average, later ones use the average
+_MOST_JOINING = 200  # the first ops compute averages, and later ops use them
 
 
 class LoopLines:
@@ -76,15 +77,15 @@ class LoopLines:
             shared: further ops that are built once for all towers, such as shared variables.
         """
         self._frames = placement.details.frames
-        together = [*shared, *_joining_ops(analyze(placement))]
+        shared_ops = [*shared, *_ops_across_towers(analyze(placement))]
         self._calls = {
             tuple(frames[:depth])
-            for frames in map(self._frames, together)
+            for frames in map(self._frames, shared_ops)
             for depth in range(len(frames))
         }
 
     def line(self, op: str) -> str | None:
-        """Return the innermost line of an op that is in a function for all towers.
+        """Return the innermost source line of an op in a function that builds several towers.
 
         If no such function is known, the result is the innermost line of all; None if there is no
         line.
@@ -94,7 +95,7 @@ class LoopLines:
         return str(frames[max(depths, default=-1)]) if frames else None
 
 
-def _joining_ops(analysis: TowerAnalysis) -> list[str]:
+def _ops_across_towers(analysis: TowerAnalysis) -> list[str]:
     """Return the names of ops that combine values of several towers.
 
     Ops that request no tower's GPU are preferred. If no op combines towers, for example in towers

@@ -70,8 +70,8 @@ class OwnVariables:
     def line(self, variable: str) -> str | None:
         """Return the line to edit; None if it is unknown.
 
-        That is the call of tf.Variable, which no scope makes shared, or else the line in the loop
-        over towers.
+        If `tf.Variable` created the variable, this is its call, because no scope makes such a
+        variable shared. Otherwise it is the line in the loop over towers.
         """
         if self.uses_tf_variable(variable):
             return self._placement.where(variable)
@@ -83,7 +83,8 @@ class OwnVariables:
 
     @cached_property
     def _loop_lines(self) -> LoopLines:
-        # A function that creates shared variables too is no cause: no scope around it is wrong.
+        # A function that also creates shared variables is not the cause: the scopes around it are
+        # right.
         return LoopLines(self._placement, self._shared())
 
     def _shared(self) -> Iterator[str]:
@@ -98,7 +99,7 @@ class OwnVariables:
         return made_by_get_variable(self._placement)
 
     def duplicate_finding(self, copy: Copy) -> Finding:
-        """Return the finding on a tower's variable that should be the one of another tower."""
+        """Return the finding on a variable that a tower reads instead of the original."""
         placement = self._placement
         tower, other = copy.tower.device.short, copy.original_tower.device.short
         trained = is_trained(placement, copy.variable)
@@ -144,8 +145,8 @@ class OwnVariables:
     def _tower_number(self, copy: Copy) -> str | None:
         """Return the part of the original's name that contains the number of its tower.
 
-        None if the two names differ by more than the numbers of their towers. A number that only
-        makes a name unique, such as in dense_1 and dense_3, is no tower number.
+        The result is None if the two names differ by more than the numbers of their towers. A
+        number that only makes a name unique, as in dense_1 and dense_3, is not a tower number.
         """
         parts = zip_longest(copy.original.split("/"), copy.variable.split("/"), fillvalue="")
         different = [pair for pair in parts if pair[0] != pair[1]]

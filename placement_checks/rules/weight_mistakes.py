@@ -29,7 +29,7 @@ class Cause(NamedTuple):
         what: a clause that describes it.
         fix: what to change.
         consequence: what it means for the training; ``""`` if that is obvious.
-        follows: a rule with findings that explain it, if any.
+        follows: the rule whose findings explain it, if any.
         place: the ops on the lines to edit, if they are known.
     """
 
@@ -72,7 +72,7 @@ def find_cause(
     if earlier := _earlier_cause(measured, trajectory, divergence, divergences):
         return earlier
     name = divergence.difference.variable
-    if _is_count(measured, name):
+    if _is_integer(measured, name):
         return _counter_cause(trajectory, name, divergence.step)
     trained = find_trained_variable(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
@@ -89,7 +89,7 @@ def _earlier_cause(
     divergence: Divergence,
     divergences: Sequence[Divergence],
 ) -> Cause | None:
-    """What else is wrong that explains it, if anything else is."""
+    """Return an earlier mistake that explains a divergence, if there is one."""
     from placement_checks.numerics.comparing import differing_variables
     from placement_checks.numerics.training_divergence import find_trained_variable
 
@@ -100,7 +100,7 @@ def _earlier_cause(
     if trained in wrong:
         what = "the gradient differs, see gradients-equal"
         return Cause(what, "fix gradients-equal first", follows="gradients-equal")
-    if trained is None and wrong and not _is_count(measured, name):
+    if trained is None and wrong and not _is_integer(measured, name):
         what = f"the gradient of {min(wrong)} differs, which may be the cause"
         return Cause(what, "fix that first", follows="gradients-equal")
     if trained != name and trained in {other.difference.variable for other in divergences}:
@@ -116,12 +116,12 @@ def _earlier_cause(
     return None
 
 
-def _is_count(measured: Measurement, name: str) -> bool:
+def _is_integer(measured: Measurement, name: str) -> bool:
     return measured.dtypes[name].startswith(("int", "uint"))
 
 
 def _counter_cause(trajectory: Trajectory, name: str, number: int) -> Cause:
-    """Return the likely cause of a counter that counts something else than in the reference."""
+    """Return the likely cause for a counter that differs from the reference."""
     reference, towers = trajectory.steps[number - 1][name].moved
     return Cause(
         f"a step changes it by {towers.flat[0]:g}, and in the reference by {reference.flat[0]:g}"
@@ -133,7 +133,7 @@ def _counter_cause(trajectory: Trajectory, name: str, number: int) -> Cause:
 
 
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
-    """Return the cause of a wrong copy of a mirrored variable if the first copy is correct."""
+    """Return the cause for a later copy of a mirrored variable that differs from the reference."""
     device = strategy.replicas[strategy.copies[name].replica].short
     amount = f" {moved:.3g} times as much as" if moved else " by another amount than"
     return Cause(
@@ -148,7 +148,7 @@ def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> 
 def _change_cause(
     placement: Placement, name: str, moved: float | None, *, is_trained: bool
 ) -> Cause:
-    """Return the likely cause that follows from how much a step changes a variable.
+    """Return the likely cause, judged by how much a step changes a variable.
 
     Args:
         placement: the program.
@@ -198,8 +198,8 @@ def repeated_updates(
 ) -> tuple[int, MistakeLocation]:
     """Return how many ops of a step update a variable, and the updates that are wrong, if any.
 
-    For a trained variable these are the ops that are no optimizer update. For another variable it
-    is the call that repeats its update for each tower.
+    For a trained variable, the wrong updates are the ops that are not optimizer updates. For
+    another variable, the location is the call that repeats its update for each tower.
     """
     analysis = analyze(placement)
     names, types = analysis.flow.names, analysis.flow.types

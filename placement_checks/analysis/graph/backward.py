@@ -33,12 +33,12 @@ class Backward:
             self.ops[number] |= self.ops[caller]
 
     def numbers(self) -> Iterator[int]:
-        """Yield the backward ops, in the order of building."""
+        """Yield the backward ops, in creation order."""
         return (number for number, is_backward in enumerate(self.ops) if is_backward)
 
     @cached_property
     def forward(self) -> dict[int, tuple[int, str]]:
-        """The forward op of each backward op, and its source: ``graph`` or ``name``.
+        """The forward op of each backward op, and how it was found: by ``graph`` or ``name``.
 
         TensorFlow records the forward op while it builds the graph, and in ``_class`` if gradients
         are colocated (python/ops/gradients_util.py). In a saved graph without either, the scope

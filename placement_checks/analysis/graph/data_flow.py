@@ -1,6 +1,7 @@
 """Data flow: the inputs and consumers of each op, and the order of execution in a step.
 
-Ops are numbers, and sets of towers are the bits of an int, so that graphs of 100,000 ops are fast.
+Ops are identified by number, and sets of towers are bit masks, so that graphs of 100,000 ops are
+analyzed quickly.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_O
 
 
 class DataFlow:
-    """The edges of a graph. An op is a number: its index in the order of building.
+    """The edges of a graph. The number of an op is its index in creation order.
 
     Attributes:
         names, types: the name and the type of each op.
         number: the number of each op, by name.
-        inputs: for each op the producers of the values that it computes with, in order. A call
-            also computes with the ops of the function body. An op that only looks at the shape of
-            a value does not compute with the value.
-        control_inputs: the ops that an op waits for without computing with their values: because
-            of a control edge, or because it looks at their shape.
-        callers: for each op of a function body the op that calls the function.
+        inputs: for each op, the ops that compute its input values, in order. The inputs of a call
+            include the ops of the function body. An op that reads only the shape of a value has a
+            control input instead.
+        control_inputs: for each op, further ops that it waits for without using their values, such
+            as the sources of control edges, and inputs of which it reads only the shape.
+        callers: for each op of a function body, the op that calls the function.
         calls: the calls of functions with a known body.
     """
 
@@ -94,7 +95,7 @@ class DataFlow:
             self.inputs[here] = data
 
     def _origin(self, source: str, placement: Placement) -> int:
-        """Find the op that computes a tensor, before all `IdentityN` ops that pass it on."""
+        """Find the op that computes a tensor; skip `IdentityN` ops that pass it on."""
         name, _, output = source.partition(":")
         passed = placement.ops[name].inputs if self.types[self.number[name]] == IDENTITY_N else ()
         index = int(output or 0)
@@ -103,7 +104,10 @@ class DataFlow:
         return self.number[name]
 
     def _collectives(self, placement: Placement) -> Iterable[list[int]]:
-        """Group the ops that reduce or gather together: each yields the inputs of all members."""
+        """Group the collectives that run together.
+
+        The result of each member depends on the inputs of all members.
+        """
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for member in self.having(COLLECTIVES.__contains__):
             op = placement.ops[self.names[member]]
@@ -131,7 +135,7 @@ class DataFlow:
         return consumers
 
     def having(self, is_wanted: Callable[[str], bool]) -> list[int]:
-        """Return the ops of all types for which ``is_wanted`` holds, in the order of building."""
+        """Return the ops whose type satisfies ``is_wanted``, in creation order."""
         wanted = filter(is_wanted, self._of_type)
         return sorted(op for kind in wanted for op in self._of_type[kind])
 
@@ -148,14 +152,14 @@ class DataFlow:
         along: Edges | Mapping[int, Sequence[int]] | Callable[[int], Iterable[int]] | None = None,
         until: Callable[[int], object] | None = None,
     ) -> set[int]:
-        """Return the ops that edges lead to from ``start``, including ``start``.
+        """Return the ops that are reachable from ``start`` along edges, including ``start``.
 
         Args:
             start: the ops to begin with.
             along: the edges of each op: `inputs` by default, or `consumers`, `all_inputs`, a
                 mapping or a function.
-            until: the search does not continue from an op for which this holds; the op itself
-                belongs to the result. It is called once for each op.
+            until: a condition that stops the search at an op. The result includes this op. The
+                condition is evaluated once for each op.
         """
         edges = self.inputs if along is None else along
         neighbors = edges if callable(edges) else edges.__getitem__
@@ -187,13 +191,14 @@ class DataFlow:
         along: Edges | None = None,
         keep: Sequence[object] | None = None,
     ) -> list[int]:
-        """Carry bit masks along the edges, from each op to all ops that use its value.
+        """Propagate bit masks along the edges, from each op to all ops that use its value.
 
         Args:
-            masks: the bits of each op itself.
-            to_inputs: carry the bits from each op to its inputs instead.
+            masks: the initial bits of each op.
+            to_inputs: propagate from each op to its inputs instead.
             along: for each op its inputs, or some of them; `inputs` by default.
-            keep: if true for an op, the op takes no bits from others, and passes its own on.
+            keep: for each op, whether it takes no bits from other ops. It still passes on its own
+                bits.
 
         Returns:
             For each op its own bits and the bits of all ops that reach it.
@@ -204,7 +209,7 @@ class DataFlow:
 
     @cached_property
     def _looped(self) -> set[int]:
-        """The ops with a consumer that was built before them: ends of loops, function bodies."""
+        """The ops with a consumer that was created earlier, as in loops and function bodies."""
         return {
             producer
             for here, producers in enumerate(self.inputs)
@@ -220,7 +225,7 @@ class DataFlow:
         *,
         control_inputs: bool = False,
     ) -> list[int]:
-        """Return the shortest path from ``start`` back along inputs to another op.
+        """Return the shortest path from ``start`` to another op, backward along inputs.
 
         Args:
             start: the first op of the path.
@@ -247,7 +252,7 @@ class DataFlow:
 
     @cached_property
     def writers(self) -> dict[int, list[tuple[int, Sequence[int]]]]:
-        """The ops that change a variable, queue or other holder of state, by the holder.
+        """For each variable, queue or other holder of state, the ops that change it.
 
         Each writer comes with the ops whose values it writes.
         """
@@ -265,7 +270,7 @@ class DataFlow:
         return writers
 
     def state_holder(self, op: int) -> int | None:
-        """Return the holder of state that ``op`` is or passes on; None if there is none."""
+        """Return ``op`` if it holds state, or the state holder that it passes on; else None."""
         return self._state_holders.get(op)
 
     @cached_property
@@ -297,7 +302,7 @@ class StepOrder:
         """Return for each op the bits of all ops that it waits for, and its own.
 
         Args:
-            own: the bits of the ops themselves.
+            own: the bits of each op that has any.
         """
         return self._propagate(own, to_inputs=False)
 
@@ -305,7 +310,7 @@ class StepOrder:
         """Return for each op the bits of all ops that wait for it, and its own.
 
         Args:
-            own: the bits of the ops themselves.
+            own: the bits of each op that has any.
         """
         return self._propagate(own, to_inputs=True)
 
@@ -335,16 +340,16 @@ def _propagate(
     to_inputs: bool,
     keep: Sequence[object] | None = None,
 ) -> list[int]:
-    """Carry bit masks along edges, as `DataFlow.propagate` does.
+    """Propagate bit masks along edges, as `DataFlow.propagate` does.
 
     Args:
-        masks: the bits of each node itself.
+        masks: the initial bits of each node.
         edges: for each node its inputs.
         order: the nodes, each after its inputs, except in loops.
         looped: the nodes that come after one of their consumers. If the bits of one of them
             change, another pass is needed.
         to_inputs: whether bits go from a node to its inputs.
-        keep: whether a node takes no bits from others.
+        keep: for each node, whether it takes no bits from other nodes.
     """
     result = list(masks)
     again = True
@@ -370,7 +375,7 @@ def _propagate(
 
 
 def _with_starts(flow: DataFlow) -> Edges:
-    """Return the ops that each op waits for, with an extra node for the start of each call.
+    """Return the ops that each op waits for, and add a node for the start of each call.
 
     TensorFlow inlines calls, so a function body may begin before all arguments are computed. Its
     ops wait for the start node. The start waits for the control inputs of the call and, if the
@@ -390,7 +395,7 @@ def _with_starts(flow: DataFlow) -> Edges:
 
 
 def _sources_first(roots: Iterable[int], edges: Edges) -> list[int]:
-    """Return all nodes that ``roots`` lead to, each after the nodes that its edges lead to."""
+    """Return the nodes reachable from ``roots``, each after the nodes that it waits for."""
     seen = bytearray(len(edges))
     ordered: list[int] = []
     for root in roots:

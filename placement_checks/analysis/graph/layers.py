@@ -1,4 +1,4 @@
-"""Layers: each op belongs to the variable that is read last on the way to the op."""
+"""Layers: the layer of an op is the variable that is read last on the way to the op."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Layers(NamedTuple):
     """The layer of each op.
 
     Attributes:
-        by_op: for each op the variable that is read last on the way to it, as an op, or -1 if
-            there is none. A backward op has the layer of its forward op.
-        passed_on: for each op the variable that it is, or passes on unchanged, or -1.
-        constant: for each op whether it depends on constants and random numbers alone.
-        depth: how many ops lead from the inputs to the first read of a variable, by the variable.
-            The deepest variable is read last. Variables that no op combines with another value
-            are left out.
+        by_op: for each op, the variable op that is read last on the way to it, or -1. A backward
+            op has the layer of its forward op.
+        passed_on: for each op, the variable op that it passes on unchanged, or -1. A variable op
+            passes on itself.
+        constant: for each op, whether it depends only on constants and random numbers.
+        depth: for each variable, the number of ops from the inputs to its first read. The deepest
+            variable is read last. Variables that no op combines with another value are left out.
     """
 
     by_op: Sequence[int]
@@ -50,20 +50,20 @@ class _Reads(NamedTuple):
         is_variable: whether they are variables.
         is_source: whether examples come from them.
         passes_on: whether they pass on their only input.
-        value: whether they compute with the value of a variable, and do not only change it.
+        computes: whether they compute with the value of a variable, instead of only changing it.
     """
 
     is_variable: bool
     is_source: bool
     passes_on: bool
-    value: bool
+    computes: bool
 
 
 def find_layers(flow: DataFlow, backward: Backward) -> Layers:
     """Find the layer of each op.
 
-    Names and devices have no influence, so a refactor that moves or renames an op leaves its layer
-    as it is.
+    Names and devices have no influence, so a refactor that moves or renames an op does not change
+    its layer.
     """
     types = {
         kind: _Reads(
@@ -97,9 +97,9 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
             passed_on[op] = variables[0]
             continue
         constant[op] = is_constant
-        if reads.value:
+        if reads.computes:
             for variable in variables:
-                # A penalty and an initializer read the variable without data: that is no depth.
+                # Reads without other inputs, as in a penalty or an initializer, set no depth.
                 if len(variables) < len(sources):
                     depth.setdefault(variable, steps[op])
                 layer = _deeper(variable, layer, depth)

@@ -42,7 +42,7 @@ class Updates:
         roots: the ops that the program runs for one training step.
         unknown: why the roots are unknown; ``""`` if they are known.
         steps: for each op whether it is part of a step; true for every op if that is unknown.
-        by_variable: the updates of each variable, in the order of building.
+        by_variable: the updates of each variable, in creation order.
     """
 
     def __init__(self, placement: Placement, flow: DataFlow) -> None:
@@ -60,7 +60,8 @@ class Updates:
 
     def _find_updates(self) -> Iterator[Update]:
         flow = self._flow
-        # If the step is unknown, an assignment may be an initializer or a restore.
+        # If the step is unknown, only gradient updates count: an assignment may be an initializer
+        # or a restore.
         for here in flow.having(is_gradient_update if self.unknown else is_update):
             if not self.steps[here]:
                 continue
@@ -70,16 +71,16 @@ class Updates:
                 yield Update(here, flow.names[holder], values[1:])
 
     def at_once(self, updates: Iterable[Update]) -> list[Update]:
-        """Return the most updates of ``updates`` that one step can run.
+        """Return the largest subset of ``updates`` that can run in one step.
 
-        A step runs one branch of a conditional.
+        A step runs only one branch of each conditional.
         """
         return sorted(_most_at_once([(self._branches(update.op), update) for update in updates]))
 
     def _branches(self, op: int) -> list[tuple[str, str]]:
         """Return the branches that contain an op, the outermost first.
 
-        A branch is the op that makes the decision, and the side.
+        A branch is a pair of the op that decides and the side.
         """
         found: list[tuple[str, str]] = []
         inner = self._ops[self._flow.names[op]]
@@ -97,7 +98,7 @@ class Updates:
 
 
 def _most_at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update]:
-    """Return the most updates without two on different sides of one decision."""
+    """Return the largest subset without updates on different sides of one decision."""
     together: list[Update] = []
     decisions: dict[str, dict[str, list[tuple[list[tuple[str, str]], Update]]]] = {}
     for branches, update in updates:
@@ -113,7 +114,7 @@ def _most_at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[U
 
 
 def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
-    """Return the ops that are one step, and why they are unknown, or ``""``."""
+    """Return the root ops of one step, and why they are unknown, or ``""``."""
     declared = [flow.number[producer_of(name)] for name in step.train_op]
     if declared:
         return declared, ""

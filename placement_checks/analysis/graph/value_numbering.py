@@ -27,11 +27,11 @@ from placement_checks.util.text import plural
 # The first slice of a batch needs no begin, and the last slice no end.
 _ENDS = frozenset({"begin_mask", "end_mask"})
 # Attributes that do not change the computation: seeds, names of variables and queues.
-_OWN = frozenset(
+_IGNORED = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
-# These ops leave a loss whole: they scale it or pass it on.
-_OF_WHOLE = SCALES | IDENTITIES
+# Ops that scale a whole result or pass it on.
+_SCALES_OR_PASSES = SCALES | IDENTITIES
 _SOURCES = EXAMPLE_SOURCES | ENTERS
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops in a row; longer chains do not compute slices or seeds
@@ -104,7 +104,7 @@ def differences(
         for a, b in [list(values)[CUTS[kind]]] if kind in CUTS else values:
             if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
-            todo.append((a, b, (*path, b), at_root and kind in _OF_WHOLE))
+            todo.append((a, b, (*path, b), at_root and kind in _SCALES_OR_PASSES))
 
 
 def _is_plain_integer(
@@ -139,7 +139,7 @@ def _different(
     for key in sorted(expected.keys() | found.keys()):
         pair = expected.get(key), found.get(key)
         # The bodies of functions are compared op by op.
-        if key in _OWN or (kind in CUTS and key in _ENDS):
+        if key in _IGNORED or (kind in CUTS and key in _ENDS):
             continue
         if pair[0] != pair[1] and not isinstance(pair[0], Body):
             at = f"{kind} with {key} "
@@ -183,7 +183,7 @@ class EqualTensors:
         placement: the program.
         flow: the edges of the program.
         by_kind: if true, two sources are equal if they have the same type, attributes and inputs,
-            such as two readers of the same files. Otherwise a source is equal to itself alone.
+            such as two readers of the same files. Otherwise a source is equal only to itself.
     """
 
     def __init__(self, placement: Placement, flow: DataFlow, *, by_kind: bool = False) -> None:
@@ -200,7 +200,7 @@ class EqualTensors:
         self._classes: dict[Any, int] = {}
 
     def key(self, source: str) -> tuple[int, str]:
-        """Return a key of a tensor, which tensors that are equal by construction share."""
+        """Return a key that is the same for all tensors that are equal by construction."""
         output = source.partition(":")[2]
         return self._number(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
 
@@ -247,10 +247,12 @@ class EqualTensors:
 
     def _attributes(self, op: str) -> tuple[tuple[str, Any], ...]:
         attributes = self._placement.details.attributes(op)
-        return tuple(sorted((key, value) for key, value in attributes.items() if key not in _OWN))
+        return tuple(
+            sorted((key, value) for key, value in attributes.items() if key not in _IGNORED)
+        )
 
     def _is_stateful(self, op: int) -> bool:
-        """Whether each run of an op yields another value."""
+        """Whether an op may yield a different value in each run."""
         kind, values = self._flow.types[op], self._flow.inputs[op]
         if kind in RANDOM_STATEFUL:
             return True

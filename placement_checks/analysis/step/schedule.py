@@ -23,8 +23,8 @@ class Overlap(NamedTuple):
 
     Attributes:
         one, other: the indices of the groups.
-        share: the time when both compute at once, divided by the computing time of the less busy
-            group: 1 if this group never computes alone, 0 if the groups take turns.
+        share: the time in which both compute at once, divided by the computing time of the less
+            busy group: 1 if this group never computes alone, 0 if the groups take turns.
     """
 
     one: int
@@ -69,10 +69,10 @@ def simulate(ops: Sequence[TimedOp]) -> Timeline | None:
 
 
 def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list[Overlap]:
-    """Simulate for how long every two groups of devices can compute at once.
+    """Simulate a schedule, and return how long each pair of groups can compute at once.
 
-    In this schedule a GPU waits only for the inputs of its ops. Ops on the host take no time,
-    since hosts have many cores.
+    In the schedule a GPU waits only for the inputs of its ops. Ops on the host take no time, since
+    hosts have many cores.
     """
     ops = [op if op.device.is_gpu else op._replace(seconds=0.0) for op in trace.ops]
     timeline = simulate(ops)
@@ -80,11 +80,11 @@ def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list
 
 
 def observed_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> float | None:
-    """Return the least overlap of two groups, in the measured step with the largest value.
+    """Return the smallest overlap of two groups, in the measured step where it is largest.
 
     Returns:
-        The share of time; None if no step has two groups, or if a group computes for less than
-        5 ms: then the overlap shows how fast threads wake up, and nothing about the program.
+        The share of time; None for fewer than two groups, or if in each step a group computes for
+        less than 5 ms: such an overlap shows only how fast threads wake up.
     """
     shares = [
         min(overlap.share for overlap in overlaps(step, groups))
@@ -95,7 +95,7 @@ def observed_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> floa
 
 
 def overlaps(timeline: Timeline, groups: Sequence[Collection[Device]]) -> list[Overlap]:
-    """Return the overlap of every two groups of devices that compute in a step."""
+    """Return the overlap of each pair of groups that compute in a step."""
     busy = [timeline.busy(group) for group in groups]
     return [
         Overlap(one, other, _share(busy[one], busy[other]))

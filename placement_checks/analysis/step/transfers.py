@@ -70,8 +70,8 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     """Find every tensor that an op of a step takes from another device.
 
     A tensor is copied to a device once. Loops count as one iteration, and both branches of a
-    conditional count. An unknown first dimension is taken for the rows of the batch, or for the
-    rows of one tower.
+    conditional count. An unknown first dimension is assumed to be the number of rows of the batch,
+    or of one tower.
 
     Args:
         placement: a program with assigned devices.
@@ -96,7 +96,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
 
 
 def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tuple[Op, Device]]:
-    """Yield the ops of a step that wait for an op on another device, with their own device."""
+    """Yield the ops of a step that wait for an op on another device, each with its own device."""
     devices = [op.assigned for op in ops]
     for number, sources in enumerate(analysis.flow.all_inputs):
         here = devices[number]
@@ -155,7 +155,7 @@ def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
 
 
 def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
-    """Return the rows of a tensor that has a row for each example of a batch."""
+    """Return the number of rows of a tensor with a row for each example: of a batch or a tower."""
     towers = len(analysis.towers)
     if towers < 2:
         return rows
@@ -166,7 +166,7 @@ def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
 
 
 def _is_part(placement: Placement) -> Sequence[int]:
-    """Return for each op whether its value comes from a slice of a batch, or one tower's feed."""
+    """Return for each op whether its value depends on a slice of a batch, or one tower's feed."""
     flow = analyze(placement).flow
     inputs = placement.step.inputs
     fed = {producer_of(name) for names in inputs for name in names} if len(inputs) > 1 else set()
@@ -197,9 +197,9 @@ class SentTensor(NamedTuple):
     Attributes:
         copied: the copied tensor.
         phase: the phase of the first op that takes it.
-        variable: the variable of the layer that sends it, or of the update that takes it; ``""``
-            if there is none.
-        tower: the number of the tower that takes it, or else that sends it; -1 if there is none.
+        variable: the variable of the layer that sends it, or of the update that takes it, or
+            ``""``.
+        tower: the number of the tower that takes it, else of the tower that sends it, or -1.
     """
 
     copied: CopiedTensor
@@ -239,7 +239,7 @@ class LayerTraffic(NamedTuple):
     Attributes:
         layer: the name of the layer; ``""`` for copies without a layer.
         total: the sum of all copies.
-        phases: the sum of the copies of each phase that has any.
+        phases: the sum of the copies of each phase with copies.
         largest: the largest copy.
     """
 

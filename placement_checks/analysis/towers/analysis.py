@@ -29,7 +29,7 @@ from placement_checks.util.text import range_text
 
 
 class TowerAnalysis:
-    """The towers of one placement. Rules share it: `analyse` makes one for each placement.
+    """The towers of one placement. Rules share it: `analyze` creates one for each placement.
 
     Attributes:
         placement: the program.
@@ -41,7 +41,7 @@ class TowerAnalysis:
         self.flow = DataFlow(placement)
 
     def prepare(self) -> None:
-        """Compute ahead the properties that most rules use."""
+        """Compute in advance the properties that most rules use."""
         for name in ("towers_behind", "losses", "examples"):
             getattr(self, name)
 
@@ -161,7 +161,7 @@ class TowerAnalysis:
 
     @cached_property
     def own_towers(self) -> Sequence[int]:
-        """For each op the bit of the tower that it computes for; 0 if it may combine towers.
+        """For each op the bit of the tower that it belongs to; 0 if it may combine towers.
 
         The requested device alone does not decide: the average of all towers may be on the GPU of
         one tower. Ops that read variables, backward ops and inputs belong to the tower that they
@@ -187,7 +187,7 @@ class TowerAnalysis:
         return self.flow.propagate(self.own_towers)
 
     def without_regularization(self, loss: int) -> int:
-        """Return the summand of a loss that depends on examples, if only one summand does."""
+        """Return the only summand of a loss that depends on examples; the loss if several do."""
         while self.flow.types[loss] in ADDS:
             terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
             if len(terms) != 1 or len(self.flow.inputs[loss]) == 1:

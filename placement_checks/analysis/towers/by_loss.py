@@ -18,8 +18,8 @@ from placement_checks.core.op_types import SUMS_UP
 from placement_checks.core.placement import StepOps, producer_of
 
 Groups = Sequence[Sequence[int]]
-# The least share of ops that copies of a model have in common: if only their devices differ, and
-# if they also read the same variables.
+# The least share of ops that copies of a model have in common: if their devices differ, and if
+# they read the same variables.
 _SIMILAR, _ALIKE = 0.5, 0.75
 
 
@@ -35,7 +35,7 @@ def loss_ops(step: StepOps, flow: DataFlow) -> Sequence[int]:
 
 
 def _outer_objectives(step: StepOps, flow: DataFlow) -> Sequence[str]:
-    """Return the objectives whose gradients no other objective uses; all if there are none."""
+    """Return the objectives whose gradients no other objective uses, or else all objectives."""
     gradients = {
         name: [flow.number[op] for op in step.gradients.get(name, ()) if op in flow.number]
         for name in dict.fromkeys(step.objectives)
@@ -59,7 +59,8 @@ class ModelCopies(NamedTuple):
         losses: the loss ops of each copy. If one joint loss trains all copies, these are the last
             ops before it that belong to one copy.
         likeness: "same" if the copies have the same variables or the same op types; "similar" if
-            at least half of the ops have a counterpart; "" if fewer have, or for one copy.
+            at least half of the ops have a counterpart; "" if fewer ops have one, or if there is
+            only one copy.
     """
 
     losses: Groups
@@ -109,7 +110,7 @@ class CopiesByLoss:
         """Group ops so that no two groups use the same value of the model."""
         group = {op: op for op in ops}
 
-        def first(op: int) -> int:
+        def root(op: int) -> int:
             while group[op] != op:
                 op = group[op] = group[group[op]]
             return op
@@ -120,10 +121,10 @@ class CopiesByLoss:
                 [end], until=lambda op: op in owner or not self.in_model[op]
             ):
                 if self.in_model[op] and (other := owner.setdefault(op, end)) != end:
-                    group[first(end)] = first(other)
+                    group[root(end)] = root(other)
         groups: dict[int, list[int]] = defaultdict(list)
         for op in ops:
-            groups[first(op)].append(op)
+            groups[root(op)].append(op)
         return list(groups.values())
 
     def _without_penalties(self, groups: Groups) -> Groups:
@@ -182,22 +183,21 @@ class CopiesByLoss:
 
         Groups that read fewer are branches at the start of one model, or steps of a sequence.
         """
-        read = frozenset().union(*(self._computed(group)[1] for group in groups))
-        return 2 * len(read) > len(self._computed([loss])[1])
+        read = frozenset().union(*(self._model_before(group)[1] for group in groups))
+        return 2 * len(read) > len(self._model_before([loss])[1])
 
     def _match(self, groups: Groups) -> Groups:
-        """Combine groups to copies of the model; empty if they are no copies.
+        """Combine groups into copies of the model; empty if they do not form copies.
 
         A model may have several tasks, with a group each. Groups have the same task if
 
-        * they have the same op types, and equally many groups read each set of variables: all
-          groups, or the groups of one copy; or
+        * they have the same op types, and equally many of them read each set of variables; or
         * they read the same variables, and most of their ops have the same types.
 
         Each copy has one group of each task. The groups of a task have equally many losses: a
         group with more losses holds several towers that share results.
         """
-        computed = list(map(self._computed, groups))
+        computed = list(map(self._model_before, groups))
         by_types: dict[Hashable, list[int]] = defaultdict(list)
         by_variables: dict[Hashable, list[int]] = defaultdict(list)
         for number, (types, variables) in enumerate(computed):
@@ -226,16 +226,16 @@ class CopiesByLoss:
         """Whether groups have equally many losses, and at least half of their ops in common."""
         if len(set(map(len, groups))) > 1:
             return False
-        return self._have_in_common([self._computed(group)[0] for group in groups], _SIMILAR)
+        return self._have_in_common([self._model_before(group)[0] for group in groups], _SIMILAR)
 
     @staticmethod
-    def _have_in_common(types: Sequence[Counter[str]], part: float) -> bool:
-        """Whether each shares at least a part of its ops with the first, by op type."""
+    def _have_in_common(types: Sequence[Counter[str]], share: float) -> bool:
+        """Whether each has at least this share of its ops in common with the first, by op type."""
         first, *others = types
-        return all((first & other).total() >= part * (first | other).total() for other in others)
+        return all((first & other).total() >= share * (first | other).total() for other in others)
 
-    def _computed(self, ops: Sequence[int]) -> tuple[Counter[str], frozenset[int]]:
-        """Count the op types of the model before ``ops``; also return the variables read."""
+    def _model_before(self, ops: Sequence[int]) -> tuple[Counter[str], frozenset[int]]:
+        """Count the model ops before ``ops`` by type, and return the variables that they read."""
         behind = self._flow.reachable(ops, until=lambda op: not self.in_model[op])
         model = [op for op in behind if self.in_model[op]]
         return (

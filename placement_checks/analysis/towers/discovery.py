@@ -6,20 +6,20 @@ The towers are found in this order:
 2. *By loss.* Losses that share no value computed from examples and variables belong to different
    copies of the model (`analysis.towers.by_loss`). The copies are the towers, whichever devices
    they use: every tower may use tables, experts or layers on all GPUs. Copies that run on the same
-   devices are micro-batches of one tower, unless all copies share one GPU of a machine that has a
-   GPU for each: then they are towers that were put on one GPU.
+   devices are micro-batches of one tower. The exception: if all copies run on one GPU of a machine
+   that has a GPU for each copy, they are towers that were all placed on one GPU.
 3. *By device.* If no loss is known, or the losses share a value, each GPU that computes with
-   variables has a tower. If one GPU uses results that another computed from its own variables,
-   both hold parts of one tower.
+   variables has a tower. If one GPU uses results that another GPU computed from variables of its
+   own, both hold parts of one tower.
 
-An op works for a tower, for several, or for the host. The first of these that applies decides:
+An op works for one tower, for several, or for the host. The first rule that applies decides:
 
 1. A variable, an op that requests no GPU, and an op on the CPU work for the host. An op that
    requests no device follows the ops that it is colocated with.
 2. A forward op works for a tower if its value reaches the losses of this tower only.
 3. A forward op that is colocated with another op, or that depends on no example, works for the
-   tower that uses its value next. If there is none, it works for the tower that its inputs come
-   from. If there are several, it works for none of them.
+   only tower that uses its value next, or else for the only tower that its inputs come from. If
+   several towers use or feed it, so that neither tower exists, it works for none of them.
 4. Any other forward op works for the tower on the GPU that it requests. The loss does not decide
    here: if the loss of tower 1 contains the loss of tower 0 by mistake, all ops of tower 0 reach
    both losses.
@@ -30,7 +30,7 @@ Examples are the values that a tower computes with besides weights: fed, read fr
 random, or cached in variables.
 
 Terms in this package: a *site* is a tower's share of one device (`Site`), `ModelCopies` are the
-copies of the model by their losses, and `TowersByLoss` the towers made of them.
+copies of the model by their losses, and `TowersByLoss` are the towers formed from these copies.
 """
 
 from __future__ import annotations
@@ -116,8 +116,9 @@ class TowersByLoss(NamedTuple):
     Attributes:
         losses: the loss ops of each tower.
         devices: the devices of each tower.
-        main: the device of each tower that the others use least.
-        micro_batches: the number of copies of the model on the same devices in each tower.
+        main: the main device of each tower. The tower runs most of its ops there, not counting ops
+            that every tower runs there.
+        micro_batches: the number of copies of the model in each tower, all on the same devices.
     """
 
     losses: Groups
@@ -143,7 +144,7 @@ class TowersByLoss(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def requested_gpu(requested: Device) -> Device:
-    """Return the full name of a requested device; without a job it is on the local host."""
+    """Return a requested device in full: a device without a job is on the local host."""
     return requested if requested.job else requested.over(LOCALHOST)
 
 
@@ -159,7 +160,7 @@ def towers_by_loss(
         in_model: for each op whether it is a forward op that depends on variables and examples.
 
     Returns:
-        The towers; None if the strategy or the requested devices decide.
+        The towers; None if the strategy or the requested devices determine them instead.
     """
     if len(copies.losses) < 2 or (placement.strategy and len(placement.strategy.replicas) > 1):
         return None
@@ -176,7 +177,7 @@ def towers_by_loss(
         return None
     devices, main = _devices_of([places[group[0]] for group in groups])
     if len(set(main)) < len(main) and not _are_crowded(placement, places):
-        # Copies with the same main device are the tasks of one tower.
+        # Copies with the same main device are tasks of one tower.
         by_device: dict[Device, list[int]] = defaultdict(list)
         for group, device in zip(groups, main, strict=True):
             by_device[device] += group
@@ -208,11 +209,11 @@ def micro_batches(
 def _places(
     placement: Placement, flow: DataFlow, losses: Groups, in_model: Sequence[bool]
 ) -> Sequence[Counter[tuple[str, Device]]]:
-    """Count for each copy of the model its ops by type and requested GPU.
+    """Count the ops of each copy of the model, by type and requested GPU.
 
-    If a copy uses no GPU, its ops on CPUs are counted. Ops that serve several copies are left out.
-    So are ops that are colocated with another op, such as a lookup with its table, because their
-    device does not show where the copy runs.
+    If a copy uses no GPU, its ops on CPUs are counted. Ops that serve several copies are left out,
+    as are ops that are colocated with another op, such as a lookup with its table: their device
+    does not show where the copy runs.
     """
     reached = reachability_masks(flow, losses)
     on_gpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
@@ -294,7 +295,7 @@ def serving_sites(
         and not backward[number]
     ]
     if by_loss is not None:
-        unsure = _by_loss(placement, flow, backward_pass, by_loss, in_model, sites, unsure)
+        unsure = _assign_by_loss(placement, flow, backward_pass, by_loss, in_model, sites, unsure)
     different = list(dict.fromkeys(site for site in sites if site is not None))
     if not unsure or len(different) < 2:
         return sites
@@ -317,7 +318,7 @@ def serving_sites(
     return sites
 
 
-def _by_loss(
+def _assign_by_loss(
     placement: Placement,
     flow: DataFlow,
     backward: Backward,
@@ -326,15 +327,15 @@ def _by_loss(
     sites: list[Site | None],
     unsure: Sequence[int],
 ) -> list[int]:
-    """Set the site of each forward op that serves one tower to the site of this tower.
+    """Assign each forward op that serves one tower to a site of this tower.
 
     Returns:
-        The ops for which the losses do not decide.
+        The ops that the losses leave undecided.
     """
     reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
-    several = {site.device for site in by_loss.by_site if site.copy >= 0}
-    left = set(unsure)
+    shared_devices = {site.device for site in by_loss.by_site if site.copy >= 0}
+    undecided = set(unsure)
     for op, mask in enumerate(reached):
         if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
@@ -349,27 +350,27 @@ def _by_loss(
         if tower >= 0:
             is_own = device in by_loss.devices[tower]
             sites[op] = by_loss.site(tower, device if is_own else None)
-            left.discard(op)
-        elif device in several:
-            left.add(op)
+            undecided.discard(op)
+        elif device in shared_devices:
+            undecided.add(op)
     for op, (forward, _) in backward.forward.items():
         if sites[op] is not None and single_tower(reached[forward]) >= 0:
             sites[op] = sites[forward] or sites[op]
-    return sorted(left)
+    return sorted(undecided)
 
 
 class ReadsByGpu:
     """The variables that are read at each site, and the sites that hold parts of one tower.
 
     If towers are found by device, two sites hold parts of one tower if one computes a value from a
-    variable, and the other combines the value with a variable, in the forward pass or in its
+    variable, and the other combines this value with a variable, in the forward pass or in its
     gradients. Separate towers use each other's results only after their gradients are computed.
-    Variables that all sites read prove nothing. The replicas of a strategy are never parts of one
+    Variables that all sites read do not count. The replicas of a strategy are never parts of one
     tower: they may exchange values, for example to normalize over all rows.
 
-    A variable that the host reads, as in a lookup, or that is read once for several sites, as to
-    normalize a kernel, counts for the sites that compute with the result. A variable that only
-    updates compute with, such as a velocity, is not read.
+    The host may read a variable, for example in a lookup, or an op may read it once for several
+    sites, for example to normalize a kernel. The variable then counts for the sites that use the
+    result. A variable that only updates compute with, such as a velocity, is not read.
 
     Attributes:
         flow: the edges of the graph.
@@ -417,8 +418,8 @@ class ReadsByGpu:
     def _readers(self, variable: int) -> list[int]:
         """Return the ops that compute with a variable's value, directly or after an identity op.
 
-        Assignments, optimizer updates, savers and the like do not compute with it. Of a call, the
-        ops of its body compute with it.
+        Assignments, optimizer updates, savers and the like do not compute with it. If a function
+        is called with the variable, the ops of its body count instead of the call.
         """
         flow = self.flow
 
@@ -482,7 +483,7 @@ class ReadsByGpu:
     def joined_forward(self) -> Collection[frozenset[int]]:
         """The pairs of sites, by index, that use each other's results in the forward pass.
 
-        The gradients of a joint loss also join copies of a model, but not the forward pass.
+        A joint loss also joins copies of a model in their gradients, but not in the forward pass.
         """
         return self._joined_gpus(forward=True)
 
@@ -495,7 +496,7 @@ class ReadsByGpu:
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
     def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
-        """Return the pairs of sites that use results computed from each other's own variables."""
+        """Return the pairs of sites where one uses results of the other site's own variables."""
         if len(self.gpus) < 2:
             return set()
         shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
@@ -527,7 +528,7 @@ class ReadsByGpu:
         return any(self.gpus[number].device.matches(replica) for replica in replicas)
 
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Group sites, given by their indices, by the tower that they hold parts of."""
+        """Group the sites with these indices by the tower that they hold parts of."""
         found: dict[int, list[int]] = {number: [number] for number in numbers}
         for number, other in map(tuple, self.joined_gpus):
             if number in found and other in found and found[number] is not found[other]:
@@ -558,7 +559,7 @@ class ReadsByGpu:
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the bits that are set."""
+    """Yield the positions of the bits that are set."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -627,9 +628,10 @@ def _follow_users(
     sites: Sequence[Site | None],
     found: list[int],
 ) -> None:
-    """Assign backward ops without a forward op of a tower to the tower that uses their value.
+    """Assign backward ops to the tower that uses them, if their forward op has no tower.
 
-    These ops are zeros and shapes next to a variable, and inputs of the gradient of a shared op.
+    Examples are the zeros and shapes that the gradient of a variable needs, and inputs of the
+    gradient of a shared op.
     """
     for op in reversed(list(backward.numbers())):
         forward, _ = backward.forward.get(op, (None, ""))
@@ -673,13 +675,13 @@ def depends_on_inputs(placement: Placement, flow: DataFlow) -> Sequence[int]:
 
 
 def cached_inputs(placement: Placement) -> frozenset[str]:
-    """Return the variables that hold examples: neither saved nor trained, and no scalars.
+    """Return the variables that hold examples: they are neither saved nor trained, nor scalar.
 
-    They hold a dataset in memory, or batches that were read ahead.
+    Such a variable holds a dataset in memory, or batches that were read ahead.
     """
     collected = placement.collected
     saved = collected.get(TRAINABLE, frozenset()) | collected.get(GLOBAL, frozenset())
-    # Of the copies that a strategy keeps, only the first is in a collection.
+    # Only the first of the copies that a strategy keeps is in a collection.
     if saved and placement.strategy is not None:
         saved |= placement.strategy.copies.keys()
     return frozenset(

@@ -34,7 +34,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 
-# These ops take a part of a tensor, or change its form: their output is still an input.
+# Ops that take a part of a tensor, or change its form: their output is still an input.
 _SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
 _PIPELINES = ITERATORS | QUEUES
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
@@ -60,7 +60,8 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Yield every tensor of examples that a tower computes with in a step."""
     listed = analysis.placement.step.inputs
     times = Counter(producer_of(name) for names in listed for name in set(names))
-    # A placeholder that the program lists for one of several towers is fed the tower's rows.
+    # If the program lists a placeholder for one of several towers, it is fed the rows of this
+    # tower.
     of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
     rows = _rows_fed(analysis)
 
@@ -76,8 +77,8 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
 def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Yield every tensor of random numbers that a tower computes with in a step; no scalars.
 
-    Left out are numbers that one draw gives to all rows: the noise of a variational layer, which
-    has the shape of the weights, and a mask of features, which is broadcast over the rows.
+    Random numbers that apply to all rows alike are left out: the noise of a variational layer,
+    which has the shape of the weights, and a mask of features, which is broadcast over the rows.
     """
     flow = analysis.flow
     draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
@@ -171,7 +172,7 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
 def _rows_fed(analysis: TowerAnalysis) -> int | None:
     """Return the number of rows in a batch, if all placeholders have the same; else None.
 
-    If a program is fed only vectors, two or more of one length are ids and labels of examples.
+    If all placeholders are vectors, there must be two or more: ids and labels of examples.
     """
     flow, details = analysis.flow, analysis.placement.details
     if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
@@ -186,8 +187,8 @@ def _rows_fed(analysis: TowerAnalysis) -> int | None:
 def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int | None) -> bool:
     """Whether a tensor can have a row for each example.
 
-    A fed vector of fixed size is taken for class weights and the like, unless it has ``rows``
-    elements. A fed tensor of unknown shape is taken for a scalar, such as a dropout rate.
+    A fed vector of fixed size is assumed to hold class weights or the like, unless it has ``rows``
+    elements. A fed tensor of unknown shape is assumed to be a scalar, such as a dropout rate.
     """
     name, _, number = tensor.partition(":")
     outputs = placement.details.outputs(name)
@@ -202,7 +203,7 @@ def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int |
 def single_tower_pipelines(
     analysis: TowerAnalysis, uses: Sequence[Use]
 ) -> Iterator[tuple[int, int]]:
-    """Return the iterators and queues that feed one tower alone, each with the tower."""
+    """Return the iterators and queues that feed only one tower, each with this tower."""
     feeds: dict[int, set[int]] = defaultdict(set)
     for use in uses:
         values = analysis.flow.inputs[use.source]
@@ -215,7 +216,7 @@ def single_tower_pipelines(
 class LossScales(NamedTuple):
     """How a loss scales its sums over examples.
 
-    If each divisor is a number of rows, and no factor is, the loss is a mean over rows.
+    The loss is a mean over rows if each divisor is a number of rows, and no factor is one.
 
     Attributes:
         divisors: the tensors that divide sums over examples.
@@ -230,7 +231,7 @@ def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
     """Return how a loss scales its sums over examples.
 
     Returns:
-        The scales; None if a part of the loss is a sum without a divisor, or neither a mean nor a
+        The scales; None if a term of the loss is a sum without a divisor, or neither a mean nor a
         sum.
     """
     found = LossScales([], [])

@@ -17,8 +17,8 @@ class Losses(NamedTuple):
 
     Attributes:
         by_tower: for each tower its losses, as ops.
-        joint: whether one loss trains all towers. ``by_tower`` then has its parts: the last ops
-            before the loss that belong to one tower.
+        joint: whether one loss trains all towers. ``by_tower`` then holds the parts of this loss:
+            the last ops before it that belong to one tower.
         unknown: why the losses are unknown; ``""`` if they are known.
     """
 
@@ -85,14 +85,14 @@ def _parts(
     depend on one tower only.
     """
 
-    def number(op: int) -> int:
+    def tower(op: int) -> int:
         mask = towers_behind[op] & all_towers
         if mask and tower_of[loss] < 0 <= tower_of[op]:
             return tower_of[op]
         return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
 
-    def until(op: int) -> bool:
-        return op != loss and (number(op) >= 0 or not towers_behind[op] & all_towers)
+    def is_end(op: int) -> bool:
+        return op != loss and (tower(op) >= 0 or not towers_behind[op] & all_towers)
 
-    ops = sorted(flow.reachable([loss], until=until) - {loss})
-    return [(op, number(op)) for op in ops if number(op) >= 0]
+    ops = sorted(flow.reachable([loss], until=is_end) - {loss})
+    return [(op, tower(op)) for op in ops if tower(op) >= 0]

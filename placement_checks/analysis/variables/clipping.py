@@ -17,7 +17,7 @@ class ClippedGradient(NamedTuple):
 
     Attributes:
         variable: the name of the variable.
-        op: the last op that clips, on the first tower that does.
+        op: the last op that clips it on the first tower where it is clipped.
         by_norm: whether the gradient is scaled by its own norm, instead of bounded elementwise.
     """
 
@@ -30,8 +30,8 @@ def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
     """Yield the gradients that each tower clips before gradients are added up.
 
     An op clips if it bounds a gradient, or scales it by a value computed from gradients, such as
-    their norm. Clipping the gradients of single rows does not count: these have one dimension more
-    than the variable.
+    their norm. Clipping the gradients of single rows does not count: such gradients have one
+    dimension more than the variable.
     """
     gradients = gradient_flow(placement)
     shapes = {variable.name: variable.shape for variable in placement.variables}
@@ -71,10 +71,10 @@ def norms_of_slices(placement: Placement) -> list[str]:
 def _clips(
     placement: Placement, gradients: GradientFlow, update: Update, shape: object
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ops before an update that clip the gradient of one tower, after the tower's bit.
+    """Yield each op before an update that clips one tower's gradient, after the tower's bit.
 
-    `GradientFlow.gradient_towers` decides, because in a model in which towers share values each
-    gradient depends on all towers.
+    `GradientFlow.gradient_towers` determines the tower. If towers share values in the model, each
+    gradient depends on all towers, but only one tower computes it.
     """
     analysis = analyze(placement)
     for op in gradients.ancestors(update):

@@ -10,7 +10,8 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.op_types import ADDS, JOINS, SCALES, is_gradient_update
 from placement_checks.core.placement import Placement
 
-# How TensorFlow adds up the gradients of one variable (python/ops/gradients_util.py).
+# The ops that TensorFlow adds up the gradients of one variable with
+# (python/ops/gradients_util.py).
 _SUMS = ADDS | JOINS
 
 
@@ -28,8 +29,8 @@ class GradientFlow:
     def gradient_towers(self) -> Sequence[int]:
         """For each op a bit mask of the towers that it takes values from, and `gradient_bit`.
 
-        Unlike `TowerAnalysis.towers_behind` it stops at the ops of a tower. The gradients of a
-        joint loss depend on all towers, but one tower computes each of them.
+        Unlike in `TowerAnalysis.towers_behind`, bits do not pass through the ops of a tower. Each
+        gradient of a joint loss depends on all towers, but only one tower computes it.
         """
         own = [
             bits & self._analysis.gradient_bit if adds else bits
@@ -53,7 +54,7 @@ class GradientFlow:
 
     @cached_property
     def trained(self) -> dict[str, list[Update]]:
-        """The updates by gradients of each variable that the model reads."""
+        """The gradient updates of each variable that the model reads, by its name."""
         found = {}
         for variable, updates in self._analysis.updates.by_variable.items():
             if variable in self._analysis.variables_read:
@@ -94,7 +95,7 @@ class GradientFlow:
                 yield op
 
     def ancestors(self, update: Update) -> Collection[int]:
-        """Return the ops between an update and the towers, with the last ops of the towers.
+        """Return the ops between an update and the towers, including the last ops of the towers.
 
         The search follows ops that belong to no tower or add up gradients, and variables and
         accumulators that hold gradients from one step to the next. It leaves out scalars that
@@ -117,11 +118,10 @@ class GradientFlow:
         return self._ancestors[update.op]
 
     def _written(self, holder: int, update: Update) -> list[int]:
-        """Return the values that other ops than ``update`` write to a holder of state.
+        """Return the values that ops other than ``update`` write to a holder of state.
 
         If ops of the step write gradients there, only they count. Otherwise the program runs the
         ops that add up gradients separately, and all writers count.
-
         """
         analysis = self._analysis
         writers = [

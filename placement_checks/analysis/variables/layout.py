@@ -49,7 +49,7 @@ class MirroredVariable(NamedTuple):
     Attributes:
         copies: the names of the copies, by tower.
         diverging: the names of the variables that other towers have instead of a copy, by tower.
-            They have the same shape and dtype, but take other gradients, or none.
+            They have the same shape and dtype as the copies, but take other gradients, or none.
     """
 
     copies: Mapping[int, str]
@@ -64,7 +64,7 @@ class Layout:
     * *central*: several towers read it, or the host does.
     * *mirrored*: it is a copy that takes the same sum of gradients as the copies of other towers.
     * *sharded*: it is a partition of a variable.
-    * *split*: it belongs to a part of the model that one GPU of its tower holds.
+    * *split*: it belongs to a part of the model, and one GPU of the tower holds this part.
     * *own*: one tower alone reads it.
     """
 
@@ -100,12 +100,15 @@ class Layout:
 
     @cached_property
     def diverging(self) -> Mapping[str, MirroredVariable]:
-        """The mirrored variable of each diverging variable, by the name of the latter."""
+        """For each diverging variable, the mirrored variable that it should be a copy of."""
         return {name: group for group in self.mirrored for name in group.diverging.values()}
 
     @cached_property
     def strays(self) -> Mapping[str, int]:
-        """The variables that one tower of a mirrored program trains alone, with the tower."""
+        """The trainable variables without copies that one tower alone reads, each with the tower.
+
+        Empty if no variable is mirrored.
+        """
         return {
             name: tower
             for group in (self._candidates() if self.mirrored else ())
@@ -117,9 +120,8 @@ class Layout:
     def tower_of(self) -> Mapping[str, int]:
         """The tower of each copy, and of the variables that a tower has besides its copies.
 
-        The latter are strays, slots, averages, and variables that the tower alone reads and no
-        update trains, such as running statistics and frozen weights. Empty if no variable is
-        mirrored.
+        A tower has strays, slots, averages, and variables that it alone reads and no update
+        trains, such as running statistics and frozen weights. Empty if no variable is mirrored.
         """
         towers = {name: tower for group in self.mirrored for tower, name in group.copies.items()}
         towers |= self.strays
@@ -133,14 +135,14 @@ class Layout:
     def gpu_of(self) -> Mapping[str, Device]:
         """The GPU of each variable, and of its slots, in a model that is split among GPUs.
 
-        With one tower, these are the variables that one GPU alone reads, if the GPU uses results
-        of another GPU in the forward pass, or the other way round. If most variables are read by
-        several GPUs, the GPUs are towers that use each other's results, and the model is not
-        split.
+        With one tower, these are the variables that one GPU alone reads, if this GPU uses results
+        of another GPU in the forward pass, or another GPU uses its results. If most variables are
+        read by several GPUs, the GPUs are towers that use each other's results, and the model is
+        not split.
 
         With several towers, these are variables that several towers use on the GPU that has the
-        variable, such as experts, or the shards of a table. At least two GPUs have some, or a GPU
-        that no tower runs on.
+        variable, such as experts, or the shards of a table. They count only if at least two GPUs
+        have such variables, or a GPU that no tower runs on.
         """
         parts = self._parts_of_one_tower() if len(self._analysis.towers) == 1 else self._experts()
         for name, gpu in (*self._colocated(parts), *self._slots(parts)):
@@ -153,7 +155,7 @@ class Layout:
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
             device = requested_gpu(self._placement.ops[name].requested)
-            using = [
+            users = [
                 op
                 for op in reads.readers[name]
                 if not self._analysis.backward.ops[op] and reads.in_loss(op)
@@ -161,8 +163,8 @@ class Layout:
             if (
                 readers.bit_count() > 1
                 and device.is_gpu
-                and using
-                and all(requested_gpu(ops[op].requested) == device for op in using)
+                and users
+                and all(requested_gpu(ops[op].requested) == device for op in users)
             ):
                 found[name] = device
         used = {device for tower in self._analysis.towers for device in tower.devices}
@@ -179,7 +181,11 @@ class Layout:
             for name in self.readers
             if self._kind_by_readers(name) in ("split", "own")
         }
-        parts = {name: on[0] for name, on in readers.items() if len(on) == 1 and on[0] in linked}
+        parts = {
+            name: devices[0]
+            for name, devices in readers.items()
+            if len(devices) == 1 and devices[0] in linked
+        }
         return parts if 2 * len(parts) > len(readers) else {}
 
     def read_as(self, variable: str) -> Mapping[int, str]:
@@ -201,7 +207,7 @@ class Layout:
 
     @cached_property
     def _copies_of_strategy(self) -> Mapping[str, str]:
-        """The copies that a strategy keeps equal, each with the first copy."""
+        """The copies that a strategy keeps equal, each with the first copy of its variable."""
         strategy = self._placement.strategy
         copies = {} if strategy is None else strategy.copies
         return {name: copy.of for name, copy in copies.items() if copy.in_sync}
@@ -218,8 +224,8 @@ class Layout:
 
     def __str__(self) -> str:
         """Count the variables of each layout, in words for a report."""
-        beside = self.tower_of.keys() - self.copies.keys() - self.strays.keys()
-        in_model = self._analysis.variables_read - beside - self._analysis.cached_inputs
+        not_copied = self.tower_of.keys() - self.copies.keys() - self.strays.keys()
+        in_model = self._analysis.variables_read - not_copied - self._analysis.cached_inputs
         count = Counter(map(self.kind, in_model))
         most = max((len(group.copies) for group in self.mirrored), default=0)
         others = in_model.intersection(
@@ -268,7 +274,7 @@ class Layout:
         return variable in self._gradients.trained
 
     def _find_copies(self, candidates: Mapping[int, str]) -> MirroredVariable | None:
-        """Return the copies, if more than half of the candidates take the same gradients."""
+        """Return a mirrored variable, if over half of the candidates take the same gradients."""
         by_sources: dict[frozenset[int], dict[int, str]] = defaultdict(dict)
         for tower, name in sorted(candidates.items()):
             by_sources[self._sources(name)][tower] = name
@@ -299,14 +305,14 @@ class Layout:
                 yield name, readers.bit_length() - 1
 
     def _colocated(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """Yield the variables that are colocated with a given variable, with its owner."""
+        """Yield the variables that are colocated with a key of ``owners``, each with its owner."""
         for name, *_ in self._placement.variables:
             others = [other for other in self._placement.ops[name].colocated if other in owners]
             if others:
                 yield name, owners[others[0]]
 
     def _slots(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """Yield the slots that updates of the given variables take, with their owner."""
+        """Yield the slots that updates of a key of ``owners`` take, each with its owner."""
         flow = self._analysis.flow
         for name, owner in owners.items():
             for update in self._analysis.updates.by_variable.get(name, ()):
@@ -348,7 +354,7 @@ class Accumulators:
       neither a loss nor an update. The host or a summary adds up the accumulators of all towers. A
       moving average is not an accumulator, because its own updates take its value.
     * One tower adds up its gradients over several runs, and updates of other variables take the
-      sum. An op besides the initializer empties the variable, unlike a slot of an optimizer.
+      sum. Unlike an optimizer slot, the variable is emptied by an op other than its initializer.
 
     Attributes:
         tower_of: the number of the tower that adds to each accumulator, by its name.
@@ -365,7 +371,7 @@ class Accumulators:
                     self.tower_of[name] = towers.bit_length() - 1
 
     def _adding_towers(self, variable: int) -> int:
-        """Return a bit mask of the towers that change an accumulator; 0 if it is none."""
+        """Return a bit mask of the towers that add to a variable; 0 if it is no accumulator."""
         analysis = self._analysis
         writers = [
             (op, values)
@@ -391,7 +397,7 @@ class Accumulators:
         return of_gradients and self.is_emptied(variable) and not self._reaches_loss(variable)
 
     def is_emptied(self, variable: int) -> bool:
-        """Whether an op besides the initializer sets a variable to a constant."""
+        """Whether an op other than the initializer sets a variable to a constant."""
         analysis = self._analysis
         flow = analysis.flow
         constant = [
@@ -432,10 +438,10 @@ def accumulators(placement: Placement) -> Accumulators:
 class Unshared:
     """The unshared variables of a placement; `unshared` finds them once.
 
-    One tower alone reads an unshared variable, another tower has one of the same shape and dtype,
-    and the two are not mirrored. `tf.compat.v1.get_variable` made it, so the program chose its
-    name: each tower is meant to have one on its GPU. Variables of `tf.Variable`, which never
-    shares, are not included.
+    Only one tower reads an unshared variable, another tower has a variable of the same shape and
+    dtype, and the two are not mirrored. `tf.compat.v1.get_variable` created it, so the program
+    chose its name: each tower is meant to have one on its GPU. Variables created by `tf.Variable`,
+    which never shares variables, are not included.
 
     Attributes:
         tower_of: the number of the tower that reads each unshared variable, by its name.

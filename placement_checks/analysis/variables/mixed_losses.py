@@ -38,8 +38,9 @@ class DoubledPenalty(NamedTuple):
 def doubled_penalties(placement: Placement, analysis: TowerAnalysis) -> Iterator[DoubledPenalty]:
     """Yield the penalties that count more often in the loss of one tower than of another.
 
-    Each tower computes a penalty on the shared weights, and one tower adds up all of them. A
-    penalty that is computed once, and that every tower adds, counts once in each loss.
+    If each tower computes a penalty on the shared weights, and one tower adds up all of them, this
+    loss has doubled penalties. A penalty that is computed once, and added by every tower, counts
+    once in each loss.
     """
     losses = [
         (number, loss)
@@ -63,7 +64,7 @@ def doubled_penalties(placement: Placement, analysis: TowerAnalysis) -> Iterator
 def _penalties(
     analysis: TowerAnalysis, loss: int, equal: EqualTensors
 ) -> Mapping[object, set[int]]:
-    """Return the penalties that a loss adds up; penalties that are equal together."""
+    """Return the penalties that a loss adds up, grouped by equal values."""
     flow, examples = analysis.flow, analysis.examples
     found: dict[object, set[int]] = defaultdict(set)
     for op in sorted(flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP)):
@@ -89,12 +90,12 @@ class MixedLoss(NamedTuple):
 class MixedLosses:
     """The losses that contain values of another tower; `mixed_losses` finds them once.
 
-    Towers that depend on each other in the same way are meant to: they share moments, or a loss
-    contrasts the examples of all towers. So a loss is mixed if one of its summands depends on
-    another tower and not on its own; or if it depends on another tower that does not depend on
-    its tower.
+    Towers that depend on each other mutually do so on purpose: they share moments, or a loss
+    contrasts the examples of all towers. A loss is mixed in two cases: one of its summands depends
+    on another tower, but not on its own tower; or it depends on another tower that does not depend
+    on the tower of the loss.
 
-    Only some values count: the other tower computes them from examples, with a variable that both
+    A value of another tower counts only if it is computed from examples, with a variable that both
     towers read, or have copies of. A layer that one GPU computes for all towers does not count. A
     penalty on the weights counts if both towers compute it, and the loss contains it twice.
     """
@@ -141,7 +142,7 @@ class MixedLosses:
         if by_loss is None:
             return {}
         owners = {site.device: tower for site, tower in by_loss.by_site.items() if site.copy < 0}
-        away: dict[int, tuple[int, Device]] = {}
+        misplaced_ops: dict[int, tuple[int, Device]] = {}
         for op, mask in enumerate(reachability_masks(flow, by_loss.losses)):
             tower, request = single_tower(mask), placement.by_number[op].requested
             if tower < 0 or not request.is_gpu or analysis.backward.ops[op]:
@@ -149,26 +150,27 @@ class MixedLosses:
             device = requested_gpu(request)
             is_bound = bool(placement.by_number[op].colocated)
             if analysis.examples[op] and not is_bound and owners.get(device, tower) != tower:
-                away[op] = tower, device
+                misplaced_ops[op] = tower, device
         with_variable = {
             op
             for variable, readers in analysis.reads_by_gpu.readers.items()
             for op in readers
-            if op in away and requested_gpu(placement.ops[variable].requested) == away[op][1]
+            if op in misplaced_ops
+            and requested_gpu(placement.ops[variable].requested) == misplaced_ops[op][1]
         }
         found: dict[int, dict[int, int]] = defaultdict(dict)
-        for group in _connected(away, flow):
+        for group in _connected(misplaced_ops, flow):
             if with_variable.isdisjoint(group):
                 for op in group:
-                    tower, device = away[op]
+                    tower, device = misplaced_ops[op]
                     found[tower][op] = owners[device]
         return found
 
     @cached_property
     def shared_ops(self) -> Mapping[int, int]:
-        """For each tower the first op that combines it with others, with a bit mask of them all.
+        """For each op that first combines a tower with others, a mask of the combined towers.
 
-        Only towers that depend on each other in the same way count.
+        Only towers that depend on each other mutually count.
         """
         analysis = self._analysis
         found = {}
@@ -232,11 +234,11 @@ class MixedLosses:
         return () if flow.types[op] in SCALES and len(inputs) > 1 else inputs
 
     def _ops_with_shared_variables(self, towers: int, number: int) -> Collection[int]:
-        """Return the ops of some towers that read variables which a tower reads, or has copies of.
+        """Return the ops of ``towers`` that read a variable of another tower, or a copy of it.
 
         Args:
             towers: a bit mask of the towers of the ops.
-            number: the number of the tower that shares the variables.
+            number: the number of the other tower.
         """
         analysis = self._analysis
         shared = set(analysis.towers[number].reads)
@@ -254,7 +256,7 @@ class MixedLosses:
         )
 
     def _counts(self, op: int) -> bool:
-        """Whether a value depends on examples; every value, if no loss does."""
+        """Whether a value depends on examples; always true if no loss does."""
         return bool(self._analysis.examples[op]) or not self._by_examples
 
     @cached_property
@@ -281,7 +283,7 @@ def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
 
 
 def shared_ops(placement: Placement) -> Mapping[int, int]:
-    """Return the first ops that combine towers which depend on each other in the same way.
+    """Return the first ops that combine towers which depend on each other mutually.
 
     Returns:
         For each op a bit mask of the towers that it combines.

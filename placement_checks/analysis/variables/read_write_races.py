@@ -15,14 +15,14 @@ from placement_checks.core.placement import Placement
 def races(placement: Placement) -> Mapping[str, str]:
     """Find the variables whose value after a step depends on a race.
 
-    The step reads another variable for an update, and may read it before or after its own update
-    of that variable. A read that waits for an update comes after it. A read that an update waits
-    for comes before it, such as the read for a gradient, even if other towers update the same
-    variable. If a variable depends on a race, so does every value computed from it.
+    In a race, the step reads variable A to update variable B, and no order is set between this
+    read and the step's own updates of A. There is no race if the read waits for an update of A, or
+    if an update of A waits for the read, as for a read that a gradient depends on, even if other
+    towers update A, too. Every value computed from a racing read depends on the race.
 
     Returns:
-        For each such variable a variable that is read in the race; empty if the train op is
-        unknown.
+        For each variable that depends on a race, a variable that the race reads; empty if the
+        train op is unknown.
     """
     analysis = analyze(placement)
     if analysis.updates.unknown:
@@ -63,7 +63,7 @@ class _Step:
         return found
 
     def _racing_reads(self) -> Iterator[tuple[int, str]]:
-        """Yield the reads that no update of the variable is ordered with, and one variable."""
+        """Yield the ops with racing reads, each with one of the variables that it reads."""
         own = {op: self._bits[update.variable] for op, update in self._updates.items()}
         before, after = self._order.waiting(own), self._order.awaited(own)
         for op, read in self._reads.items():

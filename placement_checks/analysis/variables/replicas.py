@@ -27,13 +27,13 @@ class Replicas:
     """The copies of the variables of a strategy; `replicas` finds them once.
 
     Copies drift if their updates depend on different examples, different random numbers, or other
-    variables that drift. All other values are taken to be equal on all replicas, and so are reads
-    of copies that do not drift.
+    variables that drift. All other values are assumed to be equal on all replicas, and so are
+    reads of copies that do not drift.
 
     If replicas share values in the model, such as moments for synchronized normalization, the
-    gradients of each replica depend on the examples of all. A sum over all replicas is then equal
-    everywhere, and copies drift if they take only gradients of their own replica, which depend on
-    its examples apart from such sums.
+    gradients of each replica depend on the examples of all replicas. Sums over all replicas are
+    equal everywhere, so they are then ignored: copies drift if each takes only gradients of its
+    own replica, and these depend on its examples apart from the sums.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -77,8 +77,8 @@ class Replicas:
     def drifting(self) -> Mapping[str, Groups]:
         """The variables whose copies drift, each with groups of copies that stay equal.
 
-        Variables that only collect gradients of each replica until they are added up are not
-        included.
+        Not included are variables that only collect the gradients of each replica until these are
+        added up.
         """
         found: Mapping[str, Groups] = {}
         new = self._find_drifting(found)
@@ -87,7 +87,7 @@ class Replicas:
         return {name: groups for name, groups in found.items() if not self._collects(name, found)}
 
     def _find_drifting(self, drifting: Collection[str]) -> Mapping[str, Groups]:
-        """Return the variables whose copies depend on different examples, or on ``drifting``."""
+        """Return the variables whose copies depend on different sources or drifting variables."""
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
         sources = [*self._sources(), *of_drifting]
         inputs = self._update_sources(sources)
@@ -105,7 +105,7 @@ class Replicas:
 
     @cached_property
     def _own_gradients(self) -> Collection[str]:
-        """The variables whose copies each take gradients of different replicas."""
+        """The variables with copies that take gradients of different replicas."""
         gradients = gradient_flow(self._placement)
         found = set()
         for name, copies in self.copies.items():
@@ -127,7 +127,7 @@ class Replicas:
         return found
 
     def _sources(self) -> Iterator[Sequence[str]]:
-        """Yield the ops with values that may differ between replicas; equal ops together."""
+        """Yield the ops with values that may differ between replicas, grouped by equal values."""
         flow, strategy = self._analysis.flow, self._placement.strategy
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
             if not self._is_handle(flow.names[op]):
@@ -137,7 +137,7 @@ class Replicas:
             yield from ([name] for name, copy in strategy.copies.items() if not copy.in_sync)
 
     def _draws(self) -> Iterator[Sequence[str]]:
-        """Yield the ops that draw random numbers; ops with equal seeds together.
+        """Yield the ops that draw random numbers, grouped by equal seeds.
 
         Stateless ops, whose numbers depend on an input alone, are not included.
         """
@@ -162,7 +162,7 @@ class Replicas:
 
         Args:
             sources: groups of ops, with a bit each.
-            keep: for each op whether it hides the sources that it depends on.
+            keep: for each op whether the sources that it depends on are ignored.
         """
         flow = self._analysis.flow
         marks = flow.marks([flow.number[name] for name in names] for names in sources)

@@ -54,9 +54,9 @@ class Role(NamedTuple):
     Attributes:
         kind: the role itself.
         reason: why the variable has this role, such as "the towers on … read it".
-        owner: the variable that it is a copy, slot or average of; "" for none.
-        tower: the number of the only tower that uses it; None for several towers, or none.
-        devices: the GPUs that use it, so that it may be there instead of on the host.
+        owner: the variable that it is a copy, slot or average of, or "".
+        tower: the number of the tower, if only one uses it; otherwise None.
+        devices: the GPUs that use it: it may be on them instead of on the host.
     """
 
     kind: RoleKind
@@ -105,21 +105,21 @@ class Roles(Mapping[str, Role]):
         readers = layouts.readers.get(name, 0)
         tower = readers.bit_length() - 1 if readers.bit_count() == 1 else None
         if name in analysis.cached_inputs:
-            return self._of_tower("cached input", "it is neither trained nor saved", tower)
+            return self._role_of_tower("cached input", "it is neither trained nor saved", tower)
         if name in (accumulating := accumulators(self._placement).tower_of):
-            return self._of_tower(
+            return self._role_of_tower(
                 "accumulator", "a tower adds to it until it is used", accumulating[name]
             )
-        if (copy := self._copy(name)) is not None:
+        if (copy := self._role_of_copy(name)) is not None:
             return copy
         if self._accumulates(name):
             return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
         if name in self._slot_of:
-            return self._slot(name)
+            return self._role_of_slot(name)
         if name in self._statistics:
-            return self._with_copies(name, "statistic", "the forward pass moves it")
+            return self._role_with_user(name, "statistic", "the forward pass moves it")
         if name in layouts.partitions:
             return Role("partition", "it is a partition of a variable, made by get_variable")
         if name in layouts.gpu_of:
@@ -129,7 +129,7 @@ class Roles(Mapping[str, Role]):
             is_slot = name not in analysis.variables_read and name not in layouts.strays
             reason = "updates of a tower's copies take it" if is_slot else "a tower keeps it"
             kind: RoleKind = "slot" if is_slot else "own"
-            return self._of_tower(kind, reason, layouts.tower_of[name])
+            return self._role_of_tower(kind, reason, layouts.tower_of[name])
         if tower is not None and len(analysis.towers) > 1:
             reason = f"only the tower on {analysis.towers[tower]} reads it"
             return Role("own", reason, tower=tower)
@@ -141,11 +141,11 @@ class Roles(Mapping[str, Role]):
             return Role("shared", "the host reads it")
         return Role("unused", "no loss depends on it")
 
-    def _of_tower(self, kind: RoleKind, reason: str, tower: int | None) -> Role:
+    def _role_of_tower(self, kind: RoleKind, reason: str, tower: int | None) -> Role:
         devices = () if tower is None else self._analysis.towers[tower].devices
         return Role(kind, reason, tower=tower, devices=devices)
 
-    def _copy(self, name: str) -> Role | None:
+    def _role_of_copy(self, name: str) -> Role | None:
         """Return the role of a copy of a mirrored variable, even if the copy diverges."""
         strategy = self._placement.strategy
         if strategy is not None and (copy := strategy.copies.get(name)) is not None:
@@ -167,14 +167,14 @@ class Roles(Mapping[str, Role]):
             self._analysis.towers[tower].devices,
         )
 
-    def _slot(self, name: str) -> Role:
+    def _role_of_slot(self, name: str) -> Role:
         owner = self._slot_of[name]
         is_input = owner in self._updates_with.get(name, ())
         kind: RoleKind = "average" if not is_input and self._takes(name, owner) else "slot"
-        return self._with_copies(name, kind, f"updates of {owner} take it", owner)
+        return self._role_with_user(name, kind, f"updates of {owner} take it", owner)
 
-    def _with_copies(self, name: str, kind: RoleKind, reason: str, owner: str = "") -> Role:
-        """Make the role of a variable that one tower or GPU may use alone, with its copies."""
+    def _role_with_user(self, name: str, kind: RoleKind, reason: str, owner: str = "") -> Role:
+        """Make a role, with the tower or GPU that alone uses the variable, if there is one."""
         tower = self._layout.tower_of.get(name)
         if tower is not None:
             return Role(kind, reason, owner, tower, self._analysis.towers[tower].devices)
@@ -187,7 +187,7 @@ class Roles(Mapping[str, Role]):
 
     @cached_property
     def _updates_with(self) -> Mapping[str, Collection[str]]:
-        """For each variable the other variables whose updates take its value unchanged."""
+        """For each variable, the variables whose updates take its value unchanged."""
         flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
         found: dict[str, set[str]] = defaultdict(set)
         for name, updates in self._analysis.updates.by_variable.items():
@@ -207,9 +207,9 @@ class Roles(Mapping[str, Role]):
         return flow.number[other] in behind
 
     def _accumulates(self, name: str) -> bool:
-        """Whether other values than constants are added to a variable that no loss depends on.
+        """Whether values other than constants are added to a variable that no loss depends on.
 
-        A variable that collects gradients is also emptied, unlike a slot of an optimizer.
+        If it collects gradients, it must also be emptied, which an optimizer slot is not.
         """
         analysis = self._analysis
         flow, number = analysis.flow, analysis.flow.number[name]
@@ -232,14 +232,14 @@ class Roles(Mapping[str, Role]):
 
     @cached_property
     def _statistics(self) -> Collection[str]:
-        flow, of_program = self._analysis.flow, statistics(self._placement)
-        updated = [flow.inputs[op][0] for op in of_program.updates if flow.inputs[op]]
+        flow, program_statistics = self._analysis.flow, statistics(self._placement)
+        updated = [flow.inputs[op][0] for op in program_statistics.updates if flow.inputs[op]]
         holders = map(flow.state_holder, updated)
 
         normalizing = {
             name
             for name, each in self._analysis.updates.by_variable.items()
-            if any(map(of_program.is_of_normalization, each))
+            if any(map(program_statistics.is_of_normalization, each))
         }
         return normalizing.union(flow.names[holder] for holder in holders if holder is not None)
 

@@ -29,9 +29,9 @@ _OVER_ROWS = BATCH_NORMS | {SUM, MEAN}
 class Statistics:
     """The updates of running statistics, and the groups that run them.
 
-    These are the ops of the collection UPDATE_OPS, and assignments of a value on the way to a
-    tower's loss to a variable that no update trains. Assignments of fed values, and updates of
-    accumulators, are not included. `statistics` finds them once for each placement.
+    The updates are the ops in the collection UPDATE_OPS, and ops that assign a value computed on
+    the way to a tower's loss to a variable that is not trained. Assignments of fed values, and
+    updates of accumulators, are not included. `statistics` finds them once for each placement.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -40,7 +40,7 @@ class Statistics:
 
     @cached_property
     def updates(self) -> Sequence[int]:
-        """The updates by towers that train, without the updates of another step."""
+        """The updates by towers that train, except updates that another step runs."""
         evaluation = set(self.evaluation_updates)
         return [op for op in self._training_and_evaluation if op not in evaluation]
 
@@ -73,8 +73,8 @@ class Statistics:
         """Whether an update belongs to batch normalization.
 
         Such an update moves a vector by a sum or mean over rows that a loss also depends on. A
-        moving mean of the loss does not count. The loss may depend on the vector: if a placeholder
-        switches between training and evaluation, or in batch renormalization.
+        moving mean of the loss does not count. The loss may depend on the vector, too, as in batch
+        renormalization, or if a placeholder switches between training and evaluation.
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
@@ -99,8 +99,8 @@ class Statistics:
             ran: the ops that run; the ops of the step by default.
 
         Returns:
-            The tower; None also if an update does not belong to one tower, or if other towers have
-            another number of updates.
+            The tower; None also if an update does not belong to one tower, if only one tower has
+            updates, or if the towers with updates have different numbers of them.
         """
         runs = self._analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
         sets: list[list[bool]] = [[] for _ in self._analysis.towers]
@@ -128,7 +128,8 @@ class Statistics:
     def are_grouped(self, updates: Sequence[int]) -> bool:
         """Whether each update is in the step, or in a group of the program.
 
-        A program that groups the updates of every tower and runs one group has chosen the tower.
+        A program that groups the updates of each tower and runs one of the groups chose a tower on
+        purpose.
         """
         steps = self._analysis.updates.steps
         return all(op in self._grouped or steps[op] for op in updates)
@@ -139,7 +140,7 @@ class Statistics:
 
     @cached_property
     def _no_ops(self) -> Sequence[int]:
-        """The groups outside the step, without backward ops: they only order other ops."""
+        """The groups outside the step. Backward groups, which only order ops, are left out."""
         analysis = self._analysis
         return [
             op
@@ -165,7 +166,7 @@ class Statistics:
 
     @cached_property
     def _training_and_evaluation(self) -> Sequence[int]:
-        """The updates, without the updates of another step that trains the model."""
+        """All updates, except updates that another training step runs."""
         flow, steps = self._analysis.flow, self._analysis.updates.steps
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
         elsewhere = set[int]()
@@ -187,7 +188,7 @@ class Statistics:
                     yield op
 
     def _may_be_statistic(self, variable: str) -> bool:
-        """Whether a variable is saved, no accumulator and not trained."""
+        """Whether a variable is saved, and neither an accumulator nor trained."""
         collected = self._placement.collected
         return (
             (not any(collected.values()) or any(variable in each for each in collected.values()))

@@ -56,11 +56,11 @@ class NoFallback(Rule):
             return self.not_checked("no op asks for a GPU")
         if not any(assigned for _, assigned in asking):
             return self.not_checked("no op that asks for a GPU was placed")
-        fell = {pair for pair in asking if _fell_back(*pair, placement.machine)}
+        fallbacks = {pair for pair in asking if _fell_back(*pair, placement.machine)}
         fallen = {
             op.name: op
-            for op in (placement.ops.values() if fell else ())
-            if (op.requested, op.assigned) in fell
+            for op in (placement.ops.values() if fallbacks else ())
+            if (op.requested, op.assigned) in fallbacks
         }
         for name in host_only_ops(placement, fallen):
             del fallen[name]
@@ -98,7 +98,7 @@ def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]
 
     Args:
         placement: the program.
-        ops: the ops to choose from, by name, in the order of building.
+        ops: the ops to choose from, by name, in creation order.
     """
     consumers: dict[str, list[Op]] = defaultdict(list)
     for op in placement.ops.values() if ops else ():
@@ -140,7 +140,7 @@ def _exchanges_integers(placement: Placement, op: Op, users: Sequence[Op]) -> bo
 
 
 def _switches_on_host(placement: Placement, op: Op) -> bool:
-    """Return whether an op switches a value that requests the host, and is no variable."""
+    """Return whether an op switches a value on the host that is not a variable."""
     if op.type not in SWITCHES or not op.fell_with_another or not op.inputs:
         return False
     producer = placement.ops.get(producer_of(op.inputs[0]))
@@ -155,9 +155,9 @@ def _switches_on_host(placement: Placement, op: Op) -> bool:
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:
     """Return the op that made ``op`` fall back; ``op`` itself if it had its own reason.
 
-    Variables are preferred to other ops, as users know them by name. An op in the body of a
-    function that uses no resource follows the call. The result is None if ``op`` followed a
-    resource to the host that the resource requests.
+    Variables are preferred to other ops, as users know their names. An op in a function body that
+    uses no resource follows the call. The result is None if ``op`` followed a resource that
+    requests the host.
     """
     if (
         op.fell_with_another
@@ -189,7 +189,7 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
 
 
 def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
-    """Return whether an op is a variable that fell back for its own reason: its users follow."""
+    """Return whether an op is a variable that fell back on its own, so that its users follow."""
     return name in fallen and fallen[name].type in VARIABLES and not fallen[name].fell_with_another
 
 
@@ -226,36 +226,37 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     """
     followers = [follower for follower in group if follower.name != op.name]
     itself = len(followers) < len(group)
-    fell = op if itself else group[0]
-    found = fell.assigned.short if fell.assigned else ""
+    first = op if itself else group[0]
+    found = first.assigned.short if first.assigned else ""
     if itself:
         with_it = f", and {len(followers)} bound to it" if followers else ""
         what = (
-            f"{op.name} ({op.type}) asks for {requested_device(fell)} and ends on {found}{with_it}"
+            f"{op.name} ({op.type}) asks for {requested_device(first)} and ends on "
+            f"{found}{with_it}"
         )
     else:
         ops = "an op" if len(followers) == 1 else f"{len(followers)} ops"
         what = (
-            f"{ops} in the body of {op.name} ({op.type}), requested on {requested_device(fell)}, "
+            f"{ops} in the body of {op.name} ({op.type}), requested on {requested_device(first)}, "
             f"end{'s' if len(followers) == 1 else ''} on {found}"
         )
     return Finding(
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=requested_device(fell),
+        expected=requested_device(first),
         found=found,
-        placed=fell.name,
-        alike=(fell.fallback_reason, found, itself),
+        placed=first.name,
+        alike=(first.fallback_reason, found, itself),
         path=tuple(follower.name for follower in followers),
-        message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}",
-        consequence=_consequence(fell, placement),
+        message=f"{what}: {first.fallback_reason or 'the placer gives no reason'}",
+        consequence=_consequence(first, placement),
         fix=_fix(op, placement),
     )
 
 
 def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings; ops of a library get the device line of similar ops of the user."""
+    """Yield the findings; an op of a library gets the device line of a similar op of the user."""
     known: dict[Hashable, str] = {}
     for finding in findings:
         if finding.placed and placement.details.device_line(finding.placed) is not None:

@@ -162,7 +162,7 @@ def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
 def _describe_busy(
     placement: Placement, busy: Sequence[Device], work: Counter[Device | None], *, is_pinned: bool
 ) -> str:
-    """Return a clause on the GPUs that compute."""
+    """Return a clause that describes the GPUs that compute."""
     if not busy:
         return "no GPU computes anything"
     busiest = max(busy, key=lambda gpu: work[gpu])
@@ -227,7 +227,7 @@ def gpus_without_loss(
 ) -> list[Device]:
     """Return the GPUs that compute no part of a loss, if the model is built once for each GPU.
 
-    Such GPUs may hold variables, and average and apply gradients. A program that reserves a GPU
+    These GPUs may hold variables, and average and apply gradients. A program that reserves a GPU
     for this work builds its model fewer times than there are GPUs.
 
     Args:

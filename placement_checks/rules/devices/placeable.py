@@ -61,7 +61,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
 
 
 def _refusal_kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
-    """Return what groups refusals: a device that does not exist, or else op type and reason."""
+    """Return the key that groups refusals: a device that does not exist, or op type and reason."""
     if op and placement.machine and not placement.machine.has(op.requested):
         return op.requested
     return op.type if op else "", _DEVICE.sub("", reason)
@@ -98,8 +98,8 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
 def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str]) -> Device | None:
     """Return the task without GPUs on which an op, or an op bound to it, requests a GPU.
 
-    None if there is no such task, or no task has GPUs. The index of the GPU is correct then: the
-    program merged the device of a worker into the device of a server.
+    If there is one, the index of the GPU is correct: the program merged the device of a worker
+    into the device of a server. The result is None if there is no such task, or no task has GPUs.
     """
     machine = placement.machine
     if machine is None or not machine.gpus or placement.soft:

@@ -13,7 +13,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
-_EVERY_GPU = "every"  # the GPUs that no program names
+_EVERY_GPU = "every"  # stands for all GPUs if no program lists its GPUs
 _DEFAULT_FRACTION = 0.95  # the largest share that is allowed by default
 _SETTINGS = {"allow_growth", "per_process_gpu_memory_fraction", "visible_device_list"}
 
@@ -89,7 +89,7 @@ class SessionMemory(Rule):
         return self.verdict(list(self._shared_gpu_findings(own, others)), note)
 
     def _shared_gpu_findings(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
-        """Yield a finding for each GPU if the programs together take too much of its memory."""
+        """Yield a finding for each GPU if all programs together take too much of its memory."""
         named = {gpu for claim in (own, *others) for gpu in claim.gpus}
         for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY_GPU]:
             sharing = [claim for claim in others if claim.sees(gpu)]

@@ -108,7 +108,7 @@ class ShardsBalanced(Rule):
 
 
 class Shard(NamedTuple):
-    """The variables of one parameter server, in the order of building."""
+    """The variables of one parameter server, in creation order."""
 
     task: Device
     variables: Sequence[Variable]
@@ -135,7 +135,7 @@ def _server_job(placement: Placement) -> str:
 
 
 def _counted_variables(placement: Placement, job: str) -> list[Variable]:
-    """Return a job's variables that are not bound to others, in the order of building."""
+    """Return a job's variables that are not colocated with others, in creation order."""
     names = {variable.name for variable in placement.variables}
     return [
         variable

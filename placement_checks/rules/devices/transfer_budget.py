@@ -24,7 +24,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
-_MOST_PAIRS = 4  # that a report lists
+_MOST_PAIRS = 4  # pairs of devices in a note
 _MOST_TENSORS = 8  # tensors in the path of a finding
 
 
@@ -71,9 +71,9 @@ class TransferBudget(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         copied = copies(placement, self.rows)
-        return replace(self._judged(placement, copied), figures=_figures(transfers(copied)))
+        return replace(self._judge_budgets(placement, copied), figures=_figures(transfers(copied)))
 
-    def _judged(self, placement: Placement, copied: list[CopiedTensor]) -> Verdict:
+    def _judge_budgets(self, placement: Placement, copied: list[CopiedTensor]) -> Verdict:
         links = network_transfers(copied)
         note = _note(links or transfers(copied))
         findings: dict[str, Finding] = {}

@@ -118,7 +118,7 @@ class VariablesOnHost(Rule):
         return self.local if is_local else device_names(self.device)
 
     def _role_devices(self, placement: Placement, variable: str) -> Iterator[str]:
-        """Yield the GPUs that the strategy or the role of a variable allows besides."""
+        """Yield the GPUs that the strategy or the role of a variable allows in addition."""
         strategy = placement.strategy
         if strategy is not None and (device := strategy.device_of(variable)) is not None:
             yield device.short
@@ -199,13 +199,13 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
 
 
 def _is_local(placement: Placement, variable: str) -> bool:
-    """Return whether a program has collections, and a variable is in none of them."""
+    """Return whether a variable is in no collection of a program that has collections."""
     collected = placement.collected
     return any(collected.values()) and not any(variable in names for names in collected.values())
 
 
 def _decided_by(op: Op) -> str:
-    """Return the op that decides the device of a variable: for a slot, its variable."""
+    """Return the op that decides the device of a variable, such as the variable of a slot."""
     return op.colocated[0] if op.colocated else op.name
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 def example(rule: str) -> Sequence[str]:
     """Return the lines of a rule's example, each after its sign.
 
-    The result is empty for a rule of another package.
+    A rule of another package has no example: the result is empty.
     """
     from importlib.resources import files  # slow to import, and not needed to list rules
 

@@ -82,7 +82,6 @@ class GradientsEqual(Rule):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
         from placement_checks.numerics.comparing import divide_gradients
         from placement_checks.numerics.training_divergence import compensated_factor
 
@@ -172,7 +171,7 @@ class GradientsEqual(Rule):
 
 
 def _severity(difference: Difference) -> tuple[bool, float]:
-    """The key that sorts the differences of one variable on several batches."""
+    """Return the key that sorts the differences of one variable on several batches."""
     return difference.state == "differs", difference.error
 
 
@@ -196,7 +195,7 @@ def _missing(
 def _findings(
     placement: Placement, measured: Measurement, trial: Trial, differences: Sequence[Difference]
 ) -> Iterator[Finding]:
-    """A finding for each gradient that differs on one batch."""
+    """Yield a finding for each gradient that differs on one batch."""
     wrong = [difference for difference in differences if difference.state == "differs"]
     diagnoses = _diagnose(placement, measured, trial, {each.variable for each in wrong})
     for difference in wrong:
@@ -206,7 +205,7 @@ def _findings(
 def _diagnose(
     placement: Placement, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
-    """The likely mistake behind each wrong gradient."""
+    """Return the likely mistake behind each wrong gradient."""
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,
@@ -238,7 +237,7 @@ def _finding(
     placement: Placement, measured: Measurement, difference: Difference, diagnosis: Diagnosis
 ) -> Finding:
     name, ratio = difference.variable, diagnosis.ratio
-    place = locate_mistake(placement, name, diagnosis)
+    location = locate_mistake(placement, name, diagnosis)
     scaling: Sequence[int] = ()
     if ratio is not None and diagnosis.mistake == "scaled":
         scaling = loss_scalings(placement, ratio)
@@ -255,10 +254,10 @@ def _finding(
         evidence="executed",
         expected="the reference's gradient",
         found=_error_text(difference),
-        ops=tuple(place.ops) or (measured.updates.get(name, name),),
-        frames=place.frames,
-        alike=(diagnosis.mistake, diagnosis.fix, place.frames),
-        path=(*diagnosis.shown, *place.path, *path_lines(placement, scaling)),
+        ops=tuple(location.ops) or (measured.updates.get(name, name),),
+        frames=location.frames,
+        alike=(diagnosis.mistake, diagnosis.fix, location.frames),
+        path=(*diagnosis.shown, *location.path, *path_lines(placement, scaling)),
         message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,

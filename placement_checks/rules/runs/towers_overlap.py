@@ -80,12 +80,12 @@ class TowersOverlap(Rule):
                 return self.verdict([], note)
         if not possible:
             return self.not_checked("the ops of the step wait for each other in a circle", note)
-        return self.verdict(list(self._waits(placement, trace, possible)), note)
+        return self.verdict(list(self._wait_findings(placement, trace, possible)), note)
 
-    def _waits(
+    def _wait_findings(
         self, placement: Placement, trace: Trace, possible: Sequence[Overlap]
     ) -> Iterator[Finding]:
-        """A finding for each tower that waits: by the shortest path to a tower it waits for."""
+        """Yield a finding for each waiting tower, with the shortest path to an awaited tower."""
         found: dict[int, tuple[int, float, list[int]]] = {}
         for pair in possible:
             if pair.share >= self.least:
@@ -98,9 +98,9 @@ class TowersOverlap(Rule):
             if path and (late not in found or len(path) < len(found[late][2])):
                 found[late] = early, pair.share, path
         for late, (early, share, path) in found.items():
-            yield self._wait(placement, late, early, share, path)
+            yield self._wait_finding(placement, late, early, share, path)
 
-    def _wait(
+    def _wait_finding(
         self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
     ) -> Finding:
         analysis = analyze(placement)
@@ -128,7 +128,7 @@ class TowersOverlap(Rule):
 
 
 def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
-    """The finding on several towers, by the program's inputs, that compute on one of many GPUs."""
+    """Return a finding if the program feeds several towers, but only one GPU computes."""
     towers = len(placement.step.inputs)
     gpus = len(placement.machine.gpus) if placement.machine else 0
     step = trace.shortest
@@ -154,7 +154,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
 
 
 def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
-    """The path from the first op of a tower that waits for another tower back to its op.
+    """Return the path from the first op of tower ``late`` that waits back to an op of ``early``.
 
     Fed tensors wait for nothing.
     """
@@ -188,11 +188,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
 
 
 def _first_wait(analysis: TowerAnalysis, late: int, path: Sequence[int]) -> tuple[int, int, bool]:
-    """The step of a path at which a tower starts to wait.
+    """Find the edge of a path at which a tower starts to wait.
 
     Returns:
         The waiting op, the awaited op, and whether a control dependency connects them. Without
-        control dependencies it is the step that leaves the tower.
+        control dependencies it is the edge that leaves the tower.
     """
     for waiting, awaited in pairwise(path):
         if awaited in analysis.flow.control_inputs.get(waiting, ()):

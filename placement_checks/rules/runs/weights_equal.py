@@ -214,7 +214,7 @@ def _divergence(
 def _stale_copy(
     placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
 ) -> Finding:
-    """The finding on a variable with a different gradient although all variables are equal."""
+    """Return the finding on a variable whose gradient differs although all variables are equal."""
     steps = plural(len(trajectory.steps), "step")
     return Finding(
         object=name,

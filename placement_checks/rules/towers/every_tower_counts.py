@@ -78,7 +78,7 @@ def _finding(
     used: int,
     never_used: bool,
 ) -> Finding:
-    """The finding on an update that leaves towers out.
+    """Return the finding on an update that leaves towers out.
 
     Args:
         placement: the program.
@@ -143,8 +143,8 @@ class _Advice:
         """Choose the op to look at, and the fix.
 
         The op is the first of these that exists: the op that combines the gradients of this
-        variable; the op that combines another variable's; the first op outside of the towers that
-        takes this gradient; the update.
+        variable; the op that combines the gradients of another variable; the first op outside the
+        towers that takes this gradient; the update.
         """
         flow = self._analysis.flow
         combining = self._combining_op(update)
@@ -174,13 +174,13 @@ class _Advice:
         return None
 
     def _if_located(self, op: int) -> str | None:
-        """The name of an op, if its source line is known."""
+        """Return the name of an op, if its source line is known."""
         name = self._analysis.flow.names[op]
         return name if self._placement.where(name) else None
 
     def _combining_op(self, update: Update) -> int | None:
-        """The first op that adds gradients to each other, or to a variable."""
-        analysis, taken = self._analysis, self._gradients.gradient_inputs
+        """Return the first op that adds gradients to each other, or to a variable."""
+        analysis, gradient_inputs = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
         reached = set(behind)
         sums = (
@@ -188,13 +188,13 @@ class _Advice:
             for op in behind
             if not analysis.backward.ops[op]
             and analysis.flow.types[op] not in SCALES
-            and len(taken(op)) > 1
+            and len(gradient_inputs(op)) > 1
         )
         writers = (
             writer
             for holder in behind
             for writer, values in analysis.flow.writers.get(holder, ())
-            if reached.intersection(values) and writer != update.op and taken(writer)
+            if reached.intersection(values) and writer != update.op and gradient_inputs(writer)
         )
         # An op outside of the towers comes before an op in one.
         return min(

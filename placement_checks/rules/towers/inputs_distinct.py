@@ -78,7 +78,7 @@ class InputsDistinct(Rule):
         )
 
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-        """Findings on slices that several towers read; one for all inputs of train_on_batch."""
+        """Yield findings on slices that several towers read; one for all of train_on_batch."""
         placement = analysis.placement
         equal = EqualTensors(placement, analysis.flow)
         readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
@@ -117,7 +117,7 @@ def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
 def _shared_slice(
     analysis: TowerAnalysis, tower: int, tensor: str, later: int, copy: str
 ) -> Finding:
-    """The finding on two towers that compute with one tensor, or with two equal tensors."""
+    """Return the finding on two towers that compute with one tensor, or with two equal tensors."""
     flow, placement = analysis.flow, analysis.placement
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
@@ -150,7 +150,7 @@ def _shared_slice(
 
 
 def _first_consumer(analysis: TowerAnalysis, tower: int, tensor: str) -> str | None:
-    """The first op of a tower that takes a tensor."""
+    """Return the first op of a tower that takes a tensor."""
     for op in analysis.flow.consumers[analysis.flow.number[producer_of(tensor)]]:
         inputs = analysis.placement.by_number[op].inputs
         takes = tensor in inputs or tensor.removesuffix(":0") in inputs
@@ -190,7 +190,7 @@ def _is_input_op(kind: str) -> bool:
 
 
 def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-    """Findings on input pipelines of one tower that are built like another tower's."""
+    """Yield findings on input pipelines of one tower that are built like another tower's."""
     equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
     holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for holder, tower in single_tower_pipelines(analysis, uses):
@@ -239,17 +239,17 @@ def _repeated_pipeline(
 
 
 def _shard_op(analysis: TowerAnalysis, holder: int) -> int | None:
-    """The op that takes a shard of the data for an iterator."""
+    """Return the op that takes a shard of the data for an iterator, if there is one."""
     flow = analysis.flow
     datasets = [value for _, values in flow.writers.get(holder, ()) for value in values]
-    if flow.types[holder] == ONE_SHOT_ITERATOR:  # it has a copy of the dataset built before it
+    if flow.types[holder] == ONE_SHOT_ITERATOR:  # it copies the last dataset before it
         datasets = [op for op in flow.having(is_dataset) if op < holder][-1:]
     behind = flow.reachable(datasets, until=lambda op: not is_dataset(flow.types[op]))
     return max((op for op in behind if flow.types[op] == SHARD_DATASET), default=None)
 
 
 def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
-    """Findings on towers that were fed the same rows as an earlier tower."""
+    """Yield findings on towers that were fed the same rows as an earlier tower."""
     placement = evidence.placement
     strategy = placement.strategy
     of_workers = strategy is not None and strategy.is_of_workers
@@ -284,7 +284,7 @@ _KEEPS_ROWS = PASSES_VALUE | RESHAPES | {CAST}  # ops that keep all rows in thei
 def _fed_rows(
     placement: Placement, fed: Mapping[str, Any], uses: Sequence[Use]
 ) -> tuple[Mapping[int, Mapping[str, Any]], Collection[int]]:
-    """The rows that each tower was fed, by the names of tensors.
+    """Return the rows that each tower was fed, by the names of tensors.
 
     Returns:
         The rows by tower, and the towers that also read rows with unknown values.
@@ -306,7 +306,7 @@ def _fed_rows(
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two towers were fed the same rows; rows that are all alike prove nothing."""
+    """Whether two towers were fed the same rows; false if all rows are equal, as in zeros."""
     import numpy as np
 
     return (

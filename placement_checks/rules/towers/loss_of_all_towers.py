@@ -76,7 +76,7 @@ class LossOfAllTowers(Rule):
 
 
 def _written_summaries(analysis: TowerAnalysis) -> list[int]:
-    """The summaries that are written: if the program merges some, these and no others.
+    """Return the summaries that are written: only merged summaries, if the program merges any.
 
     Under a strategy TensorFlow writes only the summaries of the first replica.
     """
@@ -93,13 +93,13 @@ def _written_summaries(analysis: TowerAnalysis) -> list[int]:
 
 
 def _tower_of_summary(analysis: TowerAnalysis, summary: int) -> int:
-    """The tower that a summary shows; -1 if it shows several, or none."""
+    """Return the tower that a summary shows; -1 if it shows several, or none."""
     mask = analysis.towers_behind[summary] & analysis.all_towers
     return mask.bit_length() - 1 if mask.bit_count() == 1 else analysis.tower_of[summary]
 
 
 def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
-    """The scalar summaries that depend on a loss."""
+    """Yield the scalar summaries that depend on a loss."""
     is_loss = [0] * len(analysis.flow.names)
     for losses in analysis.losses.by_tower:
         for loss in losses:
@@ -113,7 +113,7 @@ def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[i
 
 
 def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
-    """The finding on a loss, in one tensor or several, that does not depend on every tower."""
+    """Yield a finding if a loss, in one tensor or several, does not depend on every tower."""
     placement = analysis.placement
     read = 0
     for op in ops:
@@ -143,7 +143,7 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
 
 
 def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[Finding]:
-    """Findings on summaries that one line builds in several towers."""
+    """Yield findings on summaries that one line builds in several towers."""
     flow, placement = analysis.flow, analysis.placement
     by_line: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for op in summaries:

@@ -66,7 +66,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     names = analysis.flow.names
     loss, contained = names[mixed.path[0]], names[mixed.path[-1]]
     tower, other = analysis.towers[mixed.tower], analysis.towers[mixed.other]
-    # The op that adds the other tower's loss to the tower's own: the last one that has both.
+    # The last op of the path that depends on both towers adds the other tower's loss.
     has_own = (op for op in reversed(mixed.path) if analysis.towers_behind[op] >> mixed.tower & 1)
     finding = Finding(
         object=loss,

@@ -83,7 +83,7 @@ def _named_after_tower(
     analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, number: int
 ) -> Finding:
     tower = analysis.towers[number]
-    is_anew = own.uses_tf_variable(variable)
+    is_tf_variable = own.uses_tf_variable(variable)
     return Finding(
         object=variable,
         op=analysis.placement.ops[variable].type,
@@ -94,8 +94,8 @@ def _named_after_tower(
         "ops",
         consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
         "checkpoint",
-        fix=_GET_VARIABLE if is_anew else _NAME_SCOPE,
-        alike=(scope.rstrip("0123456789"), is_anew),
+        fix=_GET_VARIABLE if is_tf_variable else _NAME_SCOPE,
+        alike=(scope.rstrip("0123456789"), is_tf_variable),
         at=own.line(variable),
     )
 
@@ -129,7 +129,7 @@ class _TowerScopes:
                 while scope and towers & ~self.towers[scope]:
                     self.towers[scope] |= towers
                     scope = scope.rpartition("/")[0]
-        # By the outer scope, and the name of the scope with and without its number.
+        # The towers of each scope, by the outer scope and the name with and without its number.
         self._siblings: dict[tuple[str, str], list[int]] = defaultdict(list)
         for scope, towers in self.towers.items():
             outer, _, name = scope.rpartition("/")
@@ -138,7 +138,7 @@ class _TowerScopes:
                 self._siblings[outer, stem].append(towers)
 
     def find(self, variable: str) -> str | None:
-        """The scope in a variable's name that belongs to one tower, if each tower has one."""
+        """Return the scope of one tower in a variable's name, if each tower has such a scope."""
         parts = variable.split("/")
         for depth in range(1, len(parts)):
             scope = "/".join(parts[:depth])
@@ -152,7 +152,7 @@ class _TowerScopes:
 
 
 def _checkpointed(placement: Placement) -> Iterator[str]:
-    """The variables that a checkpoint holds, without copies for single towers."""
+    """Yield the variables that a checkpoint holds, without copies for single towers."""
     collections = placement.collected.values()
     has_collections = any(collections)
     for variable in placement.variables:
@@ -164,28 +164,29 @@ def _checkpointed(placement: Placement) -> Iterator[str]:
 
 
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
-    """Findings on variables that differ from the reference's, or exist in one program only."""
+    """Yield findings on variables that differ from the reference, or exist in one program only."""
     program = reference.program
-    here = {variable.name: variable.shape for variable in placement.variables}
-    there = {variable.name: variable.shape for variable in reference.variables}
-    saved = reference.collected.get(GLOBAL) or there.keys()
+    shapes = {variable.name: variable.shape for variable in placement.variables}
+    reference_shapes = {variable.name: variable.shape for variable in reference.variables}
+    saved = reference.collected.get(GLOBAL) or reference_shapes.keys()
     same_names = f"give the variables the names that {program} gives them"
-    for name, shape in there.items():
-        is_slot = name.rpartition("/")[0] in there.keys() - here.keys()
-        if name in here and not _may_be_equal(here[name], shape):
+    for name, shape in reference_shapes.items():
+        is_slot = name.rpartition("/")[0] in reference_shapes.keys() - shapes.keys()
+        if name in shapes and not _may_be_equal(shapes[name], shape):
             yield _difference(
                 placement,
                 name,
-                message=f"variable {name} has shape {here[name]}, and shape {shape} in {program}",
+                message=f"variable {name} has shape {shapes[name]}, and shape {shape} in "
+                f"{program}",
                 expected=str(shape),
-                found=str(here[name]),
+                found=str(shapes[name]),
                 consequence="a checkpoint of one cannot be restored into the other",
                 fix="give both the same shape",
             )
         elif roles(reference)[name].kind == "accumulator":
             continue  # a checkpoint need not have it
-        elif name in saved and name not in here and not is_slot:
-            near = nearest(name, sorted(here.keys() - there.keys()))
+        elif name in saved and name not in shapes and not is_slot:
+            near = nearest(name, sorted(shapes.keys() - reference_shapes.keys()))
             yield _difference(
                 placement if name in placement.ops else reference,
                 name,
@@ -196,10 +197,12 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 consequence=f"the value that {program} trained is not restored, without an error",
                 fix=same_names,
             )
-    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(placement, there)
-    for name in here:
+    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(
+        placement, reference_shapes
+    )
+    for name in shapes:
         is_accumulator = roles(placement)[name].kind == "accumulator"
-        if name in trained and name not in there and not is_accumulator:
+        if name in trained and name not in reference_shapes and not is_accumulator:
             yield _difference(
                 placement,
                 name,
@@ -222,7 +225,7 @@ def _difference(
     consequence: str,
     fix: str,
 ) -> Finding:
-    """The finding on a variable, with the line that built it in the given program."""
+    """Return the finding on a variable, with the line that built it in the given program."""
     finding = Finding(
         object=name,
         op=program.ops[name].type,
@@ -240,7 +243,7 @@ def _difference(
 def _may_be_equal(
     shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
 ) -> bool:
-    """Whether two shapes may be equal; unknown ranks and sizes equal any."""
+    """Whether two shapes may be equal: an unknown rank or size matches any."""
     if shape is None or other is None:
         return True
     return len(shape) == len(other) and all(
@@ -249,10 +252,13 @@ def _may_be_equal(
     )
 
 
-def _other_copies(placement: Placement, there: Collection[str]) -> frozenset[str]:
-    """The copies of mirrored variables that a checkpoint need not hold, since it has another."""
+def _other_copies(placement: Placement, reference_names: Collection[str]) -> frozenset[str]:
+    """Return the copies of mirrored variables that a checkpoint need not hold.
+
+    A checkpoint holds one copy of each.
+    """
     found: set[str] = set()
     for group in variable_layout(placement).mirrored:
         names = list(group.copies.values())
-        found.update(names if any(name in there for name in names) else names[1:])
+        found.update(names if any(name in reference_names for name in names) else names[1:])
     return frozenset(found)

@@ -90,7 +90,7 @@ class OneUpdate(Rule):
 
 
 def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
-    """Findings on variables that one step updates several times.
+    """Yield findings on variables that one step updates several times.
 
     The variables are trained variables, state that each tower moves, and scalars that updates of
     trained variables read, such as an optimizer's.
@@ -168,8 +168,8 @@ def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
 def _wait_for_each_other(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
     """Whether the gradients of each update are computed after the updates before it.
 
-    They are if the ops that compute them wait for these updates, as automatic control
-    dependencies in a `tf.function` make them do.
+    This holds if the ops that compute the gradients wait for the earlier updates, as the automatic
+    control dependencies of a `tf.function` ensure.
     """
     own = {update.op: 1 << number for number, update in enumerate(updates)}
     awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
@@ -182,7 +182,7 @@ def _wait_for_each_other(analysis: TowerAnalysis, updates: Sequence[Update]) -> 
 
 
 def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list[Update]:
-    """The updates that make state decay once per tower; empty if there are fewer than two.
+    """Return the updates that make state decay once per tower; empty if there are fewer than two.
 
     Sums over towers do not decay. Statistics of batch normalization are left out: each tower may
     update them from its own rows.
@@ -220,12 +220,12 @@ _KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
 
 
 def _read_op(analysis: TowerAnalysis, op: int) -> int:
-    """The op that a variable read takes its value from; another op itself."""
+    """Return the input of a variable read; any other op itself."""
     return analysis.flow.inputs[op][0] if analysis.flow.types[op] in VARIABLE_READS else op
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
-    """Findings on step counters that one step does not increment by one."""
+    """Yield findings on step counters that one step does not increment by one."""
     if analysis.updates.unknown:
         return
     placement, by_variable = analysis.placement, analysis.updates.by_variable
@@ -268,13 +268,13 @@ _APPLY_WITH_STEP = (
 
 
 def _applying_op(analysis: TowerAnalysis) -> tuple[str, ...]:
-    """An op of the call that applies gradients, if there is one."""
+    """Return an op of the call that applies gradients, if there is one."""
     trained = gradient_flow(analysis.placement).trained.values()
     return tuple(analysis.flow.names[updates[-1].op] for updates in trained)[-1:]
 
 
 def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
-    """The declared counters that the step reads and another op increments, with that op."""
+    """Yield the declared counters that a separate op increments, each with this op."""
     placement = analysis.placement
     for counter in () if analysis.updates.unknown else placement.step.counters:
         if counter in placement.ops and counter not in analysis.updates.by_variable:
@@ -284,7 +284,10 @@ def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
 
 
 def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
-    """The op that adds to a counter and is not part of the step; another fetch may run it."""
+    """Return the op that adds to a counter that the step does not update.
+
+    The program may run this op by another fetch.
+    """
     writers = analysis.flow.writers.get(analysis.flow.number[counter], ())
     return next((op for op, _ in writers if analysis.flow.types[op] in ADDITIONS), None)
 
@@ -296,7 +299,7 @@ def is_read(analysis: TowerAnalysis, variable: str) -> bool:
 
 
 def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
-    """The constant that an update adds; None if the value is computed."""
+    """Return the constant that an update adds; None if the value is computed."""
     if analysis.flow.types[update.op] not in ADDITIONS or not update.values:
         return None
     value = analysis.placement.details.value(analysis.flow.names[update.values[0]])
@@ -304,9 +307,9 @@ def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
 
 
 def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
-    """Possible counters that one step increments by 1 several times.
+    """Yield possible counters that one step increments by 1 several times.
 
-    A counter is left out if all variables that depend on it are updated as often.
+    A counter is left out if other variables depend on it, and all of them are updated as often.
     """
     counters = {
         variable.name
@@ -347,7 +350,7 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
 
 
 def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:
-    """Possible counters that the step reads, that start at 0, and that no op changes afterwards.
+    """Yield possible counters that the step reads, that start at 0, and that no op changes later.
 
     A constant that is meant to stay would not be 0.
     """
@@ -376,9 +379,9 @@ def _may_be_counter(analysis: TowerAnalysis, variable: Variable) -> bool:
 
 
 def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
-    """Whether updates depend on a variable by a computation, and the loss does not.
+    """Whether updates depend on a value computed from a variable, and the loss does not.
 
-    A learning rate does not qualify: updates take it as it is, or multiplied by a factor.
+    A learning rate is no such input: updates take it as it is, or multiplied by a factor.
     """
     flow, reads = analysis.flow, analysis.reads_by_gpu
     if any(map(reads.in_loss, reads.readers[variable])):
@@ -393,7 +396,7 @@ def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
 
 
 def _written_value(analysis: TowerAnalysis, op: int, values: Sequence[int]) -> str:
-    """The value that a writer sets: ``zero``, a ``saved`` value, or an ``other`` one."""
+    """Classify the value that a writer sets: ``zero``, ``saved`` (restored), or ``other``."""
     flow = analysis.flow
     if flow.types[op] not in OVERWRITES or not values:
         return "other"

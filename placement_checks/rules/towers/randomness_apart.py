@@ -78,7 +78,7 @@ class RandomnessApart(Rule):
 
 
 def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
-    """The random ops of towers in a step.
+    """Find the random ops of towers in a step.
 
     Yields:
         The op, its tower, and a key that ops with equal random numbers share, or None.
@@ -103,7 +103,7 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
 
 
 def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: int) -> Finding:
-    """The finding on a draw that is equal to the first tower's."""
+    """Return the finding on a draw that is equal to the first tower's draw."""
     placement, flow = analysis.placement, analysis.flow
     first = min(by_tower)
     name, original = flow.names[by_tower[tower]], flow.names[by_tower[first]]
@@ -163,7 +163,7 @@ _IN_REPLICA = re.compile(r"^replica_\d+/")  # a strategy's scope of each replica
 
 
 def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
-    """Findings on random ops that several towers take the same numbers from."""
+    """Yield findings on random ops that give several towers the same numbers."""
     flow = analysis.flow
     equal = EqualTensors(analysis.placement, flow)
     users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))

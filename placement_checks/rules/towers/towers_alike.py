@@ -85,10 +85,10 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
 def _without_penalties(
     analysis: TowerAnalysis, losses: Sequence[int], others: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """The pairs of ops to compare: the losses of two towers without the terms on weights alone.
+    """Yield the pairs of ops to compare: the losses of two towers, without weight penalties.
 
-    If such a term is added before the whole is scaled, the loss inside the scaling and the scaling
-    factors are compared.
+    If a penalty is added before the loss is scaled, the pairs are the losses before scaling and
+    the scaling factors.
     """
     for pair in zip(losses, others, strict=True):
         loss, other = map(analysis.without_regularization, pair)
@@ -103,9 +103,9 @@ def _without_penalties(
 def _unscaled(
     analysis: TowerAnalysis, loss: int, other: int
 ) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """The losses inside of scaling ops that are the same in both, and the factors of these.
+    """Return two losses without the scaling ops that they have in common, and the factors.
 
-    Constant factors are left out.
+    Factors that are constants are left out.
     """
     flow = analysis.flow
     factors: list[tuple[int, int]] = []

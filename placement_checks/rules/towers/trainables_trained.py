@@ -108,11 +108,11 @@ def untrained(placement: Placement) -> Iterator[Untrained]:
 
 
 def without_gradient_use(placement: Placement) -> Iterator[str]:
-    """The trainable variables without an update whose gradients the program takes in vain."""
+    """Yield the trainable variables without an update whose gradients are taken but not used."""
     flow, gradients = analyze(placement).flow, placement.step.taken
     for variable in _trainables_without_update(placement):
-        taken = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
-        if taken and not any(flow.consumers[op] for op in taken):
+        ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
+        if ends and not any(flow.consumers[op] for op in ends):
             yield variable.name
 
 
@@ -140,11 +140,11 @@ _LOOKUPS = VARIABLE_LOOKUPS | GATHERS
 def _lost_gradients(
     analysis: TowerAnalysis, variable: Variable, readers: Sequence[int]
 ) -> Iterator[int]:
-    """The ops that end a variable's gradients, if the program takes and does not apply them.
+    """Yield the last ops of a variable's gradients that the program takes but does not apply.
 
-    TensorFlow computes the gradients of all inputs of an op. The program asked for a gradient if
-    an op outside of the backward pass uses it. A summary of its norm does not apply a gradient,
-    nor does a global norm that scales the gradients of all variables.
+    TensorFlow computes the gradients of all inputs of an op. The program takes a gradient if an op
+    outside the backward pass uses it. Neither a summary of a gradient's norm nor a global norm
+    that scales all gradients applies the gradient.
     """
     flow, backward = analysis.flow, analysis.backward
     reading = set(readers)
@@ -185,7 +185,7 @@ def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: V
 
 
 def _trained_in_reference(evidence: Evidence) -> Iterator[str]:
-    """The trainable variables that the step of the reference updates, and no step here does."""
+    """Yield the trainable variables that only the step of the reference updates."""
     if not evidence.reference:
         return
     analysis, updates = analyze(evidence.placement), analyze(evidence.reference).updates
@@ -236,7 +236,7 @@ def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
 
 
 def _applying_op(placement: Placement) -> tuple[str, ...]:
-    """An op that applies a gradient: this variable's gradient belongs in the same place."""
+    """Return an op that applies a gradient: the missing gradient belongs in its call."""
     names = analyze(placement).flow.names
     updates = next(iter(gradient_flow(placement).trained.values()), [])
     return tuple(names[update.op] for update in updates[:1])

@@ -53,12 +53,14 @@ class UpdateOpsRun(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
-        of_program = statistics(evidence.placement)
+        program_statistics = statistics(evidence.placement)
         names, steps = analysis.flow.names, analysis.updates.steps
-        updates = [op for op in of_program.updates if not matches_any(names[op], self.allow)]
+        updates = [
+            op for op in program_statistics.updates if not matches_any(names[op], self.allow)
+        ]
         evaluation = [
             _evaluation_update(analysis, op)
-            for op in of_program.evaluation_updates
+            for op in program_statistics.evaluation_updates
             if steps[op] and not analysis.updates.unknown
             if not matches_any(names[op], self.allow)
         ]
@@ -71,14 +73,14 @@ class UpdateOpsRun(Rule):
         left_out = [op for op in self._required(analysis, updates) if not steps[op]]
         runs = len(updates) - len(left_out)
         if left_out and not self.tower:
-            tower = of_program.only_tower(updates)
-            if tower is not None and _is_choice(analysis, of_program, tower, updates):
+            tower = program_statistics.only_tower(updates)
+            if tower is not None and _is_choice(analysis, program_statistics, tower, updates):
                 return self.verdict(
                     [],
                     f"the step runs the updates of {analysis.names_of(1 << tower)} alone; if the "
                     "updates of every tower are meant to run, --set update-ops-run.tower=all",
                 )
-            group = of_program.group_outside_step(updates) if not runs else None
+            group = program_statistics.group_outside_step(updates) if not runs else None
             if group is not None:
                 return self.not_checked(
                     f"{names[group]} runs the updates together, and is not part of "
@@ -89,7 +91,7 @@ class UpdateOpsRun(Rule):
         return self.verdict([_skipped_update(analysis, op, runs) for op in left_out], note)
 
     def _required(self, analysis: TowerAnalysis, updates: Sequence[int]) -> Iterator[int]:
-        """The updates that should run: the declared tower's, and updates of no tower."""
+        """Yield the updates that should run: of the declared tower, or all, and of no tower."""
         device = Device.parse("" if self.tower == _ALL else self.tower).over(LOCALHOST)
         for op in updates:
             towers = [analysis.towers[n] for n in analysis.towers_in(analysis.towers_behind[op])]
@@ -99,10 +101,13 @@ class UpdateOpsRun(Rule):
 
 
 def _is_choice(
-    analysis: TowerAnalysis, of_program: Statistics, tower: int, updates: Sequence[int]
+    analysis: TowerAnalysis, program_statistics: Statistics, tower: int, updates: Sequence[int]
 ) -> bool:
-    """Whether the program runs one tower's updates on purpose; the last tower's look forgotten."""
-    return tower < len(analysis.towers) - 1 or of_program.are_grouped(updates)
+    """Whether the program runs only one tower's updates on purpose.
+
+    A loop over towers may leave the last tower's updates by mistake.
+    """
+    return tower < len(analysis.towers) - 1 or program_statistics.are_grouped(updates)
 
 
 def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:

@@ -141,7 +141,7 @@ def _is_one_model(placement: Placement) -> bool:
 
 
 def _single_gpu_program(evidence: Evidence) -> Placement | None:
-    """The program built for one GPU, if its collections can be compared."""
+    """Return the program built for one GPU, if its collections can be compared."""
     if not evidence.single_gpu or _has_as_many_towers(evidence.placement, evidence.single_gpu):
         return None
     return evidence.single_gpu if any(evidence.placement.collections.values()) else None
@@ -178,7 +178,8 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
     gpus = reads.gpus
     names = placement.collected
     in_collections = {*names.get(TRAINABLE, ()), *names.get(GLOBAL, ())}
-    # The reading op decides the use. Variables in no collection are local, such as a metric's.
+    # Variables have the same use if the same op type reads them. Variables in no collection are
+    # local, such as a metric's.
     own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, *shape_and_dtype in placement.variables:
         readers = [number for number, gpu in enumerate(gpus) if name in gpu.reads]
@@ -192,10 +193,10 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
             models = [[number] for number in sorted(by_gpu)]
         first, *others = models
         for model in others:
-            for number, of in zip(model, [*first, *first[:1] * len(model)], strict=False):
-                for original, copy in zip(by_gpu[of], by_gpu[number], strict=False):
+            for number, partner in zip(model, [*first, *first[:1] * len(model)], strict=False):
+                for original, copy in zip(by_gpu[partner], by_gpu[number], strict=False):
                     if original not in gpus[number].reads:
-                        yield Copy(copy, gpus[number], original, gpus[of])
+                        yield Copy(copy, gpus[number], original, gpus[partner])
 
 
 def _added_variables(
@@ -204,10 +205,11 @@ def _added_variables(
     reported: Collection[str],
     slots: Mapping[str, set[str]],
 ) -> Iterator[str]:
-    """The variables that exist with N towers and not with one.
+    """Yield the variables that exist with N towers and not with one.
 
-    A slot of a reported variable is left out. If the program for one GPU uses other names, as many
-    variables have disappeared as are new: these are matched by shape and dtype.
+    A slot of a reported variable is left out. If the program for one GPU uses other names, new
+    variables are matched with removed variables by shape and dtype, and only unmatched variables
+    are yielded.
     """
     names, before = (
         {name for key in _COLLECTIONS for name in program.collections.get(key, ())}
@@ -228,7 +230,7 @@ def _added_variables(
 
 
 def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
-    """For each optimizer slot its variables: the first input of the ops that update it."""
+    """Return the variables of each optimizer slot: the first input of the ops that update it."""
     variables = {variable.name for variable in placement.variables}
     found: dict[str, set[str]] = defaultdict(set)
     for op in placement.ops.values():
@@ -236,20 +238,20 @@ def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
             variable, *inputs = map(producer_of, op.inputs)
             for slot in variables.intersection(inputs):
                 found[slot].add(variable)
-    for name in variables:  # averages and slots with an update that does not show them
+    for name in variables:  # averages and slots that no update op takes
         found[name].update(variables.intersection(placement.ops[name].colocated))
     return found
 
 
 def _not_global(placement: Placement) -> Iterator[str]:
-    """The trainable variables that are not in GLOBAL_VARIABLES, except copies."""
+    """Yield the trainable variables that are not in GLOBAL_VARIABLES, except copies."""
     layout = variable_layout(placement)
     in_global = {*placement.collected.get(GLOBAL, ()), *layout.copies, *layout.diverging}
     return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
 
 
 def _diverging_copies(placement: Placement) -> Iterator[Finding]:
-    """Findings on copies with another update than most copies of the variable."""
+    """Yield findings on copies with a different update than most copies of the variable."""
     analysis = analyze(placement)
     for group in variable_layout(placement).mirrored:
         others = list(group.copies.values())
@@ -285,9 +287,9 @@ def _update_text(placement: Placement, name: str) -> str:
 
 
 def _central_variables(placement: Placement) -> Iterator[Finding]:
-    """Findings on trainable variables that several towers share, if mirrored ones are declared."""
+    """Yield findings on trainable variables that towers share, if mirrored ones are declared."""
     analysis, layout = analyze(placement), variable_layout(placement)
-    # A saved graph may lack collections: then variables that gradients update count.
+    # A saved graph may lack collections: then the variables that gradients update are judged.
     trainable = placement.collected.get(TRAINABLE, gradient_flow(placement).trained)
     for variable in placement.variables:
         name, readers = variable.name, layout.readers.get(variable.name, 0)
@@ -309,7 +311,7 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
 
 
 def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
-    """Findings on copies of mirrored variables, if central variables are declared."""
+    """Yield findings on copies of mirrored variables, if central variables are declared."""
     analysis = analyze(placement)
     for group in variable_layout(placement).mirrored:
         (_, first), *others = sorted(group.copies.items())
@@ -333,7 +335,7 @@ _COLLECTIONS = {TRAINABLE: "trainable", GLOBAL: "global"}
 
 
 def _collection_sizes(evidence: Evidence, single: Placement | None) -> str:
-    """The sizes of the collections with one tower and with N, for the note."""
+    """Return the sizes of the collections with one tower and with N, for the note."""
     placement = evidence.placement
     sizes = {key: len(placement.collections.get(key, ())) for key in _COLLECTIONS}
     summary = f"{sizes[TRAINABLE]:,} trainable and {plural(sizes[GLOBAL], 'global variable')}"
