@@ -71,7 +71,7 @@ class FlatGraph:
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
-        """The flat graph's op for an op of the traced function; for a call, the end of its body."""
+        """The flat graph's op for an op of the traced function; the end of its body for a call."""
         return producer_of(self._stands_for.get(f"^{name}", name))
 
 

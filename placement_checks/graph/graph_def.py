@@ -42,9 +42,9 @@ def keep_constants_whole(graph_def: Any) -> None:
 def without_large_constants(graph_def: Any) -> Any:
     """Copy a graph without the values of large constants, unless shapes may depend on them.
 
-    TensorFlow reads a constant without values as zeros. Most graphs have no large constants outside
-    of functions. They are copied as a whole, in a third of the time that copying node by node takes.
-    Otherwise the nodes are copied one by one, and large values are skipped.
+    TensorFlow reads a constant without values as zeros. Most graphs have no large constants
+    outside of functions. They are copied as a whole, in a third of the time that copying node by
+    node takes. Otherwise the nodes are copied one by one, and large values are skipped.
     """
     large = [_is_large_constant(node) for node in graph_def.node]
     copied = type(graph_def)()

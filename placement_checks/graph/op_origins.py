@@ -243,8 +243,8 @@ class RecordedOrigin(Origin):
 def static_shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
     """A static shape as numbers; None if its rank is not known.
 
-    After ``disable_v2_behavior``, iterating over a `TensorShape` gives ``Dimension`` objects, which
-    cannot be hashed.
+    After ``disable_v2_behavior``, iterating over a `TensorShape` gives ``Dimension`` objects,
+    which cannot be hashed.
     """
     return None if shape.rank is None else tuple(shape.as_list())
 
@@ -279,8 +279,8 @@ def deciding_line(op: Any, folder: Path | None) -> Frame | None:
 
     Usually, this line opens the innermost scope that names a device type. If the op requests no
     type, the scope may name any part of a device, such as a job. If the op requests another device
-    than that scope, a device function inside the scope decided: the line is its definition. None if
-    the op requests no device, or if a library decided.
+    than that scope, a device function inside the scope decided: the line is its definition. None
+    if the op requests no device, or if a library decided.
     """
     requested = Device.parse(op.device)
     scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]

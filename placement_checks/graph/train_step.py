@@ -210,9 +210,9 @@ def _bodies(call: tf.Operation) -> Iterator[tf.Graph]:
 def select_losses(reported: ScalarLosses, source: GraphSource) -> ScalarLosses:
     """Select the reported scalars that are losses; all of them if no gradients are known.
 
-    A scalar is a loss if an objective of gradients depends on it. It is also a loss if it depends on
-    an objective or on a term of an objective: a perplexity depends on the loss before scaling, but
-    an accuracy depends on no term.
+    A scalar is a loss if an objective of gradients depends on it. It is also a loss if it depends
+    on an objective or on a term of an objective: a perplexity depends on the loss before scaling,
+    but an accuracy depends on no term.
     """
     names = {producer_of(name) for name in source.step_ops.objectives}
     if not names or source.live is None:

@@ -112,8 +112,8 @@ def _refused_by_machine(placement: Placement) -> list[Refusal]:
     ]
 
 
-# Strategies name these parts without a job. Only TensorFlow accepts a device name that contains a
-# part twice.
+# Strategies use these parts in names without a job. After LOCALHOST they would occur twice, which
+# TensorFlow accepts but `Device.parse` does not.
 _LOCAL_TASK = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 
