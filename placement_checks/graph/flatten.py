@@ -325,7 +325,7 @@ def called_functions(node: Any) -> Iterator[str]:
 
 
 def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
-    """The names of the functions that nodes, or the functions found, call or receive."""
+    """The names of all functions that nodes call or receive, directly or indirectly."""
     bodies = {each.signature.name: each.node_def for each in library}
     found: set[str] = set()
     waiting = list(nodes)

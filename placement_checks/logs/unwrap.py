@@ -92,7 +92,7 @@ class Unwrapper:
                     yield from text.encode(errors="replace").split(b"\n")
 
     def _from_cri(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Yield lines without Kubernetes' prefix: time, stream, and P (piece of a line) or F (end)."""
+        """Yield lines without Kubernetes' prefix: time, stream, P (piece of a line) or F (end)."""
         for line in lines:
             match = _CRI.fullmatch(line)
             if match is None:

@@ -330,10 +330,10 @@ class _GradientFit:
 
     def _same_elements(self, one: str, other: str) -> bool:
         """Whether the same elements of both gradients were selected, so they can be compared."""
-        selected, elements = self._trial.expected, self._trial.elements
-        return selected[one].shape == selected[other].shape and elements.get(one) is elements.get(
-            other
-        )
+        expected, elements = self._trial.expected, self._trial.elements
+        if expected[one].shape != expected[other].shape:
+            return False
+        return elements.get(one) is elements.get(other)
 
     def penalized(self) -> Diagnosis | None:
         """Explain a multiple of the variable itself as the gradient of a weight penalty."""

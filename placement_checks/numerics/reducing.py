@@ -137,7 +137,7 @@ def build_variable_step(
         found: the values of the program after this step.
         moved: the changes of both in this step, for the elements of `sample_elements`.
         noise: how much the values of the reference differ in other orders of the rows.
-        uncertain: True for elements that rounding moves up or down. It is ignored for slots of
+        uncertain: True for elements with a direction that rounding decides; ignored for slots of
             another shape than their variable.
     """
     certain = None

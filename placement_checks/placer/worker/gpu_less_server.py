@@ -137,7 +137,7 @@ class GpuLessServer:
                     ctypes.CDLL(None).malloc_trim(0)
 
     def _create_session(self, messages: Iterator[bytes], limit: float) -> str:
-        """Create a session; returns its handle."""
+        """Create a session, and return its handle."""
         try:
             answer = self._call("CreateSession", messages, limit)
         except grpc.RpcError as error:
