@@ -301,9 +301,9 @@ def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
     ops = {producer_of(tensor) for tensor in fed}
     for element in flow.having(OPTIONAL_ELEMENT.__eq__):
         takers = {flow.names[taker] for taker in flow.consumers[element]}
-        asks = {name for name in takers if placement.ops[name].type == HAS_VALUE}
-        if takers - asks and takers - asks <= ops:
-            ops |= {flow.names[element], *asks}
+        tests = {name for name in takers if placement.ops[name].type == HAS_VALUE}
+        if takers - tests and takers - tests <= ops:
+            ops |= {flow.names[element], *tests}
     return frozenset(ops)
 
 

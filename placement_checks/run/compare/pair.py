@@ -102,7 +102,7 @@ class ProgramPair:
                 "captured until its first step; give --batch"
             )
         with input_errors_as_reasons():
-            several, alone = (
+            random_values, reference_random_values = (
                 random_tensors(each, _RANDOM_SECONDS) for each in (self.towers, self.reference)
             )
-        return infer_inputs(self.towers, self.reference, several, alone)
+        return infer_inputs(self.towers, self.reference, random_values, reference_random_values)

@@ -263,19 +263,21 @@ def match_tensors(
         CannotRun: a tensor that may hold rows has no counterpart.
     """
     unmatched = _fed_tensors(towers, random_values)
-    unmatched_alone = _fed_tensors(reference, reference_random_values)
+    unmatched_in_reference = _fed_tensors(reference, reference_random_values)
     pairs: list[MatchedTensors] = []
     for key in (_name_and_shape, _shape, _name_and_free_shape):
-        matches = list(_matches(unmatched, unmatched_alone, key, towers.gpus))
+        matches = list(_matches(unmatched, unmatched_in_reference, key, towers.gpus))
         matched = {fed.tensor for pair in matches for fed in pair.towers}
-        matched_alone = {pair.reference.tensor for pair in matches}
+        matched_in_reference = {pair.reference.tensor for pair in matches}
         unmatched = [fed for fed in unmatched if fed.tensor not in matched]
-        unmatched_alone = [fed for fed in unmatched_alone if fed.tensor not in matched_alone]
+        unmatched_in_reference = [
+            fed for fed in unmatched_in_reference if fed.tensor not in matched_in_reference
+        ]
         pairs += matches
     return (
         pairs,
-        _unmatched_values(towers, unmatched, reference, unmatched_alone),
-        _unmatched_values(reference, unmatched_alone, towers, unmatched),
+        _unmatched_values(towers, unmatched, reference, unmatched_in_reference),
+        _unmatched_values(reference, unmatched_in_reference, towers, unmatched),
     )
 
 
@@ -335,17 +337,17 @@ def _base_name(fed: FedTensor) -> str:
 
 
 def _matches(
-    several: Sequence[FedTensor],
-    alone: Sequence[FedTensor],
+    tower_tensors: Sequence[FedTensor],
+    reference_tensors: Sequence[FedTensor],
     key: Callable[[FedTensor], Hashable],
     gpus: int,
 ) -> Iterator[MatchedTensors]:
     """Match each tensor of the reference with one of equal key, or with one for each tower."""
     candidates: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
-    for fed in several:
+    for fed in tower_tensors:
         candidates[key(fed)].append(fed)
     counterparts: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
-    for fed in alone:
+    for fed in reference_tensors:
         counterparts[key(fed)].append(fed)
     for common, references in counterparts.items():
         groups: Sequence[Sequence[FedTensor]] = []
