@@ -44,7 +44,7 @@ from placement_checks.util.resources import gc_paused
 
 tf1 = tf.compat.v1
 
-MAX_NESTED = 2_000_000  # ops; large programs have a million, and placing those takes 5 GB
+MAX_NESTED = 2_000_000  # ops; large programs have a million, which take 5 GB to place
 MAX_DEPTH = 100  # nested calls; programs nest about ten
 
 _CALLS: Mapping[str, Mapping[str, str]] = {

@@ -42,7 +42,7 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# The connection to the master is never reopened: the master's port is closed as soon as it is
+# The connection to the master is never reopened: the master's port is closed once it is
 # connected, and a later listener on that port would be another program.
 _NEVER_MS = (1 << 31) - 1  # milliseconds
 _CONNECT_ONCE = [

@@ -94,7 +94,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
 
 
 class _Comparison:
-    """Compares two programs in their sessions."""
+    """A comparison of two programs in their sessions."""
 
     def __init__(self, sessions: PairedSessions, conditions: Conditions) -> None:
         self._sessions = sessions

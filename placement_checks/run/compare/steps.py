@@ -201,7 +201,7 @@ def _tower_steps(
 
 
 class _StepComparison:
-    """Compares variables of the program and the reference, step by step."""
+    """Comparison of variables of the program and the reference, step by step."""
 
     def __init__(self, sessions: PairedSessions, reference: _ReferenceSteps) -> None:
         self._start = _with_copies(sessions, sessions.start)
