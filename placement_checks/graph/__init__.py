@@ -1,1 +1,1 @@
-"""Reads TensorFlow graphs: files, ops and their origins, gradients, the training step."""
+"""Read TensorFlow graphs: files, ops and their origins, gradients, the training step."""

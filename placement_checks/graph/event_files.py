@@ -1,7 +1,7 @@
 """Write a graph with assigned devices for TensorBoard.
 
-TensorFlow's own event files contain requested devices, so TensorBoard shows ops without a request
-in gray when it colors by device (tensorflow/tensorboard#640).
+TensorFlow's own event files contain the requested devices. When TensorBoard colors by device, it
+shows ops without a requested device in gray (tensorflow/tensorboard#640).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Op
 from placement_checks.graph.graph_def import without_large_constants
 
-_SUFFIX = ".placement_checks"  # of the files that this module writes
+_SUFFIX = ".placement_checks"  # ends the names of files that this module writes
 _VERSION = "brain.Event:2"  # the first record of every event file
 
 
@@ -31,7 +31,7 @@ def write_event_file(folder: Path, program: str, graph_def: Any, ops: Mapping[st
 
     Args:
         folder: the directory, which is created if necessary.
-        program: the name of the graph in errors.
+        program: the program's name for error messages.
         graph_def: the graph, which is not changed; large constants are written without values.
         ops: the ops with their assigned devices, by name.
 

@@ -16,7 +16,7 @@ from placement_checks.graph.op_origins import GraphFile
 from placement_checks.graph.reading import GraphSource
 from placement_checks.targets.names import graph_file
 
-_MAX_REASON = 200  # characters; a parser may quote a line of the file, which may be the whole file
+_MAX_REASON = 200  # characters; a parser may quote a line, and a line may be very long
 _KINDS: dict[str, tuple[type[Message], ...]] = {
     ".pb": (graph_pb2.GraphDef, saved_model_pb2.SavedModel),
     ".pbtxt": (graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef, saved_model_pb2.SavedModel),
@@ -44,7 +44,7 @@ def load(path: Path) -> GraphSource:
 
 
 def _parse(file: Path, name: str) -> Any:
-    """Parse a file as the first type of message that fits and contains ops."""
+    """Parse a file as the first message type that fits it and contains ops."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -53,7 +53,7 @@ def _parse(file: Path, name: str) -> Any:
     for kind in _KINDS[file.suffix]:
         try:
             if file.suffix == ".pbtxt":
-                # The binary format, which other processes receive, allows less nesting than text.
+                # Other processes receive the binary format, which allows less nesting than text.
                 written = text_format.Parse(data.decode(), kind()).SerializeToString()
                 message: Any = kind.FromString(written)
             else:

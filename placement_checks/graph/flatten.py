@@ -1,12 +1,14 @@
-"""Replace calls by the bodies of their functions, so that a traced step becomes a flat graph.
+"""Inline the function calls of a traced step, so that it becomes a flat graph.
 
-An op of a body is named ``call/op``. It takes the device of the call if it has none, and waits for
+An inlined op is named ``call/op``. The device of the call completes its device, and it waits for
 the control inputs of the call, as in TensorFlow's runtime
 (core/common_runtime/inline_function_utils.cc).
 
-Most branches and loops remain. Three kinds are inlined: the shorter side of a branch that applies
-gradients, one iteration of a loop over steps, and the side of a branch that uses the next element
-of an iterator, if the branch tests for one.
+Most branches and loops remain. There are three exceptions:
+
+* If a branch takes and applies gradients, its shorter side that does so is inlined.
+* If a loop repeats a training step, one iteration is inlined.
+* If a branch tests for the next element of an iterator, the side that uses it is inlined.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class FlatGraph:
         origins: the function and name of each op before flattening.
         compiled: the names of calls that request compilation by XLA.
         loops: the names of loops over steps; the graph has one iteration of each.
-        closed: the types of other ops that contain a step, by name. They are not inlined.
+        closed: the types of ops that contain a step but are not inlined, by op name.
     """
 
     graph_def: Any
@@ -64,12 +66,12 @@ class FlatGraph:
     _stands_for: Mapping[str, str] = field(repr=False)
 
     def tensor(self, name: str) -> str:
-        """The tensor for a tensor of the traced function, such as ``add:0``."""
+        """The flat graph's tensor for a tensor of the traced function, such as ``add:0``."""
         full = prefix_input("", name)
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
-        """The op that ends an op of the traced function; for a call, the end of its body."""
+        """The flat graph's op for an op of the traced function; the end of its body for a call."""
         return producer_of(self._stands_for.get(f"^{name}", name))
 
 
@@ -78,13 +80,13 @@ def flatten(
     holds_step: Callable[[str], bool],
     placeholders: Callable[[str], Sequence[str]],
 ) -> FlatGraph:
-    """Replace the calls in a graph by the bodies of their functions.
+    """Replace the calls in a graph with the bodies of their functions.
 
     Args:
         graph_def: the ``GraphDef`` of a traced function, with its library; it is not changed.
         holds_step: whether a function, given by name, takes gradients and applies them.
-        placeholders: the names of a function's arguments in Python's graph, given its name.
-            Colocation (``_class``) may use these names, which differ from those in a FunctionDef.
+        placeholders: returns the names of a function's arguments in its Python graph. Colocation
+            (``_class``) may use these names, which differ from the names in the FunctionDef.
     """
     return _Flattening(graph_def, holds_step, placeholders).run()
 
@@ -103,7 +105,7 @@ class _Flattening:
         self._element_takers: dict[str, bool] = {}
         self._bodies: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
         self._nodes: list[Any] = []
-        self._prefixes: list[str] = []  # of each node
+        self._prefixes: list[str] = []  # one for each node
         self._stands_for: dict[str, str] = {}
         self._origins: dict[str, TracedOp] = {}
         self._compiled: list[str] = []
@@ -132,7 +134,7 @@ class _Flattening:
         )
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
-        """Add the nodes of a body; those without data inputs wait for the op ``wait``."""
+        """Add the nodes of a body; nodes without data inputs wait for the op ``wait``."""
         scopes = {scope for node in body for scope in name_scopes(node.name)}
         for original in body:
             node = type(original)()
@@ -158,7 +160,10 @@ class _Flattening:
             self._origins[node.name] = TracedOp(function, original.name)
 
     def _called(self, node: Any) -> tuple[str, int]:
-        """The function that replaces a node, and the index of the input for its first argument."""
+        """The function that replaces a node, and the index of the input for its first argument.
+
+        If the node is not replaced, the result contains its op type instead of a function.
+        """
         if node.op in FUNCTION_CALLS:
             return node.attr["f"].func.name, 0
         if node.op in LOOPS and self._holds_step(node.attr["body"].func.name):
@@ -174,7 +179,7 @@ class _Flattening:
         return node.op, 0
 
     def _takes_element(self, function: str) -> bool:
-        """Whether a function uses the next element of an iterator, directly or through others."""
+        """Whether a function or a function that it calls uses the next element of an iterator."""
         if function not in self._element_takers:
             self._element_takers[function] = False  # for recursive calls
             nodes = self._library[function].node_def if function in self._library else ()
@@ -185,7 +190,7 @@ class _Flattening:
         return self._element_takers[function]
 
     def _inline(self, call: Any, name: str, first: int, prefix: str) -> None:
-        """Replace a call by a body."""
+        """Replace a call with a function's body; arguments start at the data input ``first``."""
         function = self._library[name]
         # The check for presence matters: reading a missing attribute would create it.
         if any(_COMPILED in each.attr and each.attr[_COMPILED].b for each in (call, function)):
@@ -266,7 +271,10 @@ class _Flattening:
                 self._colocate(node, prefix, names)
 
     def _shorten(self) -> None:
-        """Remove name scopes of calls that contain nothing but the call that trains."""
+        """Remove the scopes of calls around a training step from the names of its ops.
+
+        If several top-level calls contain a step, their own scopes remain.
+        """
         steps = defaultdict(list)
         for prefix in self._steps:
             steps[prefix.partition("/")[0]].append(prefix)
@@ -288,7 +296,7 @@ class _Flattening:
         self._origins = {self._short.get(name, name): op for name, op in self._origins.items()}
 
     def _colocate(self, node: Any, prefix: str, names: set[str]) -> None:
-        """Update the colocation of a node; ops that are not in the graph are removed from it."""
+        """Update the colocation of a node, and drop ops from it that are not in the graph."""
         classes = node.attr["_class"].list.s
         bound = [
             self._find_named(prefix, entry.removeprefix(COLOCATED).decode(), names)
@@ -299,7 +307,7 @@ class _Flattening:
             del node.attr["_class"]
 
     def _find_named(self, prefix: str, name: str, names: set[str]) -> str:
-        """Find an op that a body names, in it or in a body around it; ``""`` if missing."""
+        """Find a colocated op in its body or in a body around it; ``""`` if missing."""
         while True:
             found = producer_of(canonical_input(self._stands_for, f"{prefix}{name}:0"))
             if found in names or not prefix:
@@ -317,7 +325,7 @@ def called_functions(node: Any) -> Iterator[str]:
 
 
 def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
-    """The names of the functions that nodes call or receive, directly or through others."""
+    """The names of all functions that nodes call or receive, directly or indirectly."""
     bodies = {each.signature.name: each.node_def for each in library}
     found: set[str] = set()
     waiting = list(nodes)
@@ -330,7 +338,7 @@ def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str
 
 
 def rename_input(source: str, names: Mapping[str, str]) -> str:
-    """An input or a tensor, after ops were renamed."""
+    """Update an input or a tensor name after ops were renamed."""
     name = producer_of(source)
     return source.replace(name, names[name], 1) if name in names else source
 
@@ -351,7 +359,7 @@ def name_scopes(name: str) -> Iterator[str]:
 
 
 def unused_scope(name: str, taken: Collection[str]) -> str:
-    """A scope for the body of a call that contains none of the caller's ops."""
+    """A scope for the body of a call; it differs from all scopes of the caller."""
     free, number = name, 0
     while free in taken:
         number += 1
@@ -382,7 +390,7 @@ def device_in_body(own: str, outer: str) -> str:
 
 
 def topological_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """The nodes in their order, but each after its inputs."""
+    """The nodes in graph order, except that the inputs of each node precede it."""
     by_name = {node.name: node for node in nodes}
     done: set[str] = set()
     for root in nodes:

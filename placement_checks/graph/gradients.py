@@ -1,4 +1,4 @@
-"""Record what a program builds: gradients that it takes, gradients that it applies, and graphs."""
+"""Record the graphs that a program builds, and the gradients that it takes and applies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _KERAS = ("keras", "tf_keras")
 
 
 class GradientNotes:
-    """The gradients that are taken in one graph while a program builds.
+    """The gradients that are taken in one graph while a program builds it.
 
     Attributes:
         objectives: the names of tensors whose gradients were taken, in the order of the calls.
         gradients: the ops that compute the gradients of each objective, by the objective's name.
-        taken: the ops that compute gradients by a variable or tensor, by the name of its op.
-        by_source: in a function, pairs of a variable or tensor, and the op of a gradient by it.
+        taken: for the op of each variable or tensor, by name: the ops of gradients with respect
+            to it.
+        by_source: in a function: pairs of a variable or tensor, and the op of a gradient with
+            respect to it.
     """
 
     def __init__(self) -> None:
@@ -86,7 +88,7 @@ class GradientNotes:
 
     @contextlib.contextmanager
     def paused(self, graph: tf.Graph) -> Iterator[None]:
-        """Exclude the ops that other threads add while this thread, taking gradients, waits."""
+        """Exclude ops of other threads, for which this thread waits while it takes gradients."""
         thread = threading.get_ident()
         self._built.append((self._began[thread], graph.version))
         try:
@@ -95,7 +97,7 @@ class GradientNotes:
             self._began[thread] = graph.version
 
     def including(self, graph: tf.Graph, build: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``build``, which another thread calls during `paused`: its ops are recorded."""
+        """Wrap ``build`` to record its ops, although another thread calls it during `paused`."""
 
         def build_backward(*args: Any, **kwargs: Any) -> Any:
             start = graph.version
@@ -127,7 +129,7 @@ class GradientNotes:
 
 @contextlib.contextmanager
 def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
-    """Record the gradients taken in each graph, by `tf.gradients`, optimizers and tapes."""
+    """Record the gradients that `tf.gradients`, optimizers and tapes take, by graph."""
     notes: defaultdict[tf.Graph, GradientNotes] = defaultdict(GradientNotes)
 
     def recording(take: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,13 +172,13 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
 
 
 class OptimizerCall(NamedTuple):
-    """One gradient that an optimizer was called with.
+    """One gradient that an optimizer received.
 
     Attributes:
         gradient: a tensor, `tf.IndexedSlices`, or a strategy's value for several replicas.
-        variable: the variable of TensorFlow or Keras; None if the program only declares it.
+        variable: the TensorFlow or Keras variable; None if the gradient is only declared.
         name: the name of the variable's op; ``""`` for a variable of eager code, which has none.
-        optimizer: the class of the optimizer; ``""`` if a gradient is only declared.
+        optimizer: the class name of the optimizer; ``""`` if the gradient is only declared.
     """
 
     gradient: Any
@@ -187,7 +189,7 @@ class OptimizerCall(NamedTuple):
 
 @contextlib.contextmanager
 def record_applied() -> Iterator[list[OptimizerCall]]:
-    """Record the gradients that optimizers of `tf.compat.v1.train` and of Keras are called with.
+    """Record the gradients that optimizers of `tf.compat.v1.train` and of Keras receive.
 
     The list grows while the block runs.
     """
@@ -264,7 +266,7 @@ def _gradient_tensors(graph: tf.Graph, gradient: Any) -> Gradient | None:
 def replace_declared(
     calls: Iterable[OptimizerCall], pairs: Any, program: str
 ) -> Iterable[OptimizerCall]:
-    """Replace the gradients of optimizer calls by the gradients that the program declares.
+    """Replace gradients of optimizer calls with the gradients that the program declares.
 
     Raises:
         InputError: the declared gradients are not pairs of a gradient and its variable.
@@ -287,7 +289,7 @@ def replace_declared(
 def variable_op_name(variable: Any) -> str:
     """The name of the op that holds a variable of TensorFlow or Keras.
 
-    ``""`` for a variable of eager code; a graph can use one that a module created on import.
+    ``""`` for an eager variable, such as one that a module creates when it is imported.
     """
     inner = getattr(variable, "value", None)
     if inner is not None and not callable(inner):  # a Keras 3 variable contains a variable
@@ -307,7 +309,7 @@ def is_top_level(graph: tf.Graph) -> bool:
 def record_graphs() -> Iterator[list[tf.Graph]]:
     """Record the graphs that this block creates, except bodies of functions.
 
-    At its end the block closes graphs that it left open, such as the graph of an open session.
+    On exit, graphs that the block left open are closed, such as the graph of an open session.
     """
     created: list[tf.Graph] = []
     open_before = open_graph_count()
@@ -331,8 +333,9 @@ def record_graphs() -> Iterator[list[tf.Graph]]:
 def select_graph(default: tf.Graph, created: Sequence[tf.Graph], returned: object) -> tf.Graph:
     """Choose the program's graph.
 
-    This is the graph of the objects that the builder returned. If they belong to no graph, it is
-    the default graph, or, if that is empty, the last graph that the builder created and filled.
+    The objects that the builder returned decide. If they belong to no graph, the default graph is
+    chosen. If the default graph is empty, the last graph with ops that the builder created is
+    chosen.
     """
     named = [graph for graph in _graphs_of(returned) if graph is default or graph in created]
     if named:

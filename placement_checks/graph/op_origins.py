@@ -1,6 +1,6 @@
-"""Where a graph came from: details of ops that a GraphDef does not contain.
+"""Origins of graphs: they provide details of ops that a GraphDef does not contain.
 
-`Origin` is the interface. `LiveGraph`, `GraphFile` and `RecordedOrigin` are the kinds of graphs.
+`Origin` is the interface. `LiveGraph`, `GraphFile` and `RecordedOrigin` implement it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class BodyOp(NamedTuple):
 
 
 class Origin:
-    """The source of a graph: answers questions about ops that a GraphDef cannot.
+    """The source of a graph: answers questions about ops that a GraphDef cannot answer.
 
-    This base class has no answers. ``body`` locates an op in the body of a function.
+    This base class answers none of them. The parameter ``body`` locates an op in the body of a
+    function; it is None for an op of the graph itself.
     """
 
     def frames(self, _op: str, _body: BodyOp | None) -> Sequence[Frame]:
@@ -69,7 +70,8 @@ class LiveGraph(Origin):
     Args:
         graph: the graph.
         names: the names of its ops, in graph order.
-        folder: the directory of the user's source lines; None for any file outside of libraries.
+        folder: the directory of the user's source files; None if any file outside of libraries is
+            the user's.
     """
 
     def __init__(self, graph: tf.Graph, names: Sequence[str], folder: Path | None) -> None:
@@ -126,7 +128,7 @@ class _Stack:
         stack: TensorFlow's stack.
         folder: the directory for relative paths.
         frames: the user's frames in it; None until they are looked up.
-        next: the stack of the last lookup that followed this one.
+        next: the stack that was looked up after this one, the last time.
     """
 
     stack: Any
@@ -139,7 +141,7 @@ class _Stacks:
     """A cache of stacks.
 
     Looking up a stack takes six times as long as comparing it with another one. Programs build
-    towers, layers and gradients in loops, so the same stack often follows the last one again.
+    towers, layers and gradients in loops, so stacks often follow one another in the same order.
     """
 
     def __init__(self) -> None:
@@ -241,14 +243,14 @@ class RecordedOrigin(Origin):
 def static_shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
     """A static shape as numbers; None if its rank is not known.
 
-    Iterating over a `TensorShape` would give ``Dimension`` objects, which cannot be hashed, after
-    ``disable_v2_behavior``.
+    After ``disable_v2_behavior``, iterating over a `TensorShape` gives ``Dimension`` objects,
+    which cannot be hashed.
     """
     return None if shape.rank is None else tuple(shape.as_list())
 
 
 def _op_in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
-    """The op in a traced body; its name in the FunctionDef may have an additional number.
+    """The op in a traced body; its name in the FunctionDef may have a number appended.
 
     Raises:
         KeyError: the body has no such op.
@@ -262,9 +264,10 @@ def _op_in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
         return body.get_operation_by_name(re.sub(r"_\d+$", "", op.name))
 
 
-# The argument of a scope as text: TensorFlow writes a function with the line of its definition, …
+# TensorFlow records the argument of a device scope as text. It writes a function with the line of
+# its definition, …
 _FUNCTION = re.compile(r"(?P<name>.+)<(?P<file>.*), (?P<line>\d+)>")
-# … or a tf.DeviceSpec.
+# … and a tf.DeviceSpec with all of its fields.
 _SPEC = re.compile(
     r"<DeviceSpec\(job=(?P<job>\w+), replica=(?P<replica>\w+), task=(?P<task>\w+), "
     r"device_type=(?P<type>\w+), device_index=(?P<index>\w+)\)>"
@@ -274,9 +277,10 @@ _SPEC = re.compile(
 def deciding_line(op: Any, folder: Path | None) -> Frame | None:
     """The user's line that decided which device an op of a live graph requests.
 
-    This is the innermost scope that names a device type, or a job if the op requests no type. If a
-    device function inside that scope chose another device, it is the definition of the function.
-    None if the op requests no device, or if a library decided.
+    Usually, this line opens the innermost scope that names a device type. If the op requests no
+    type, the scope may name any part of a device, such as a job. If the op requests another device
+    than that scope, a device function inside the scope decided: the line is its definition. None
+    if the op requests no device, or if a library decided.
     """
     requested = Device.parse(op.device)
     scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]
@@ -292,8 +296,8 @@ class _Scope(NamedTuple):
 
     Attributes:
         line: its ``with`` statement.
-        device: the device that it names; false for a device function.
-        function: the definition of its device function; None for a device.
+        device: the device that it names; an empty `Device` for a device function.
+        function: the line that defines its device function; None if the scope names a device.
         clears: whether it is ``tf.device(None)``, which cancels the scopes around it.
     """
 

@@ -1,9 +1,9 @@
 """Read a GraphDef, from a live graph or a file, into a `Placement` of requested devices.
 
-TensorFlow lowers ``If`` and ``While`` and inlines calls before it runs a graph. So the ops in
-their bodies are placed one by one, and are ops of the `Placement` too, with TensorFlow's names:
+TensorFlow lowers ``If`` and ``While`` and inlines calls before it runs a graph, so it places each
+op in their bodies. The `Placement` contains these ops too, with TensorFlow's names:
 ``while/body/Tanh``, ``cond/then/Sin``, ``PartitionedCall/MatMul``. Functions that are passed to a
-kernel, such as those of ``tf.data``, are not placed.
+kernel, such as the functions of ``tf.data``, are not placed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from placement_checks.util.resources import gc_paused
 
 tf1 = tf.compat.v1
 
-MAX_NESTED = 2_000_000  # ops; large programs have a million, and placing those takes 5 GB
+MAX_NESTED = 2_000_000  # ops; large programs have a million, which take 5 GB to place
 MAX_DEPTH = 100  # nested calls; programs nest about ten
 
 _CALLS: Mapping[str, Mapping[str, str]] = {
@@ -58,8 +58,8 @@ _CALLS: Mapping[str, Mapping[str, str]] = {
 _CASES = ("Case", "StatelessCase")
 
 _LARGE_BYTES = 1024  # bytes; values of larger constants are removed before placement
-_MAX_VALUES = 1 << 16  # of a constant; a single stored value may fill any shape
-_MAX_COMPARED_DEPTH = 100  # nested functions with compared bodies
+_MAX_VALUES = 1 << 16  # elements of a constant; a single stored value may fill any shape
+_MAX_COMPARED_DEPTH = 100  # nested functions; deeper bodies are compared by name
 
 
 @dataclass
@@ -72,7 +72,7 @@ class GraphSource:
         collections: names of variables, without ``:0``, by collection.
         origin: the source of details that the GraphDef lacks.
         step_ops: the ops of its training step, as far as they are known.
-        strategy: the strategy that built it for several replicas; None without a known strategy.
+        strategy: the strategy that built it for several replicas; None if there is none.
     """
 
     program: str
@@ -99,8 +99,9 @@ def from_live_graph(
     Args:
         graph: the graph.
         program: the name of the program in reports.
-        folder: the directory of the user's source lines; None for any file outside of libraries.
-        gradients: the gradients recorded while the graph was built; None without a record.
+        folder: the directory of the user's source files; None if any file outside of libraries is
+            the user's.
+        gradients: the gradients recorded while the graph was built; None if not recorded.
 
     Raises:
         InputError: the graph is larger than a GraphDef may be.
@@ -164,7 +165,7 @@ def _copies_by_name(variable: Any) -> Sequence[tuple[str, Copy]]:
 
 
 def component_variables(variable: Any) -> Sequence[Any]:
-    """The components of a variable: one per replica under ``MirroredStrategy``, else itself."""
+    """The components of a distributed variable, one per replica; else the variable itself."""
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     return tuple(variable.values) if is_distributed else (variable,)
 
@@ -245,7 +246,7 @@ def _variable(node: Any, program: str) -> Variable:
 
 
 def _colocated(classes: Iterable[bytes], own: str) -> tuple[str, ...]:
-    """The ops in ``loc:@…`` entries, except the op itself, which variables name too."""
+    """The ops in ``loc:@…`` entries, except the op itself: variables name themselves."""
     names = [entry.decode(errors="replace").removeprefix("loc:@") for entry in classes]
     return tuple([name for name in names if name != own])
 
@@ -518,7 +519,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _computing_attributes(node: Any) -> list[str]:
-    """The attributes that affect a node's result; the metadata of a dataset only numbers it."""
+    """The attributes that affect a node's result; ``metadata`` only numbers a dataset."""
     return sorted(key for key in node.attr if not key.startswith("_") and key != "metadata")
 
 

@@ -71,8 +71,8 @@ class RunEffect:
     def may_initialize(self) -> bool:
         """Whether the run updates trainable variables without any known gradient.
 
-        An initialization from the moments of a batch is such a run. So is a training step with fed
-        or manually computed gradients.
+        Such a run may initialize variables from the moments of a batch. It may also be a training
+        step with fed or manually computed gradients.
         """
         return bool(self.updates) and not self.by_gradients and self.skips_gradients
 
@@ -152,7 +152,7 @@ def ancestors(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
 def dependents(
     sources: Collection[tf.Operation], among: Iterable[tf.Operation]
 ) -> set[tf.Operation]:
-    """The ops among some that depend on the values of any of the sources."""
+    """The ops in ``among`` that depend on the value of any source."""
     users = defaultdict(list)
     for op in among:
         for tensor in op.inputs:
@@ -163,7 +163,7 @@ def dependents(
 def _reach(
     start: Iterable[tf.Operation], step: Callable[[tf.Operation], Iterable[tf.Operation]]
 ) -> set[tf.Operation]:
-    """The ops that repeated steps reach, including the start."""
+    """The ops that repeated calls of ``step`` reach from ``start``, including ``start``."""
     waiting = list(start)
     reached = set(waiting)
     while waiting:
@@ -174,7 +174,7 @@ def _reach(
 
 
 def _changed_variables(op: tf.Operation) -> set[str]:
-    """The names of the variables' ops that an op changes, itself or in functions that it calls."""
+    """The names of the variables that an op changes, itself or in functions that it calls."""
     return {_holder(changed).name for changed in _changed_inputs(op)}
 
 
@@ -210,37 +210,37 @@ def _bodies(call: tf.Operation) -> Iterator[tf.Graph]:
 def select_losses(reported: ScalarLosses, source: GraphSource) -> ScalarLosses:
     """Select the reported scalars that are losses; all of them if no gradients are known.
 
-    A scalar is a loss if the objective of a gradient depends on it, or if it depends on the
-    objective or on one of the terms that are scaled and added up to the objective. A perplexity
-    depends on the loss before scaling. An accuracy depends on no such term.
+    A scalar is a loss if an objective of gradients depends on it. It is also a loss if it depends
+    on an objective or on a term of an objective: a perplexity depends on the loss before scaling,
+    but an accuracy depends on no term.
     """
     names = {producer_of(name) for name in source.step_ops.objectives}
     if not names or source.live is None:
         return reported
-    behind = _value_ancestors(map(source.live.get_operation_by_name, names))
+    upstream = _value_ancestors(map(source.live.get_operation_by_name, names))
     trainable = trainable_variables(source.live)
-    learned = dependents([op for op in behind if op.name in trainable], behind)
-    parts = set(_summands([op for op in behind if op.name in names], learned))
+    learned = dependents([op for op in upstream if op.name in trainable], upstream)
+    terms = set(_summands([op for op in upstream if op.name in names], learned))
     backward = source.step_ops.backward or ()
     return ScalarLosses(
         loss
         for loss in reported
-        if loss.op in behind or not parts.isdisjoint(_value_ancestors([loss.op], backward))
+        if loss.op in upstream or not terms.isdisjoint(_value_ancestors([loss.op], backward))
     )
 
 
 def _value_ancestors(ops: Iterable[tf.Operation], ends: Collection[str] = ()) -> set[tf.Operation]:
-    """The given ops and their ancestors by data, not following the inputs of ``ends``."""
+    """The given ops, and the ops that compute their inputs; inputs of ``ends`` are ignored."""
     return _reach(ops, lambda op: () if op.name in ends else [tensor.op for tensor in op.inputs])
 
 
 def _summands(
     objectives: Iterable[tf.Operation], learned: Collection[tf.Operation]
 ) -> Iterator[tf.Operation]:
-    """The objectives, and the scalars that are scaled and added up to them.
+    """The objectives and their terms: scalars that are scaled and added up to an objective.
 
-    Factors count only if they depend on trainable variables (``learned``). An accuracy may share
-    the others, such as one over the number of words.
+    Ops that do not depend on trainable variables (``learned``) are ignored. An accuracy may share
+    them, such as the factor 1 / number of words.
     """
     waiting = list(objectives)
     seen = set(waiting)
@@ -355,10 +355,10 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
     """The copies of variables that a strategy keeps.
 
     Returns:
-        The copied variable of each copy, and the variables that are aggregated only when they are
-        read, including their first copies.
+        The first copy of each other copy, by name; and the names of all copies, including the
+        first, that the strategy synchronizes only when they are read.
     """
     strategy = strategy_of_graph(graph)
-    kept = strategy.copies.items() if strategy is not None else ()
-    mirrors = {name: copy.of for name, copy in kept if copy.replica}
-    return mirrors, frozenset(name for name, copy in kept if not copy.in_sync)
+    copies = strategy.copies.items() if strategy is not None else ()
+    mirrors = {name: copy.of for name, copy in copies if copy.replica}
+    return mirrors, frozenset(name for name, copy in copies if not copy.in_sync)

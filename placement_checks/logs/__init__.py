@@ -1,6 +1,6 @@
-"""Placement logs in every form that TensorFlow has printed since 0.5.
+"""Read placement logs in every form that TensorFlow has printed since 0.5.
 
-Needs no TensorFlow.
+This package works without TensorFlow.
 """
 
 from placement_checks.logs.log import Log

@@ -1,4 +1,4 @@
-"""How often each record of a log is on stdout and on stderr."""
+"""Count the copies of each record of a log on stdout and on stderr."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Copies:
     def placements(self) -> dict[Record, int]:
         """How often each op was placed: the larger of the two numbers of copies.
 
-        Records on stderr come first, in its order, then the others in the order of stdout.
+        Records on stderr come first, in the order of stderr. The others are in the order of
+        stdout.
         """
         counts = dict(self.logged)
         for record, times in self.plain.items():

@@ -11,7 +11,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.logs.record_formats import device_of
 
 _SEVERITY = re.compile(rb"(?:^|[^\w])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,999}\.cc:\d+\] ")
-_INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # of absl; its severity was cut off with the time
+_INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # an absl prefix without its severity and time
 # Device mapping:
 # /job:localhost/replica:0/task:0/device:GPU:0 -> device: 0, name: Tesla K40c, pci bus id: …
 _MAPPED = re.compile(rb"(/job:\w+/replica:\d+/task:\d+/(?:device:)?[A-Za-z_]\w*:\d+) -> device: ")
@@ -63,7 +63,7 @@ class Hints:
         return self._kinds["text"] > 0
 
     def reason(self, torn: int = 0) -> str:
-        """The likely reason for a log without whole records and with ``torn`` torn ones."""
+        """The likely reason why a log has ``torn`` torn records, and no whole ones."""
         kinds = self._kinds
         if torn:
             return (

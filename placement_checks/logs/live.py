@@ -1,6 +1,6 @@
-"""Captures the placement log of this process while it runs.
+"""Capture the placement log of this process while it runs.
 
-TensorFlow prints it from C++, not through `sys.stdout`, so that file descriptors are redirected.
+TensorFlow prints the log from C++, not through `sys.stdout`. So file descriptors are redirected.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class Log:
         records: the number of records; both copies count.
         torn: the number of torn records that could not be joined and have no whole copy.
         devices: the devices of the machine that the log lists.
-        reason: the likely reason for a log without records; None if it has some.
-        troubles: the reasons for parts of the input that could not be read.
+        reason: the likely reason why there are no records; None if there are records.
+        troubles: why parts of the input could not be read, one reason each.
     """
 
     name: str
@@ -102,8 +102,8 @@ class Log:
 
         Args:
             machine: the machine on which the program ran. By default it has the devices that the
-                log lists or uses. A log without any GPU comes from a machine without GPUs, so
-                that ``machine`` is then ignored.
+                log lists or uses. If the log has no GPU, the machine had no GPU either, and
+                ``machine`` is ignored.
             graph: the program that printed the log, as returned by `place`. Its requested devices,
                 inputs and source lines are added to the ops of the same name.
 
@@ -142,7 +142,7 @@ class Log:
         )
 
     def _ops(self, graph: Placement | None) -> dict[str, Op]:
-        """The ops by name. A further device of an op is part of the key of a further entry."""
+        """The ops by name. Further devices of an op have their own entries, with longer keys."""
         ops: dict[str, Op] = dict(graph.ops) if graph else {}
         for record in self.counts:
             op = graph.ops.get(record.node or "") if graph else _op(record)

@@ -1,4 +1,4 @@
-"""Reads logs block by block. Memory grows with the number of distinct records only."""
+"""Read logs block by block. Memory use depends only on the number of distinct records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _START = re.compile(
     rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
     rb"((?:I |(?<= ))\S{1,200}\.cc:\d{1,9}\] )?"
 )
-_MAX_ODD = 50_000  # remembered readings of lines in unusual forms
+_MAX_ODD = 50_000  # cached readings of lines in unusual forms
 _CUT = "it ends in the middle of a record; copy it again when the process has ended"
 
 Watch = Callable[[Source], None]
@@ -48,7 +48,7 @@ def read_logs(
     Args:
         names: one path or several; ``-`` is standard input. gzip is unpacked.
         watch: called with the source after each block, to show progress.
-        packed: whether files may be compressed, and binary files are refused.
+        packed: whether to unpack compressed files, and to refuse binary files.
 
     Raises:
         InputError: a file does not exist, cannot be read, or is not text.
@@ -92,7 +92,7 @@ def _read(source: Source, watch: Watch | None) -> Tally:
 
 
 def _without_cut_record(block: bytes, source: Source) -> bytes:
-    """The end of a log, without its last line if that ends in the middle of a record."""
+    """Drop the last line of a log if it ends in the middle of a record."""
     end = block.rfind(b"\n")
     if not is_cut(block[end + 1 :]):
         return block
@@ -138,9 +138,9 @@ class Tally:
             self._torn.look(plain, heads)
 
     def _count(self, texts: Sequence[bytes], stream: Counter[Record]) -> dict[bytes, int]:
-        """Count texts that are one record in a common form; return the others with their number.
+        """Count texts that are one record in a common form; return the counts of other texts.
 
-        Most lines are such a record. Both copies of a record have the same text.
+        Most lines consist of such a record. Both copies of a record have the same text.
         """
         known = self._known
         others = {}
@@ -192,7 +192,7 @@ class Tally:
         return self.has_records or self._hints.has_text
 
     def log(self, name: str, troubles: Sequence[str] = ()) -> Log:
-        """The log with everything that was counted. Nothing is added after this."""
+        """The log of everything that was counted; no lines may be added afterwards."""
         copies = self._copies
         torn = self._torn.settle(copies)
         records = copies.total()

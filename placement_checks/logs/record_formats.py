@@ -1,4 +1,4 @@
-"""Reads the forms that TensorFlow has used to print the device of an op.
+"""Read the forms in which TensorFlow prints the device of an op.
 
 ====  ==================================================  =====================================
 form  text                                                printed by
@@ -10,8 +10,8 @@ D     ``Executing op Op in device device``, ``on task``   eager execution
 V     ``node(Op) placed on: device``                      the placer's VLOG(1)
 ====  ==================================================  =====================================
 
-Sources: ``simple_placer.cc`` (to 1.3), ``placer.cc``, ``eager/execute.cc``. Lines are taken apart
-with string methods, so that reading a line takes linear time, whatever its text.
+Sources: ``simple_placer.cc`` (to 1.3), ``placer.cc``, ``eager/execute.cc``. Lines are split with
+string methods, so that reading a line takes linear time, whatever its text.
 
 `text_of` writes a record as TensorFlow does.
 """
@@ -52,7 +52,7 @@ class Reading(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """The words of a record in front of its device, and the text in front of them."""
+    """The node and op type of a record, and ``lead``, the text in front of the record."""
 
     lead: bytes
     node: bytes | None
@@ -62,12 +62,12 @@ class _Words(NamedTuple):
 NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
 # An op type is a plain word, or the name of a function: f.g, f<lambda>, förlust.
 OP = rb"[!-'*-9;-~\x80-\xff]"  # everything but spaces, parentheses and colons
-_NO_BEGINNINGS = (b"", b"-", b"/", b">")  # of a node's name
+_NO_BEGINNINGS = (b"", b"-", b"/", b">")  # first characters that no node's name has
 _OP = re.compile(OP + rb"+")
 _RUN = re.compile(rb"[!-~\x80-\xff]+")  # or a function: __wrapped__Sum_device_/job:localhost/…
 _STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
 # If a newline is lost, other text follows the index: gpu:02017-10-17 is gpu:0, gpu:1y is gpu:1.
-# gpu:12y may be 1 or 12. There is no gpu:012.
+# gpu:12y may be gpu:1 or gpu:12. No index is written like gpu:012.
 DEVICE = (
     rb"(/job:[A-Za-z]\w*/replica:\d{1,9}/task:\d{1,9}/)(?:(device:)|(?=[a-z][a-z\d_]*:))"
     rb"([A-Za-z_]\w*):(0|[1-9]\d{0,8}?)"
@@ -88,7 +88,7 @@ _LONGEST = 500  # bytes of an op with its device, for the caches
 def read_common(text: bytes) -> Record | None:
     """Read a text without log prefix that is one record of a graph; None if in doubt.
 
-    Quick, as most lines of a log are such a record, and logs have millions of lines.
+    This function is fast: logs have millions of lines, and most of them are such records.
     """
     node, _, tail = text.partition(b": ")
     typed = typed_of(tail)
@@ -168,7 +168,7 @@ def _words(before: bytes, *, old: bool) -> _Words | None:
 
 
 def _typed(before: bytes) -> _Words | None:
-    """Forms B, C and B2."""
+    """Match forms B, C and B2."""
     if before[-3:] == b"): ":
         head, found, op = before[:-3].rpartition(b": (")
     elif before[-1:] == b")":
@@ -179,7 +179,7 @@ def _typed(before: bytes) -> _Words | None:
 
 
 def _eager(before: bytes) -> _Words | None:
-    """Form D."""
+    """Match form D."""
     for ending in (b" in device ", b" on task "):
         if before.endswith(ending):
             lead, found, op = before[: -len(ending)].rpartition(b"Executing op ")
@@ -188,7 +188,7 @@ def _eager(before: bytes) -> _Words | None:
 
 
 def _verbose(before: bytes) -> _Words | None:
-    """Form V."""
+    """Match form V."""
     if not before.endswith(b") placed on: "):
         return None
     head, found, op = before[: -len(b") placed on: ")].rpartition(b"(")
@@ -196,7 +196,7 @@ def _verbose(before: bytes) -> _Words | None:
 
 
 def _untyped(before: bytes) -> _Words | None:
-    """Form A. Much prose looks like it, such as ``available devices: /job:…``."""
+    """Match form A, but not similar prose, such as ``available devices: /job:…``."""
     if not before.endswith(b": "):
         return None
     words = _named(before[:-2], None)
@@ -206,18 +206,18 @@ def _untyped(before: bytes) -> _Words | None:
 
 
 def _named(head: bytes, op: bytes | None) -> _Words | None:
-    """The name of a node at the end of ``head``."""
+    """The words of a record, given the text up to its node; None if it is not a record."""
     node = head[head.rfind(b" ") + 1 :]
     if node.translate(None, NODE):
         if b"/job:" in node:  # the end of another record, which is torn
             return None
         node = node[len(node.rstrip(NODE)) :]
     before = head[: len(head) - len(node)]
-    if before[-1:] == b"<":  # of a tag: <pre>, <6>
+    if before[-1:] == b"<":  # a tag: <pre>, <6>
         node = node.partition(b">")[2]
     elif before[-1:] == b"\\":  # the n of an escaped newline
         node = node[1:]
-    elif before[-1:] == b":" and node.isdigit():  # of the tensor w:0
+    elif before[-1:] == b":" and node.isdigit():  # the index of a tensor: w:0
         return None
     node = node.lstrip(b"-/>")
     return _Words(head[: len(head) - len(node)], node, op) if node else None
@@ -276,7 +276,7 @@ _KIND = re.compile(r"/device:(\w+)(?=:\d+$)")
 
 
 def text_of(record: Record) -> str:
-    """Write a record as one line: in form C, in form A without an op type, in D without a node."""
+    """Write a record as one line: in form D without a node, in A without an op type, else in C."""
     node, op, device = record
     if node is None:
         return f"Executing op {op} in device {device}"

@@ -16,10 +16,10 @@ BLOCK = 1 << 19  # bytes; the lines of a block fit into the processor's cache
 LONGEST = 1 << 24  # bytes; the rest of a longer line is skipped
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
-_MAGIC = 6  # bytes; a pipe may not have more for a long time
+_MAGIC = 6  # bytes that identify a format; a pipe may not provide more for a long time
 _ZIPPED_BLOCK = 1 << 14  # bytes; zlib copies the rest of a block after each member
 _GZIP = b"\x1f\x8b"
-_GZIP_FORMAT = 31  # zlib's number of it
+_GZIP_FORMAT = 31  # the ``wbits`` of zlib for gzip
 _OTHERS = {
     b"BZh": ("bzip2", "bunzip2"),
     b"\xfd7zXZ": ("xz", "unxz"),
@@ -35,7 +35,7 @@ class Source:
         name: the name that the user gave.
         size: the size of the file in bytes; None for a pipe.
         share: the part that has been read, from 0 to 1; always 0 for a pipe.
-        troubles: the reasons for parts that were not read, one clause each.
+        troubles: why parts were not read, one clause each.
         sample: the beginning of the log, uncompressed.
         ends: whether a line end follows the current block. False for the last block only, if the
             log does not end with a newline.
@@ -45,8 +45,8 @@ class Source:
         """Open a log.
 
         Raises:
-            InputError: the file does not exist, is a directory or cannot be opened; or it may be
-                ``packed``, and is compressed with another program than gzip.
+            InputError: the file does not exist, is a directory or cannot be opened; or ``packed``
+                is true, and another program than gzip has compressed the file.
         """
         self.name = name
         self.share = 0.0
@@ -70,7 +70,7 @@ class Source:
 
     @property
     def is_binary(self) -> bool:
-        """Whether the sample is not text, neither UTF-16 nor any superset of ASCII."""
+        """Whether the sample is not text: neither UTF-16 nor a superset of ASCII."""
         sample = self.sample.lstrip(b"\0")  # a log that was truncated while it was written
         halves = [half.count(0) for half in (sample[::2], sample[1::2])]
         if max(halves) * 3 > len(sample) and min(halves) * 50 < len(sample):  # UTF-16

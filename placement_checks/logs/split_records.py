@@ -1,16 +1,16 @@
-"""Joins records that were torn by block buffering.
+"""Join records that were torn by block buffering.
 
-In a file or pipe, stdout arrives in blocks of 4096 bytes, which end anywhere. Lines of stderr are
-between them. A line of stderr may then begin in the middle of a record of stdout, and the rest of
-that record is on a line of its own further down::
+In a file or pipe, stdout arrives in blocks of 4096 bytes, which end anywhere. Lines of stderr may
+come between two blocks. A line of stderr may then begin in the middle of a record of stdout, and
+the rest of that record is on a line of its own further down::
 
     tower_1/logits: (MatMul): /job:localhost/repli2018-10-21 18:30:00.140665: I tensorflow/…
     ca:0/task:0/device:GPU:1
 
 The first part is called head, the second tail. Stdout is one stream, so the next line of stdout
-that completes a head is its tail. The joined record is certain if stderr has a copy of it. A head
-without a tail counts as the record that begins with it and lacks a copy on stdout, if there is
-exactly such a record. All other heads are counted as torn.
+that completes a head is its tail. The joined record is certain if stderr has a copy of it. If a
+head has no tail, but a record on stderr begins with it and lacks a copy on stdout, the head counts
+as that copy. All other heads count as torn records.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MAX_WITHOUT_COPY = 10_000  # with more records without a copy, the streams belo
 
 
 def cut(line: bytes) -> tuple[bytes, bytes]:
-    """Split a line into the head of a torn record and the rest; the head is ``b""`` if none.
+    """Split a line into the head of a torn record and the rest; the head may be ``b""``.
 
     A head ends at a log prefix, or, if only the newline of a record is missing, after the device.
     """
@@ -73,7 +73,7 @@ def cut(line: bytes) -> tuple[bytes, bytes]:
 
 
 def may_be_torn(line: bytes) -> bool:
-    """Whether a line begins like a record, which other text may have torn."""
+    """Whether a line begins like a record; it may be a torn one."""
     return _RAGGED.match(line) is not None
 
 
@@ -207,7 +207,7 @@ class Torn:
                 self.lose(head, times)
         correct_names(copies)
         # A word with a colon that occurs again and again is not a torn record: grep and mpirun put
-        # one in front of each line.
+        # such words in front of each line.
         self._lost.update(head for head, times in self._marks.items() if times == 1)
         doubled = not doubtful and not copies.without_logged()
         return without_copy(self._lost, copies, doubled=doubled)
@@ -230,20 +230,20 @@ def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
 
 
 def complete(text: bytes) -> Record | None:
-    """The record if ``text`` is a whole one, device included."""
+    """The record in ``text``, if it is whole and ends with the device; else None."""
     if not text[-1:].isdigit() or len(text) > _LONGEST:
         return None
     return next((reading.record for reading in read(text) if reading.record.device), None)
 
 
 def without_copy(heads: Counter[bytes], copies: Copies, *, doubled: bool) -> int:
-    """Add heads to the copies on stdout if stderr has the record; return the number of others.
+    """Count heads as copies on stdout of records on stderr; return the number of other heads.
 
     Args:
         heads: heads without a tail, with their numbers.
         copies: the copies of all records.
-        doubled: whether all records have a copy on stderr. A single word is then not a head, as a
-            head would be the beginning of one of them.
+        doubled: whether every record has a copy on stderr. A single word is then a head only if
+            one of these records begins with it.
     """
     if not heads or len(heads) > _MAX_WITHOUT_COPY:
         return heads.total()
@@ -269,7 +269,7 @@ def without_copy(heads: Counter[bytes], copies: Copies, *, doubled: bool) -> int
 
 
 def correct_names(copies: Copies) -> None:
-    """Correct names of records on stdout that have no copy, by records that lack one on stdout.
+    """Correct the names of records that are on stdout only, using records on stderr.
 
     The tail of a record torn within its name looks like a whole record. Text without a newline
     becomes part of a name: ``loss: 2.30w/read``. Only the copy on stderr has the right name.
@@ -306,9 +306,11 @@ class _Names:
         self._known = frozenset(self._backwards)
 
     def right_name(self, name: str) -> str | None:
-        """The only longer name that ends with ``name``, or else its longest suffix that is a name.
+        """The name of the record that was printed as ``name``; None if it is not certain.
 
-        None if several longer names end with ``name``, or if there is neither.
+        If only one longer name ends with ``name``, the record was torn, and that name is right. If
+        no longer name does, other text became part of ``name``: its longest suffix that is a name
+        is right.
         """
         end = name[::-1]
         begin = bisect_right(self._backwards, end)

@@ -1,4 +1,4 @@
-"""Removes additions to the lines of a log by the programs that carried it.
+"""Remove the additions of other programs from the lines of a log.
 
 Terminals add colors and single carriage returns, Windows CRLF, PowerShell UTF-16. Container
 runtimes wrap each line in JSON, or put time and stream in front of it, and split long lines.
@@ -30,7 +30,7 @@ _MARKS = re.compile(
     + rb")"  # gh run view --log
     + rb"|[\w.-]{1,200} +\| "  # docker-compose
     + rb"|\[\d+,\d+\](?:<\w+>)?: ?"  # mpirun --tag-output
-    + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; not a node of that name
+    + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; not a node with such a name
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
 _MAX_JOINED = 1 << 20  # bytes of a line
@@ -38,7 +38,7 @@ _SAMPLE = 4096  # bytes; a block with prefixes has one in its first bytes
 
 
 class Unwrapper:
-    """Restores the lines of a process, block by block. Holds pieces of long lines in between."""
+    """Restores the lines of a process, block by block. Stores pieces until a line is complete."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, bytearray] = {}
@@ -71,10 +71,10 @@ class Unwrapper:
         return b"\n".join(self._pieces.values())
 
     def _from_json(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Every string in a line of JSON. Docker's json-file has a line, or a piece, in "log".
+        """Yield lines, and for a line of JSON its strings.
 
-        Docker ends a line with a newline, and a piece without. Other loggers that use this form
-        end no line with a newline.
+        In Docker's json-file, "log" contains a line, or a piece of a line. Docker ends a line with
+        a newline, but not a piece. Other loggers that use this form never write the newline.
         """
         for line in lines:
             value = _parsed(line) if line[:1] in b"{\xef" else None
@@ -92,7 +92,7 @@ class Unwrapper:
                     yield from text.encode(errors="replace").split(b"\n")
 
     def _from_cri(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Kubernetes: time, stream, then P for a piece of a line or F for its end."""
+        """Yield lines without Kubernetes' prefix: time, stream, P (piece of a line) or F (end)."""
         for line in lines:
             match = _CRI.fullmatch(line)
             if match is None:

@@ -1,3 +1,3 @@
-"""Compares the numbers of two programs, and diagnoses the mistake behind a difference."""
+"""Compare the numbers of two programs, and diagnose the mistake behind a difference."""
 
 from __future__ import annotations

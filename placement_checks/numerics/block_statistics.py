@@ -25,14 +25,14 @@ _MIN_SIGNAL = 100
 
 
 def iterate_blocks(*arrays: Values) -> Iterator[list[Array]]:
-    """Yields corresponding blocks of arrays of equal size, in float64."""
+    """Yield corresponding blocks of arrays of equal size, in float64."""
     flat = [array.reshape(-1) for array in arrays]
     for begin in range(0, flat[0].size, BLOCK):
         yield [np.asarray(array[begin : begin + BLOCK], np.float64) for array in flat]
 
 
 def largest_difference(values: Values, others: Values) -> float:
-    """Returns the largest absolute difference; NaN if a value is NaN."""
+    """Return the largest absolute difference; NaN if a value is NaN."""
     largest = [np.max(np.abs(other - value)) for value, other in iterate_blocks(values, others)]
     return float(np.max(largest, initial=0.0))
 
@@ -40,11 +40,11 @@ def largest_difference(values: Values, others: Values) -> float:
 def least_squares_ratio(
     expected: Values, found: Values, among: Values | None = None
 ) -> float | None:
-    """Returns the factor between expected and found values, by least squares.
+    """Return the factor between expected and found values, by least squares.
 
     Args:
         expected: the expected values.
-        found: as many found values.
+        found: the found values, equally many.
         among: True for the elements that count; all by default.
 
     Returns:
@@ -75,13 +75,13 @@ def _selected_blocks(
 
 
 def find_peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
-    """Returns the indices of large elements; NaN counts as the largest.
+    """Return the indices of large elements; NaN counts as the largest.
 
-    For each kind of size, these are the largest elements of the ``most`` blocks with the largest
-    values, so that the largest element of all is among them.
+    For each kind of size, each of the ``most`` blocks with the largest values contributes its
+    largest element. So the largest element of all is included.
 
     Args:
-        sizes: for each block, one array for each kind of size.
+        sizes: for each block, the sizes of its elements, one array for each kind.
         most: the number of elements for each kind.
     """
     indices, values = [], []
@@ -96,7 +96,7 @@ def find_peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
 def measure_noise(
     values: Mapping[str, Values], others: Iterable[Mapping[str, Values]]
 ) -> dict[str, float]:
-    """Returns the largest difference of each array to its values in other orders of the rows."""
+    """Return how much each array differs, at most, from its values in other orders of the rows."""
     noise = dict.fromkeys(values, 0.0)
     for other in others:
         add_noise(noise, values, other)
@@ -106,7 +106,7 @@ def measure_noise(
 def add_noise(
     noise: dict[str, float], values: Mapping[str, Values], other: Mapping[str, Values]
 ) -> None:
-    """Update the noise by the values in another order of the rows, for arrays that are in both."""
+    """Update the noise with values in another order of the rows; arrays may be missing there."""
     for name in values.keys() & other.keys():
         noise[name] = max(noise[name], largest_difference(values[name], other[name]))
 
@@ -114,7 +114,7 @@ def add_noise(
 def uncertain_elements(
     gradients: Sequence[Mapping[str, Values]], noise: Sequence[Mapping[str, float]]
 ) -> dict[str, npt.NDArray[np.bool_]]:
-    """Returns the elements with a gradient near the noise of its variable, at any step."""
+    """Return masks of elements with a gradient near the variable's noise, at any step."""
     uncertain = {name: np.zeros(value.shape, np.bool_) for name, value in gradients[0].items()}
     for of_step, noise_of_step in zip(gradients, noise, strict=True):
         for name, gradient in of_step.items():
@@ -128,7 +128,7 @@ def uncertain_elements(
 def weighted_mean(
     samples: Iterable[tuple[Sequence[int], Mapping[str, Values]]], rows: int
 ) -> dict[str, Array]:
-    """Returns the mean over all rows of gradients that are means over parts of the rows."""
+    """Combine gradients that are means over parts of the rows into the mean over all rows."""
     mean: dict[str, Array] = {}
     for part, gradients in samples:
         for name, gradient in gradients.items():

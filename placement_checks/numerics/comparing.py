@@ -1,8 +1,8 @@
-"""Compares two arrays: they are equal, different, or too noisy to decide.
+"""Compare two arrays: they are equal, different, or too noisy to decide.
 
-Elements are not compared one by one: by cancellation, single elements of sound programs differ by
-400,000 eps. The largest difference divided by the largest value stays below 14 eps in towers of a
-convolutional network, and below 28 eps in a scalar with cancellation.
+Elements are not compared one by one: because of cancellation, single elements of correct programs
+differ by 400,000 eps. The largest difference divided by the largest value stays below 14 eps in
+towers of a convolutional network, and below 28 eps in a scalar with cancellation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
 def scale_tolerance(rows: int, tolerance: float) -> float:
-    """Returns the largest error of sound programs on this number of rows, in eps."""
+    """Return the largest error of correct programs on this number of rows, in eps."""
     return tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0)
 
 
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
     limit: float
 
     def figures(self) -> dict[str, Any]:
-        """Returns the attributes for reports, with None for NaN and infinite numbers."""
+        """Return the attributes for reports, with None for NaN and infinite numbers."""
         return {
             key: None if isinstance(value, float) and not np.isfinite(value) else value
             for key, value in self._asdict().items()
@@ -126,8 +126,8 @@ def compare_gradients(
     """Compare the gradients of all variables on one batch.
 
     A gradient that is exactly zero, for example of a bias before a normalization, is computed as
-    the rounding error of larger ones: at most 3 eps of the largest gradient in 14 random models;
-    the smallest other gradient was 3,000 eps.
+    the rounding error of larger gradients: at most 3 eps of the largest gradient in 14 random
+    models; the smallest other gradient was 3,000 eps.
 
     Args:
         trial: the batch.
@@ -153,7 +153,7 @@ def compare_gradients(
 
 
 def divide_gradients(trial: Trial, factor: float) -> Trial:
-    """Returns a copy of the trial with the gradients of the program divided by a number."""
+    """Return a copy of the trial with the gradients of the program divided by a number."""
     return replace(
         trial,
         found={name: found / factor for name, found in trial.found.items()},
@@ -162,6 +162,6 @@ def divide_gradients(trial: Trial, factor: float) -> Trial:
 
 
 def differing_variables(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
-    """Returns the variables with different gradients on one batch."""
+    """Return the variables with different gradients on one batch."""
     compared = compare_gradients(trial, precisions)
     return {gradient.variable for gradient in compared if gradient.state == "differs"}

@@ -1,11 +1,11 @@
-"""Diagnoses which mistake explains that a gradient differs from the reference's.
+"""Find the mistake that explains why a gradient differs from the reference's.
 
 If the loss is a mean or sum over rows, so is its gradient. The gradient of the program is fitted,
 by least squares, as a weighted sum of the reference's gradients on single rows, or on the rows of
 each tower. The weights show how often each row counts: twice, never, or as a row of a larger
 tower.
 
-`diagnose` tries these explanations in order. `diagnose_ratio` explains gradients that are all
+`diagnose` tries several explanations in order. `diagnose_ratio` explains gradients that are all
 multiplied by one number, `diagnose_rows` explains weights of rows.
 """
 
@@ -58,7 +58,7 @@ class Diagnosis(NamedTuple):
         fix: the change to make, or the option that declares it as intended.
         shown: the evidence, one line each.
         ratio: the number that all gradients are multiplied by, if that is the mistake.
-        mistake: its kind; ``""`` for none of the known kinds.
+        mistake: its kind; ``""`` if it is of no known kind.
         consequence: the effect on the training; ``""`` if it is obvious.
         towers: the towers with the mistake; empty if all have it.
     """
@@ -228,20 +228,20 @@ class _GradientFit:
         return diagnose_rows(times, self._trial, self._measured.towers)
 
     def _expected_weights(self, samples: Sequence[Sample], share: Array) -> Array:
-        """Returns the weights of the samples in the reference: a mean's ``share``, a sum's 1."""
+        """Return the weights of the samples in the reference: 1 for sums, ``share`` for means."""
         weights = self._weights(samples, self._expected)
         is_sum = weights is not None and np.allclose(weights, 1, rtol=CLOSE)
         return np.ones(len(samples)) if is_sum else share
 
     def _row_factors(self, samples: Sequence[Sample], weights: Array) -> Array:
-        """Returns for each row the weight of its sample."""
+        """Return the weight of each row: the weight of its sample."""
         times = np.zeros(self._trial.rows)
         for sample, weight in zip(samples, weights, strict=True):
             times[list(sample.rows)] = weight
         return times
 
     def _weights(self, samples: Sequence[Sample], gradients: Array) -> Array | None:
-        """Returns the weights of a sum of samples that fits the gradients; None if none does."""
+        """Fit a weighted sum of the samples to the gradients; None if no weights fit."""
         if not samples or np.count_nonzero(self._expected) <= len(samples):
             return None
         columns = np.stack([self._joined(sample.gradients) for sample in samples], axis=1)
@@ -253,10 +253,10 @@ class _GradientFit:
     def _own_counts(
         self, samples: Sequence[Sample], weights: Array, share: Array
     ) -> Diagnosis | None:
-        """Explain towers with equal weights, or weights by rows, if the reference has others.
+        """Explain towers with equal weights, or weights by rows, that differ from the reference's.
 
-        The reference's gradient is then a weighted sum of its gradients on the towers' rows. With
-        batch statistics it is not.
+        The reference's gradient is then a weighted sum of its gradients on each tower's rows. With
+        batch statistics, it is no such sum.
         """
         expected = self._weights(samples, self._expected)
         if expected is None or min(expected) <= 0:
@@ -329,17 +329,19 @@ class _GradientFit:
         return None
 
     def _same_elements(self, one: str, other: str) -> bool:
-        """Whether the same elements of both gradients are kept, so that they can be compared."""
-        kept, elements = self._trial.expected, self._trial.elements
-        return kept[one].shape == kept[other].shape and elements.get(one) is elements.get(other)
+        """Whether the same elements of both gradients were selected, so they can be compared."""
+        expected, elements = self._trial.expected, self._trial.elements
+        if expected[one].shape != expected[other].shape:
+            return False
+        return elements.get(one) is elements.get(other)
 
     def penalized(self) -> Diagnosis | None:
-        """Explain a difference that is a multiple of the variable itself, by a weight penalty."""
+        """Explain a multiple of the variable itself as the gradient of a weight penalty."""
         (own,) = self._variables
         start = self._trial.start.get(own)
         if start is None or start.shape != self._trial.expected[own].shape:
             return None
-        if np.ptp(start) == 0:  # any constant is a multiple of it, and any single number
+        if np.ptp(start) == 0:  # if all elements are equal, any constant difference would fit
             return None
         added = self._trial.found[own] - self._trial.expected[own]
         times = float(np.vdot(start, added) / np.vdot(start, start))
@@ -416,7 +418,7 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
 
 
 def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
-    """Returns the mistake and the fix if the sum over towers is applied instead of the mean."""
+    """Return the mistake and the fix if the sum over towers is applied instead of the mean."""
     towers, strategy = measured.towers, measured.strategy
     if not strategy:
         return (
@@ -439,7 +441,7 @@ def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
 
 
 def _diagnose_division(measured: Measurement) -> tuple[str, str]:
-    """Returns the mistake and the fix if gradients are divided by the number of towers."""
+    """Return the mistake and the fix if gradients are divided by the number of towers."""
     if not measured.strategy:
         return (
             f"it is divided by the number of towers, {measured.towers}, once too often",
@@ -454,7 +456,7 @@ def _diagnose_division(measured: Measurement) -> tuple[str, str]:
 
 
 def is_simple(ratio: float) -> bool:
-    """Whether it is a whole number, a half, a third and so on, or nothing."""
+    """Whether a ratio is a whole number above 1, a half, a third and so on, or zero."""
     return _is_integer(ratio) or abs(ratio) < 1e-6 or _is_integer(1 / ratio)
 
 
@@ -463,7 +465,7 @@ def _is_integer(number: float) -> bool:
 
 
 def _scale_to_declare(ratio: float) -> str:
-    """Returns a ratio without rounding errors: an integer, its reciprocal, or 9 digits."""
+    """Format a ratio without rounding errors: as an integer, its reciprocal, or 9 digits."""
     for exact in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
         if exact and np.isclose(ratio, exact, rtol=1e-5):
             return f"{exact:.16g}"
@@ -520,7 +522,7 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
 def _tower_sizes(
     blocks: Sequence[tuple[int, int, float]], rows: int, towers: int
 ) -> Iterator[int]:
-    """Yields the rows of each tower if all towers have equal weights; ends early if not.
+    """Yield the number of rows of each tower, if all towers have equal weights; else stop early.
 
     A row in a tower of n_i rows then counts rows / (towers * n_i) times.
     """
@@ -576,7 +578,7 @@ def _diagnose_towers(
 
 
 def _shares(weights: Sequence[float]) -> list[int]:
-    """Returns small integers in the ratio of the weights; empty if there are none."""
+    """Return small integers in the ratio of the weights; empty if there are none."""
     if min(weights) <= 0:
         return []
     for times in range(1, 13):
@@ -587,7 +589,7 @@ def _shares(weights: Sequence[float]) -> list[int]:
 
 
 def equal_runs(times: Array) -> Iterator[tuple[int, int, float]]:
-    """Yields runs of rows with equal weights: the first row, the end, and the mean weight."""
+    """Yield runs of rows with equal weights: the first row, the end, and the mean weight."""
     begin = 0
     for end in range(1, len(times) + 1):
         if end == len(times) or abs(times[end] - times[begin]) > CLOSE:
@@ -596,12 +598,12 @@ def equal_runs(times: Array) -> Iterator[tuple[int, int, float]]:
 
 
 def describe_runs(times: Array) -> Iterator[str]:
-    """Yields a text for each run of rows with equal weights."""
+    """Yield a text for each run of rows with equal weights."""
     for begin, end, value in equal_runs(times):
         rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
         yield f"{rows} {format_factor(value)} times"
 
 
 def format_factor(value: float) -> str:
-    """Returns four digits, stable under rounding of the sixth; values near zero are 0."""
+    """Format a factor with four digits, stable under rounding errors; 0 if it is nearly zero."""
     return f"{0.0 if abs(value) < 1e-4 else float(f'{value:.6g}'):.4g}"

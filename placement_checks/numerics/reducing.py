@@ -1,7 +1,7 @@
-"""Selects elements of large arrays, enough to compare two programs and to explain differences.
+"""Select enough elements of large arrays to compare two programs and to explain differences.
 
-Whole arrays are read once and not stored. The selected elements are the largest ones and those
-that differ most, so that the largest error is exact, and random others.
+Whole arrays are read once and not stored. The largest elements and the elements that differ most
+are selected, so that the largest error is exact. The other selected elements are random.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OF_STEP = 512  # random elements of a variable after a step
 
 
 def select_elements(values: Values, elements: Elements) -> Array:
-    """Returns a copy of the elements in float64; None selects all."""
+    """Return a copy of the elements in float64; None selects all."""
     return np.array(values if elements is None else values.reshape(-1)[elements], np.float64)
 
 
 def select_all(arrays: Mapping[str, Values], elements: Mapping[str, Elements]) -> dict[str, Array]:
-    """Returns copies of the selected elements of each named array."""
+    """Return copies of the selected elements of each named array."""
     return {name: select_elements(arrays[name], chosen) for name, chosen in elements.items()}
 
 
@@ -51,7 +51,7 @@ def build_trial(
         split: the rows of each tower, as `Trial.split`.
         expected: the gradients of the reference.
         found: the gradients of the program.
-        noise: how far the gradients of the reference move in other orders of the rows.
+        noise: how much the gradients of the reference differ in other orders of the rows.
     """
     expected = {name: value for name, value in expected.items() if name in found}
     ratios = {name: least_squares_ratio(value, found[name]) for name, value in expected.items()}
@@ -70,10 +70,10 @@ def build_trial(
 def _gradient_elements(
     expected: Mapping[str, Values], found: Mapping[str, Values], ratios: Mapping[str, float | None]
 ) -> dict[str, Elements]:
-    """Returns the elements of each gradient to keep; None for all.
+    """Return the selected elements of each gradient; None for all.
 
-    For variables of equal shape, the same elements are kept, because the program may have swapped
-    their gradients.
+    For variables of equal shape, the same elements are selected, because the program may have
+    swapped their gradients.
     """
     budget = _MAX_OF_ALL_GRADIENTS // max(1, len(expected))
     most = max(_MIN_OF_GRADIENT, min(_MAX_OF_GRADIENT, budget))
@@ -104,7 +104,7 @@ def _gradient_sizes(
 
 
 def _add_random(indices: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
-    """Adds random elements up to ``most``, zeros only if no others are left."""
+    """Add random elements up to ``most``; add zeros only if no other elements are left."""
     rng = np.random.default_rng(0)
     others = np.flatnonzero(~is_zero)
     number = min(most - indices.size, others.size)
@@ -114,7 +114,7 @@ def _add_random(indices: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> 
 
 
 def sample_elements(size: int) -> Elements:
-    """Returns random elements of an array of this size, to follow its steps; None for all."""
+    """Return random elements of an array to follow over all steps; None for all elements."""
     if size <= _OF_STEP:
         return None
     return np.random.default_rng(0).choice(size, _OF_STEP, replace=False)
@@ -136,8 +136,8 @@ def build_variable_step(
         expected: the values of the reference after this step.
         found: the values of the program after this step.
         moved: the changes of both in this step, for the elements of `sample_elements`.
-        noise: how far the values of the reference move in other orders of the rows.
-        uncertain: elements with a direction that rounding decides. It is ignored for slots of
+        noise: how much the values of the reference differ in other orders of the rows.
+        uncertain: True for elements with a direction that rounding decides; ignored for slots of
             another shape than their variable.
     """
     certain = None

@@ -1,4 +1,4 @@
-"""Finds the variables that diverge between two programs over some training steps."""
+"""Find the variables that diverge between two programs over some training steps."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Divergence(NamedTuple):
     Attributes:
         difference: the difference after the first such step.
         step: the number of that step, from 1.
-        moved: the ratio of its change in that step to the reference's; None if the change is no
-            multiple, 0 if the variable does not change.
+        moved: the ratio of its change in that step to the reference's; None if the changes
+            are not proportional, 0 if the variable does not change.
         error: the largest difference after the last step, divided by the reference's change.
     """
 
@@ -66,8 +66,8 @@ def compare_variables(
 ) -> tuple[list[Difference], list[Divergence]]:
     """Compare the variables that both programs have, after each step.
 
-    Left out are variables with a gradient that is exactly zero, which rounding moves, variables
-    that depend on a race, and the slots of both.
+    Variables with a gradient that is exactly zero are skipped, because rounding moves them.
+    Variables that depend on a race are skipped too, and the slots of both.
 
     Args:
         measured: the measurement of both programs.
@@ -108,7 +108,7 @@ def _difference_after(
     times_noise: float,
     factors: Collection[float],
 ) -> Difference:
-    """Compare one variable after a step; of several allowed factors, the closest counts."""
+    """Compare one variable after a step, with the factor that explains it best."""
     expected, found = step.expected, step.found
     dtype = measured.dtypes[name]
     allowed = 0.0
@@ -138,7 +138,7 @@ def _difference_after(
 
 
 def _noisy_variables(measured: Measurement) -> set[str]:
-    """Returns the variables with a gradient that is exactly zero, or too noisy to compare."""
+    """Return the variables with a gradient that is exactly zero, or too noisy to compare."""
     return {
         gradient.variable
         for trial in measured.trials
@@ -148,7 +148,7 @@ def _noisy_variables(measured: Measurement) -> set[str]:
 
 
 def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[str, str]:
-    """Returns the variables that depend on a race, and their slots, with the raced variable.
+    """Return the raced variable of each variable that depends on a race, and of its slots.
 
     The same gradient updates a variable and its slots.
     """
@@ -163,9 +163,9 @@ def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[
 
 
 def variables_with_stale_copies(measured: Measurement) -> set[str]:
-    """Returns the variables with different gradients after the steps, with equal variables again.
+    """Return the variables with gradients that differ after the steps, but not before.
 
-    The program then computes with other state than the variables that both programs have, such as
+    Both programs have equal variables again. So the program computes with other state, such as
     copies that no step refreshes.
     """
     if not measured.trajectory or measured.trajectory.after is None:
@@ -177,7 +177,7 @@ def variables_with_stale_copies(measured: Measurement) -> set[str]:
 
 
 def compensated_factor(measured: Measurement) -> float:
-    """Returns the factor on all gradients that the learning rate compensates; 1 if there is none.
+    """Return the factor on all gradients that the learning rate compensates; 1 if there is none.
 
     The learning rate compensates the factor if weights stay equal under a proportional optimizer,
     although they move far enough that the factor would show.
@@ -202,7 +202,7 @@ def compensated_factor(measured: Measurement) -> float:
 def _would_show(trajectory: Trajectory, factor: float) -> bool:
     """Whether a factor on all gradients would change the weights visibly.
 
-    It does not at a learning rate of 0, as at the start of a warm-up.
+    At a learning rate of 0, as at the start of a warm-up, it would not.
     """
     for name in trajectory.trained & trajectory.steps[-1].keys():
         last = trajectory.steps[-1][name]
@@ -215,9 +215,9 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
 def undetectable_changes(
     measured: Measurement, trajectory: Trajectory, equal: Collection[Difference]
 ) -> dict[str, float]:
-    """Returns the part of each variable's change that could be wrong without showing.
+    """Return the fraction of each variable's change that could be wrong without being detected.
 
-    Variables are left out if their gradient or a slot was compared.
+    Variables are omitted if their gradient or a slot was compared.
 
     Args:
         measured: the measurement of both programs.
@@ -244,7 +244,7 @@ def undetectable_changes(
 
 
 def find_trained_variable(name: str, trained: Collection[str]) -> str | None:
-    """Returns the trained variable of a variable or slot; slots are named under their variable."""
+    """Return the trained variable of a variable or slot; the slot's name begins with its name."""
     while name:
         if name in trained:
             return name
@@ -263,7 +263,7 @@ def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Diver
 
 
 def _ratio(expected: Array, found: Array) -> float | None:
-    """Returns the factor between two arrays; None if one is no multiple of the other."""
+    """Return the factor between two arrays; None if one is no multiple of the other."""
     square = float(np.vdot(expected, expected))
     if not square:
         return None

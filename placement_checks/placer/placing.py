@@ -30,7 +30,7 @@ from placement_checks.placer.worker.protocol import GraphRefused
 def place_async(
     placement: Placement, graph_def: Any, machine: Machine, devices: Devices
 ) -> Iterator[Callable[[], Placement]]:
-    """Send a graph to TensorFlow's placer, and do other work in the block until it answers.
+    """Send a graph to TensorFlow's placer; the block may do other work until it answers.
 
     If strict placement fails, the refusals are collected and the graph is placed softly.
 
@@ -74,7 +74,7 @@ def place_async(
 
 
 def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) -> Placement:
-    """The placement with assigned devices; soft if strict placement is refused."""
+    """Wait for the assigned devices; if strict placement is refused, place softly."""
     placement = query.placement
     refusals: list[Refusal] = []
     try:
@@ -112,16 +112,16 @@ def _refused_by_machine(placement: Placement) -> list[Refusal]:
     ]
 
 
-# Strategies name these parts without a job. Only TensorFlow accepts a device name that contains a
-# part twice.
+# Strategies use these parts in names without a job. After LOCALHOST they would occur twice, which
+# TensorFlow accepts but `Device.parse` does not.
 _LOCAL_TASK = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 
 def prepare_graph_def(graph_def: Any, machine: Machine) -> Any:
     """Copy a GraphDef for the placer process.
 
-    On a local machine every device name gets the job localhost, in a cluster tasks get the names
-    of `TaskOrder`. Large constants lose their values, unless shapes depend on them.
+    On a local machine, every device name gets the job localhost. In a cluster, tasks get the names
+    of `TaskOrder`. Large constants lose their values, unless shapes may depend on them.
     """
     renamed = cache(_on_localhost if machine.is_local else TaskOrder(machine).device)
     copied = without_large_constants(graph_def)

@@ -29,10 +29,11 @@ _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{na
 
 
 def all_refusals(query: PlacerQuery, refused: GraphRefused) -> Iterator[Refusal]:
-    """All ops that strict placement refuses, starting with the refusal of a first query.
+    """The refusals of strict placement, starting with the refusal of a first query.
 
-    The placer stops at the first op that it refuses. So that op and the ops colocated with it lose
-    their device type, and the graph is placed again, until the placer accepts it.
+    The placer stops at the first op that it refuses. So this function removes the device type of
+    that op and of the ops colocated with it, and places the graph again, until the placer accepts
+    it.
     """
     placement = query.placement
     nodes = {node.name: node for node in query.graph_def.node}
@@ -113,7 +114,7 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
     """Why an op did not get the device it requests; ``""`` if its kernels do not explain it.
 
     Args:
-        op: the op, requested on one device and assigned to another.
+        op: an op that was assigned to another device than it requested.
         attributes: its attributes, from `Details.attributes`.
         machine: the devices that the graph was placed on.
     """
@@ -155,7 +156,7 @@ def _types(attributes: Mapping[str, Any], attribute: str) -> set[int]:
 
 
 def _unsupported_attributes(usable: list[Any], attributes: Mapping[str, Any]) -> set[str]:
-    """Attributes that no kernel supports; all constrained attributes if there are none."""
+    """Attributes that no kernel supports; if there are none, all constrained attributes."""
     supported: dict[str, bool] = {}
     for constraint in (each for kernel in usable for each in kernel.constraint):
         if name_types := _types(attributes, constraint.name):

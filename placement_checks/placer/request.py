@@ -49,8 +49,8 @@ class PlacerQuery:
         """Send the graph; the block may do other work before it calls the result.
 
         Yields:
-            A function that waits for the answer: the device of every op of the placement, in its
-            order; ``""`` for an op in a function's body that was not placed.
+            A function that waits for the answer: the devices of the placement's ops, in the order
+            of the placement; ``""`` for an op in a function's body that was not placed.
 
         Raises:
             GraphRefused: the placer's own error, when the block calls the result.

@@ -1,10 +1,11 @@
 """Task names that make the placer process prefer the devices of the master.
 
-TensorFlow's placer breaks ties between devices in this order: devices of the master, which is the
-task that opens the session, then devices by name. This was measured on clusters of processes with
-each task as the master: unpinned ops follow the master, and so do ops that name a job but no task.
-The master of the placer process is an extra task without usable devices, so only names count
-there. `TaskOrder` therefore gives the program's master the first name.
+If an op may be on several devices, TensorFlow's placer prefers the devices of the master, which is
+the task that opens the session. Otherwise it takes the first device by name. Measurements on
+clusters of processes, with each task as the master, confirm this: ops without a device follow the
+master, and so do ops that name a job but no task. In the placer process, the master is an extra
+task without usable devices, so only names count. `TaskOrder` therefore gives the program's master
+the first name.
 
 Two cases are not covered: an op that names a task without a job, and an op that must choose
 between other tasks because the master has no suitable device.

@@ -1,1 +1,1 @@
-"""Runs programs on GPUs, or on CPU devices that simulate GPUs."""
+"""Run programs on GPUs, or on CPU devices that simulate GPUs."""

@@ -4,7 +4,8 @@
   transposed images, and their outputs are transposed back under the old name, so that the rest of
   the graph stays as it is.
 - `replace_collectives`: NCCL ops have no CPU kernel, and in a session a collective waits forever
-  for a member of its group that does not run. One sum, which all members pass on, yields the same.
+  for a member of its group that does not run. One sum that all members pass on has the same
+  result.
 - `remove_fed_dependencies`: ops with fed outputs need not run.
 """
 
@@ -135,14 +136,15 @@ _MEAN = b"Div"
 
 
 def replace_collectives(graph_def: Any, program: str) -> None:
-    """Replace each group of collectives by one sum, which all its members pass on.
+    """Replace each group of collectives with one sum that all members pass on.
 
     Args:
         graph_def: the graph, which is changed in place.
         program: the name of the program in messages.
 
     Raises:
-        CannotRun: the group of a collective is not known or incomplete, or it computes no sum.
+        CannotRun: the group of a collective is unknown or incomplete, or the collective neither
+            adds nor gathers.
     """
     _inline_gather_branches(graph_def)
     for node in _called_nodes(graph_def):
@@ -163,10 +165,10 @@ def replace_collectives(graph_def: Any, program: str) -> None:
 
 
 def _inline_gather_branches(graph_def: Any) -> None:
-    """Replace conditions that gather rows by their else branch, which is right in every case.
+    """Replace branches that gather rows with their else side, which is right in every case.
 
-    A strategy gathers `tf.IndexedSlices` like this. The else branch pads the rows of replicas that
-    have fewer than others (distribute/cross_device_utils.py, all_reduce_indexed_slices).
+    A strategy gathers `tf.IndexedSlices` in such branches. The else side pads replicas that have
+    fewer rows than others (distribute/cross_device_utils.py, all_reduce_indexed_slices).
     """
     library = {function.signature.name: function for function in graph_def.library.function}
     new_names: dict[str, str] = {}
@@ -191,7 +193,7 @@ def _has_gather(function: Any) -> bool:
 
 
 def _called_nodes(graph_def: Any) -> Iterator[Any]:
-    """Yields the nodes of functions that a graph calls; its library may hold others."""
+    """Yield the nodes of all functions that a graph calls, directly or indirectly."""
     left = {function.signature.name: function for function in graph_def.library.function}
     waiting = [graph_def.node]
     while left and waiting:
@@ -207,7 +209,7 @@ def _called_nodes(graph_def: Any) -> Iterator[Any]:
 
 
 def _function_names(value: Any) -> Iterator[str]:
-    """Yields the functions that an attribute names."""
+    """Yield the functions that an attribute names."""
     kind = value.WhichOneof("value")
     if kind == "func":
         yield value.func.name
@@ -216,7 +218,7 @@ def _function_names(value: Any) -> Iterator[str]:
 
 
 def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:
-    """Returns the size of a collective's group, and the keys that identify the group.
+    """Return the size of a collective's group, and the keys that identify the group.
 
     Raises:
         CannotRun: a key is not known, or the collective neither adds nor gathers.
@@ -241,7 +243,7 @@ def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[obj
 
 
 def _replace_group(nodes: list[Any]) -> Iterator[Any]:
-    """Yields new nodes that compute the result of a group, and turns its members into identities.
+    """Yield new nodes that compute the result of a group, and turn its members into identities.
 
     The new nodes are on the device of the first member. Rows are gathered in the order of devices
     (core/common_runtime/collective_param_resolver_local.cc).
@@ -290,25 +292,25 @@ def _unsupported(program: str, node: Any, why: str) -> CannotRun:
 
 
 def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
-    """Returns the ops with outputs that are fed.
+    """Return the ops with outputs that are fed.
 
-    If the components of an iterator's next element are fed, these are also the op that yields the
-    element, and the ops that ask whether there is one: a function runs them in any case.
+    If all components of an iterator's next element are fed, the result also contains the op that
+    yields the element, and the ops that test whether there is one: a function runs them even so.
     """
     flow = analyze(placement).flow
     ops = {producer_of(tensor) for tensor in fed}
     for element in flow.having(OPTIONAL_ELEMENT.__eq__):
         takers = {flow.names[taker] for taker in flow.consumers[element]}
-        asks = {name for name in takers if placement.ops[name].type == HAS_VALUE}
-        if takers - asks and takers - asks <= ops:
-            ops |= {flow.names[element], *asks}
+        tests = {name for name in takers if placement.ops[name].type == HAS_VALUE}
+        if takers - tests and takers - tests <= ops:
+            ops |= {flow.names[element], *tests}
     return frozenset(ops)
 
 
 def remove_fed_dependencies(graph_def: Any, ops: Collection[str]) -> None:
-    """Remove control edges from ops with fed outputs; fed iterators have a next element.
+    """Remove control edges that start at fed ops; fed iterators always have a next element.
 
-    TensorFlow runs an op that is fed if a control edge starts there, unless it is a placeholder
+    TensorFlow runs even a fed op if a control edge starts at it, unless the op is a placeholder
     (core/graph/subgraph.cc). Such an op may wait forever for a queue that nothing fills.
     """
     waits = {f"^{op}" for op in ops}

@@ -1,12 +1,12 @@
-"""Checks that comparing two programs proves something, and properties that limit the comparison.
+"""Check that comparing two programs proves something, and find what limits the comparison.
 
 Before a run, `check_comparable` checks that both programs train the same variables, and that the
-reference has one tower. With feeds, `check_all_fed` checks that every placeholder has a value,
+reference has one tower. Given feeds, `check_all_fed` checks that every placeholder has a value,
 `check_repeatable` that no random op changes gradients, and `check_towers_ran_apart` that towers
 ran on their own devices.
 
-`precisions`, `clipped_gradients`, `shared_races` and `random_op_in_step` find what changes a
-gradient or a variable apart from the rows.
+`precisions`, `clipped_gradients`, `shared_races` and `random_op_in_step` find influences on
+gradients or variables other than the rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_DISTANCE = 10  # edges between a random op and the placeholder that disable
 
 
 def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
-    """Returns the ops that the roots depend on, in building order, up to fed tensors."""
+    """Return the ops that the roots depend on, in building order, up to fed tensors."""
     flow = analyze(program.placement).flow
     ends = {flow.number[op] for op in fed_ops(program.placement, fed)}
     todo = [flow.number[producer_of(root)] for root in roots]
@@ -65,13 +65,13 @@ def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[st
 
 
 def gradient_tensors(program: RunnableProgram) -> list[str]:
-    """Returns the tensors of all gradients: values, and indices of sparse ones."""
+    """Return the tensors of all gradients: values, and indices of sparse ones."""
     gradients = program.gradient_tensors.gradients.values()
     return [tensor for gradient in gradients for tensor in gradient if tensor]
 
 
 def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
-    """Check that everything behind the gradients and the step has a value.
+    """Check that everything that the gradients and the step depend on has a value.
 
     Raises:
         CannotRun: a placeholder is not fed, or rows are read from an input pipeline.
@@ -110,7 +110,7 @@ def _is_resource(program: RunnableProgram, op: str) -> bool:
 
 
 def _built_at(program: RunnableProgram, op: str) -> str:
-    """Returns the source line of an op for a message. It is slow: it reads a traceback."""
+    """Return the source line of an op for a message. It is slow: it reads a traceback."""
     where = program.placement.where(op)
     return f", built at {where}" if where else ""
 
@@ -119,7 +119,7 @@ def check_step_known(program: RunnableProgram) -> None:
     """Check that a program declares its training op.
 
     Raises:
-        CannotRun: it declares none.
+        CannotRun: the program declares no training op.
     """
     if not program.placement.step.train_op:
         raise CannotRun(
@@ -131,8 +131,8 @@ def check_step_known(program: RunnableProgram) -> None:
 def check_repeatable(session: ProgramSession, feeds: Values) -> None:
     """Check that two runs give equal gradients.
 
-    Gradients must not depend on stateless random ops either: these repeat their numbers, but
-    others in the reference.
+    Gradients must not depend on stateless random ops either: such an op draws the same numbers in
+    each run, but its counterpart in the reference draws others.
 
     Raises:
         CannotRun: the gradients depend on a random op, or differ for another reason.
@@ -162,7 +162,7 @@ def check_repeatable(session: ProgramSession, feeds: Values) -> None:
 
 
 def random_op_in_step(program: RunnableProgram, fed: Collection[str]) -> str | None:
-    """Returns a random op that a step reads besides gradients, such as noise on the weights."""
+    """Return a random op that affects a step but no gradient, such as noise on the weights."""
     behind_gradients = set(ancestors(program, gradient_tensors(program), fed))
     return next(
         (
@@ -184,7 +184,7 @@ def _gradients_differ(some: Values, others: Values) -> bool:
 
 
 def _other_numbers(values: np.ndarray) -> np.ndarray:
-    """Returns different random numbers within the same bounds."""
+    """Return different random numbers within the same bounds."""
     others = values[..., ::-1] if values.ndim else values
     return others * values.dtype.type(0.5) if values.dtype.kind == "f" else others
 
@@ -217,7 +217,7 @@ def _random_gradients(
 def _disabling_placeholder(
     program: RunnableProgram, analysis: TowerAnalysis, random: str
 ) -> str | None:
-    """Returns the scalar placeholder that decides whether a random op has an effect."""
+    """Return the scalar placeholder that decides whether a random op has an effect."""
     flow = analysis.flow
     after = _nearby_ops([flow.number[random]], lambda op: flow.consumers[op])
     for op in after:
@@ -230,7 +230,7 @@ def _disabling_placeholder(
 
 
 def _nearby_ops(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
-    """Yields ops and their successors by ``following``, nearest first."""
+    """Yield ops and their successors by ``following``, nearest first."""
     nearest = list(ops)
     seen = set(nearest)
     for _ in range(_MAX_DISTANCE):
@@ -298,7 +298,7 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
 
 
 def shared_races(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
-    """Returns the variables that depend on a read-write race in either program.
+    """Return the variables that depend on a read-write race in either program.
 
     Programs for one GPU and for several GPUs are scheduled differently, so the same race has
     different winners in them, in every run.
@@ -350,7 +350,7 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
 
 
 def precisions(program: RunnableProgram) -> dict[str, str]:
-    """Returns the coarsest dtype in the computation of each variable's gradient.
+    """Return the coarsest dtype in the computation of each variable's gradient.
 
     With mixed precision, it is coarser than the dtype of the variable.
     """
@@ -376,7 +376,7 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
     return found
 
 
-# Ops that add up the gradients of replicas, or gathers the rows of sparse ones.
+# Ops that add up the gradients of replicas, or gather the rows of sparse gradients.
 _SUMS = LINEAR | {
     *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
     *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
@@ -384,10 +384,10 @@ _SUMS = LINEAR | {
 
 
 def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
-    """Yields the variables with a gradient that is clipped or otherwise changed before its update.
+    """Yield the variables with a gradient that is clipped or otherwise changed before its update.
 
-    Linear ops do not count. Nor does the condition of a branch, nor a factor that does not depend
-    on gradients, such as the number of a tower's rows.
+    Linear ops, conditions of branches, and factors that do not depend on gradients, such as the
+    number of a tower's rows, do not count as changes.
     """
     analysis = analyze(program.placement)
     flow, backward = analysis.flow, analysis.backward.ops

@@ -1,4 +1,4 @@
-"""Makes programs runnable: chooses devices, rewrites the graph for them, and finds the gradients.
+"""Make programs runnable: choose devices, rewrite the graph for them, and find the gradients.
 
 Programs run on the GPUs of this machine or, if there are too few, on simulated ones: logical CPUs,
 ``CPU:i+1`` for ``GPU:i``. A v1 session creates as many logical CPUs as its configuration requests.
@@ -74,11 +74,11 @@ class RunnableProgram:
         graph: its graph, rewritten for the devices of this machine.
         simulated: whether CPU devices simulate the GPUs.
         config: the configuration of its sessions.
-        inputs: mappings of array names to the tensors that they are fed to: one for each tower, or
-            one for all; empty if the program declares none.
-        shared: whether one mapping is for all towers: the program splits the batch itself.
+        inputs: mappings of array names to the tensors that take the arrays: one mapping for each
+            tower, or one for all; empty if the program declares no inputs.
+        shared: whether one mapping is for all towers, because the program splits the batch itself.
         gradient_tensors: the gradients of its variables.
-        ends_at: the time limit of its runs, in seconds of `time.monotonic`.
+        ends_at: when its runs must have ended, in seconds of `time.monotonic`.
     """
 
     built: BuiltProgram
@@ -132,7 +132,8 @@ def make_runnable(
         InputError: the step that the builder returned is malformed, or the program names a task
             that is not in the cluster.
         CannotRun: there is only a graph and no program; the program names tasks without a cluster;
-            its step is not a single one, or creates variables; or real devices are missing.
+            it alternates between steps, or its step creates variables with unknown initial values;
+            or real devices are missing.
     """
     if not built.program:
         what = "is a saved graph" if built.graph is None else "was built elsewhere"
@@ -209,7 +210,7 @@ def _check_single_host(placement: Placement, gpus: int, devices: Devices) -> Non
 
 
 def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
-    """Returns the tensors by input name, and whether one mapping is for all towers."""
+    """Return the tensors by input name, and whether one mapping is for all towers."""
     if step.inputs is None:
         return [], False
     shared = isinstance(step.inputs, Mapping)
@@ -228,7 +229,7 @@ def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bo
 
 
 def _tensor_name(value: Any, key: str, program: str) -> str:
-    """Returns the tensor name of an input."""
+    """Return the tensor name of an input."""
     if isinstance(value, str):
         return value
     if isinstance(value, tf.Tensor):
@@ -243,7 +244,7 @@ def _tensor_name(value: Any, key: str, program: str) -> str:
 
 
 def _rewrite_graph(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
-    """Returns the graph of a program, rewritten to run on the devices of this machine.
+    """Return the graph of a program, rewritten to run on the devices of this machine.
 
     Devices are changed in the GraphDef, because a live graph does not give access to the bodies of
     functions. With ``whole``, TensorFlow does not copy constants to each task under new names.
@@ -280,7 +281,7 @@ def find_gradient_tensors(
     Args:
         placement: the requested placement of the program.
         graph: the graph of the program, or a copy.
-        applied: gradients that the program declares, or that its optimizers were called with.
+        applied: gradients that the program declares, or that its optimizers received.
         initial: the mirrored copies of variables, which get the gradient of the first copy. Its
             values are empty unless the step is traced; a traced step declares no gradients.
     """
@@ -326,7 +327,7 @@ def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence
 
 
 def _gradient_input(op: tf.Operation) -> Gradient:
-    """Returns the gradient input of an apply op (names from core/ops/training_ops.cc)."""
+    """Return the gradient input of an apply op (names from core/ops/training_ops.cc)."""
     names = [argument.name for argument in op.op_def.input_arg]
     values = op.inputs[names.index("delta" if "delta" in names else "grad")].name
     return Gradient(values, op.inputs[names.index("indices")].name if "indices" in names else "")
@@ -343,7 +344,7 @@ def uses_simulated(gpus: int, devices: Devices = "auto") -> bool:
 
 
 def session_config(gpus: int, devices: Devices = "auto") -> Any:
-    """Returns the ``ConfigProto`` of a session with real or simulated GPUs; placement is strict.
+    """Return the ``ConfigProto`` of a session with real or simulated GPUs; placement is strict.
 
     Args:
         gpus: the number of GPUs that the program names.

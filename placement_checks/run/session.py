@@ -1,4 +1,4 @@
-"""Runs a program in a session: its gradients, its steps and its variables."""
+"""Run a program in a session: its gradients, its steps and its variables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from placement_checks.run.runnable import RunnableProgram
 tf1 = tf.compat.v1
 
 Values = Mapping[str, npt.NDArray[Any]]
-_MAX_BYTES = 1 << 23  # of variables that are read or assigned at once; a single one may be larger
+_MAX_BYTES = 1 << 23  # bytes that are read or assigned at once; one variable may be larger
 _ITEM_SIZE = 8  # bytes of an element, at most
-_MAX_FETCHED = 2000  # tensors of one run
+_MAX_FETCHED = 2000  # tensors that one run fetches
 # Lines of a TensorFlow error around the sentence that describes it.
 _CONTEXT_LINE = re.compile(
     r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
@@ -39,8 +39,8 @@ _ROOT_ERROR = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 class ProgramSession:
     """A session of one program.
 
-    The graph is not optimized unless steps are timed: Grappler turns shapes into control edges,
-    and would so run an input pipeline although its outputs are fed.
+    The graph is optimized only if steps are timed. Grappler turns shapes into control edges, which
+    would run an input pipeline although its outputs are fed.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ProgramSession:
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
     def _time_limit_exceeded(self) -> CannotRun:
-        """Returns the error that ends a comparison without --reference."""
+        """Return the error that ends a comparison without --reference."""
         script = self.program.built.program
         reference = "and a program for one GPU"
         if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
@@ -157,7 +157,7 @@ class ProgramSession:
         )
 
     def _explain(self, error: Exception) -> tuple[str, str]:
-        """Returns the sentence that describes an error, and the op at fault with its line."""
+        """Return the sentence that describes an error, and the op at fault with its line."""
         message = str(getattr(error, "message", error)).strip()
         lines = message.splitlines() or [type(error).__name__]
         sentences = [line for line in lines if not _CONTEXT_LINE.match(line)] or lines[:1]
@@ -175,8 +175,8 @@ class ProgramSession:
         """Initialize all variables, then set the given ones.
 
         Variables initialized from others, such as a target network, use the given values. All
-        copies of a mirrored variable start equal, also if the program creates them without a
-        strategy: it may copy the first one to the others in an op that runs after initialization.
+        copies of a mirrored variable start equal, even if the program creates them without a
+        strategy: such a program may copy the first one to the others after initialization.
         """
         initial = self.program.built.initial
         values = self._with_copies(values)
@@ -196,11 +196,11 @@ class ProgramSession:
             self.load({copy: read[first] for copy, first in copies.items() if first in read})
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
-        """Returns the values of all variables, by name."""
+        """Return the values of all variables, by name."""
         return {name: value for part in self.read() for name, value in part.items()}
 
     def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yields the values of all variables, by name, in parts of some megabytes."""
+        """Yield the values of all variables, by name, in parts of some megabytes."""
         for names in self._variables.parts:
             yield self.run({name: self._variables.reads[name] for name in names})
 
@@ -214,14 +214,14 @@ class ProgramSession:
                 self.run(ops, {assigns[name][1]: values[name] for name in names})
 
     def _with_copies(self, values: Values) -> Values:
-        """Returns the values, also under the names of copies of mirrored variables."""
+        """Return the values, with the values of first copies repeated for the other copies."""
         copies = {**self._manual_copies, **self.program.built.initial.mirrors}
         known = {copy: values[first] for copy, first in copies.items() if first in values}
         return {**values, **known}
 
     @cached_property
     def _manual_copies(self) -> Mapping[str, str]:
-        """Copies of variables that the program mirrors without a strategy, with the first copy."""
+        """The first copy of each variable copy that the program creates without a strategy."""
         return {
             copy: group.copies[min(group.copies)]
             for group in variable_layout(self.program.placement).mirrored
@@ -231,7 +231,7 @@ class ProgramSession:
         }
 
     def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
-        """Returns the gradient of every variable as a dense array, by variable name."""
+        """Return the gradient of every variable as a dense array, by variable name."""
         read = self.program.gradient_tensors.gradients
         fetches = {
             name: tuple(part for part in gradient if part) for name, gradient in read.items()
@@ -243,7 +243,7 @@ class ProgramSession:
         }
 
     def _dense(self, name: str, values: Any, indices: Any) -> npt.NDArray[Any]:
-        """Returns slices as a dense array, with the sum over slices of the same index."""
+        """Return slices as a dense array; slices of the same index are added up."""
         variables = self.program.placement.variables
         shape: Any = next(variable.shape for variable in variables if variable.name == name)
         if shape is None or None in shape:
@@ -253,7 +253,7 @@ class ProgramSession:
         return dense.astype(values.dtype)
 
     def gradient_feeds(self, values: Values) -> dict[str, npt.NDArray[Any]]:
-        """Returns feeds that make a step apply these gradients in place of its own."""
+        """Return feeds that make a step apply these gradients in place of its own."""
         feeds = {}
         for name, gradient in self.program.gradient_tensors.gradients.items():
             feeds[gradient.values] = values[name]
@@ -267,7 +267,7 @@ class ProgramSession:
         self.run(train_op, feeds, metadata, traced=metadata is not None)
 
     def prepare_step(self, feeds: Values) -> Callable[[], object]:
-        """Returns a function that takes a training step with little overhead."""
+        """Return a function that takes a training step with little overhead."""
         train_op = list(self.program.placement.step.train_op)
         step = self._session.make_callable(train_op, feed_list=list(feeds))
         return partial(step, *feeds.values())
@@ -295,7 +295,7 @@ class ProgramSession:
         }
 
     def first_not_finite(self, ops: Iterable[str], feeds: Values) -> str | None:
-        """Returns the first op, in building order, that yields a NaN or an infinity."""
+        """Return the first op, in building order, that yields a NaN or an infinity."""
         names = self._numeric(ops)
         for start in range(0, len(names), _MAX_FETCHED):
             part = names[start : start + _MAX_FETCHED]
@@ -316,7 +316,7 @@ class ProgramSession:
         ]
 
     def fetch(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
-        """Returns the values of tensors; None for tensors in a branch that does not run."""
+        """Return the values of tensors; None for tensors in a branch that does not run."""
         try:
             return list(self.run(list(names), feeds))
         except (InputError, CannotRun):
@@ -334,7 +334,7 @@ class VariableOps:
 
     @cached_property
     def parts(self) -> Sequence[Sequence[str]]:
-        """The variables in parts of some megabytes, because TensorFlow copies every part."""
+        """The variables in parts of some megabytes, because TensorFlow copies a whole part."""
         parts: list[list[str]] = []
         size = _MAX_BYTES
         for variable in self._program.placement.variables:

@@ -1,8 +1,8 @@
-"""Simulates GPUs by CPU devices for TensorFlow 2: eager code, functions and strategies.
+"""Simulate GPUs with CPU devices for TensorFlow 2: eager code, functions and strategies.
 
-The eager runtime creates its devices when it runs its first op. Logical CPUs must be requested
-before, because TensorFlow refuses it afterwards; ops on ``/gpu:1`` would then silently run on
-``CPU:0`` by soft placement.
+The eager runtime creates its devices when it runs its first op. Afterwards, TensorFlow refuses to
+create logical CPUs, and soft placement would silently run ops of ``/gpu:1`` on ``CPU:0``. So the
+logical CPUs must be requested before.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
 
 
 def _device_patches(gpus: int) -> Iterator[patching.Patched]:
-    """Yields patches that redirect device scopes, and that show strategies the simulated GPUs."""
+    """Yield patches that redirect device scopes, and that show strategies the simulated GPUs."""
     yield eager.around_eager_devices(simulated_scope)
     yield patching.patched(tf.Graph, "device", simulated_scope)
 

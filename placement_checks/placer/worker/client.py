@@ -30,7 +30,7 @@ class Request(NamedTuple):
 
     Attributes:
         graph: a serialized ``GraphDef``.
-        ops: the number of its ops, including those in bodies of functions.
+        ops: the number of its ops, including ops in bodies of functions.
         types: their op types.
         tasks: ``[job, index, [(device type, count), …]]`` for every task.
         soft: whether soft placement is on.
@@ -55,9 +55,10 @@ class PlacerUnavailable(Exception):
 class PlacerProcess:
     """One kind of placer, ``phantom`` or ``session``, in a process of its own.
 
-    This object keeps the process only while it is idle. A request removes it, and returns it after
-    the complete answer. If an exception interrupts a request, such as Ctrl-C or an alarm, the
-    process ends, so a late answer cannot be confused with the answer to another request.
+    This object holds the process only while it is idle. A request takes the process, and gives it
+    back after the complete answer. If an exception interrupts a request, such as Ctrl-C or an
+    alarm, the process ends, so a late answer cannot be confused with the answer to another
+    request.
     """
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
@@ -119,7 +120,7 @@ class PlacerProcess:
         except ValueError as error:
             raise _error(self._kind, str(error)) from None
         unanswered.pop_all()
-        if self._child is not None:  # of a request sent before this answer was called for
+        if self._child is not None:  # from a request that was sent and answered meanwhile
             self._child.end()
         self._child = child
         if "refused" in reply:

@@ -1,8 +1,8 @@
 """TensorFlow's placer for GPUs that do not exist. Runs in the placer process only.
 
 The placer is part of TensorFlow's server (the "master"), and needs a cluster of workers with
-devices. `GpuLessServer` runs a real master and one gRPC server per list of devices. That server
-answers only one question, for its devices, with any list it was given. The master places the whole
+devices. `GpuLessServer` runs a real master and one gRPC server per list of devices. These
+servers answer only one question: which devices they have. The master places the whole
 graph at the creation of a session, and logs the device of every node. No step runs, so no worker
 receives any part of the graph.
 
@@ -42,8 +42,8 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# The only connection to the master is never reopened: its port is closed after the first one, and
-# a later listener on that port would be another program.
+# The connection to the master is never reopened: the master's port is closed once it is
+# connected, and a later listener on that port would be another program.
 _NEVER_MS = (1 << 31) - 1  # milliseconds
 _CONNECT_ONCE = [
     ("grpc.client_idle_timeout_ms", _NEVER_MS),
@@ -137,7 +137,7 @@ class GpuLessServer:
                     ctypes.CDLL(None).malloc_trim(0)
 
     def _create_session(self, messages: Iterator[bytes], limit: float) -> str:
-        """Create a session; returns its handle."""
+        """Create a session, and return its handle."""
         try:
             answer = self._call("CreateSession", messages, limit)
         except grpc.RpcError as error:

@@ -19,7 +19,7 @@ from placement_checks.tf import c_library
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # if set: stay in the shared network
-_ARGUMENTS = ("types", "tasks", "soft", "limit")  # header fields, arguments of `place`
+_ARGUMENTS = ("types", "tasks", "soft", "limit")  # header fields that are arguments of `place`
 _GRACE = 30  # seconds after a request's limit; by then the parent should have ended this process
 
 

@@ -20,7 +20,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # netdevice(7)
 
 
 def leave_shared() -> bool:
-    """Move this process to a network of its own; returns False if the system forbids it.
+    """Move this process to a network of its own; return False if the system forbids it.
 
     The process must have one thread. A forked child tries first, because a failed attempt cannot
     be undone.

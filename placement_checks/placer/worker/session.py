@@ -34,7 +34,7 @@ class LocalSession:
     def place(
         self, graph: bytes, _types: list[str], tasks: list[Any], soft: bool, _limit: float
     ) -> Iterator[bytes]:
-        """Yield the placer's log for a graph; the arguments are those of `GpuLessServer`.
+        """Yield the placer's log for a graph; its arguments are described in `GpuLessServer`.
 
         Raises:
             GraphRefused: the placer's own error, or this computer has fewer devices than

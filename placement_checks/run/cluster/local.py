@@ -1,4 +1,4 @@
-"""Runs a cluster as processes on this machine, to try a program on real tasks.
+"""Run a cluster as processes on this machine, to try a program on real tasks.
 
 A CPU device simulates each GPU of a task. One child process serves all tasks (`server_process`).
 """
@@ -26,7 +26,8 @@ from placement_checks.util.child import Child, Ended, describe_exit
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds for the tasks to end
 MAX_TASKS = 32  # each has about 100 threads of TensorFlow
-_server = ForkServerCache()  # for all clusters of this process; other fork servers print less
+# All clusters of this process share it; other fork servers print less.
+_server = ForkServerCache()
 
 
 class LocalCluster(Cluster):
@@ -39,7 +40,7 @@ class LocalCluster(Cluster):
     """
 
     def __init__(self, machine: Machine, folder: Path) -> None:
-        """Reserve a port for each task, without starting any.
+        """Reserve a port for each task, without starting the tasks.
 
         Args:
             machine: the tasks and their devices.
@@ -123,7 +124,7 @@ class LocalCluster(Cluster):
                 self._ended[event["job"], event["index"]] = event["ended"]
 
     def log(self, job: str, index: int) -> Path:
-        """Returns the file with the output of a task; the master's has the placement log."""
+        """Return the file with the output of a task; the master's has the placement log."""
         return self._folder / f"{job}-{index}.log"
 
     def kill(self, job: str, index: int) -> None:
@@ -207,7 +208,7 @@ def _cpu_devices(task: Task) -> int:
 
 
 def reserve_port() -> socket.socket:
-    """Returns a socket that reserves a port; only servers that share ports can use it."""
+    """Return a socket that reserves a port; only servers that share ports can use it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reserved.bind(("127.0.0.1", 0))

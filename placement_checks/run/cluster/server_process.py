@@ -4,8 +4,8 @@ Run as ``python -m placement_checks.run.cluster.server_process PARENT``.
 
 It imports TensorFlow once, then forks a process for each task before TensorFlow starts threads. It
 reads the tasks from one line of JSON on standard input, and writes a line of JSON to standard
-output for each task that serves or ends. All tasks end when standard input ends, or the process
-PARENT.
+output for each task that serves or ends. All tasks end when standard input or the
+process PARENT ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
             answer = stream.read()
         job, index = running[process]
         _send({"job": job, "index": index, "pid": process, "answer": answer})
-    end_with_parent()  # starts a thread, and a process that forks should have one only
+    end_with_parent()  # after the forks, because it starts a thread
     reporter = threading.Thread(target=_report_ends, args=(running,), daemon=True)
     reporter.start()
     sys.stdin.read()
@@ -70,13 +70,13 @@ def _report_ends(running: dict[int, tuple[str, int]]) -> None:
 def _serve(
     spec: dict[str, list[str]], ready_write: int, *, job: str, index: int, cpus: int, log: str
 ) -> NoReturn:
-    """Serve one task forever; reports on ``ready_write`` that it serves, or why it does not."""
+    """Serve one task forever; report on ``ready_write`` that it serves, or why it does not."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # C prints the placement log, and would buffer the end of it.
+    # TensorFlow prints the placement log from C, which would buffer the end of the log.
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
     import tensorflow as tf
 

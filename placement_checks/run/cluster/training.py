@@ -1,4 +1,4 @@
-"""Trains programs on a running cluster, and reads the devices on which their ops ran."""
+"""Train programs on a running cluster, and read the devices on which their ops ran."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Cluster:
 
         Raises:
             InputError: the spec is malformed, two tasks have the same address, or the machine has
-                a task that the spec has not.
+                a task that the spec lacks.
         """
         self.spec = addresses(spec)
         self.machine = machine or Machine.of_cluster(spec)
@@ -91,14 +91,14 @@ class Cluster:
         return f"grpc://{self.spec[master.job][master.index]}"
 
     def ended(self) -> InputError | None:
-        """Returns an error for a task that has ended; None if all seem to run."""
+        """Return an error for a task that has ended; None if all tasks seem to run."""
         return None
 
     def answers(self) -> None:
         """Check that every task accepts connections.
 
         Raises:
-            InputError: a task does not; a session would wait for it forever.
+            InputError: a task accepts none; a session would wait for it forever.
         """
         if gone := self.ended():
             raise gone
@@ -167,7 +167,7 @@ class Cluster:
     def _prepare(
         self, target: Target, batch: Batch, rows: int
     ) -> tuple[RunnableProgram, DeclaredFeeding | None]:
-        """Returns a program built for the machine, and its feeding if it has inputs.
+        """Return a program built for the machine, and its feeding if it has inputs.
 
         Raises:
             InputError: a task accepts no connections, or the program cannot be trained on them.
@@ -199,7 +199,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _session(self, program: RunnableProgram, seconds: float) -> Iterator[ProgramSession]:
-        """Open a session on the master; at the end, close it unless a task is gone."""
+        """Open a session on the master; at the end, close it, or give up if a task has ended."""
         from placement_checks.run.session import ProgramSession
 
         config = type(program.config)(
@@ -209,7 +209,7 @@ class Cluster:
         try:
             yield session
         finally:
-            # If a task is gone, closing the session waits for it forever.
+            # Closing a session waits forever for a task that has ended.
             closing = threading.Thread(target=session.close, daemon=True)
             closing.start()
             closing.join(_GRACE)
@@ -235,7 +235,7 @@ class Cluster:
             except Exception as error:
                 answer.put((None, error))
 
-        # In a thread, because a run that waits for a task that is gone cannot be interrupted.
+        # A thread, because a run cannot be interrupted while it waits for a task that has ended.
         threading.Thread(target=work, daemon=True).start()
         result = self._await_result(answer, f"{activity} of {session.program.name}", seconds)
         for part in metadata.partition_graphs:
@@ -246,7 +246,7 @@ class Cluster:
     def _await_result(
         self, answer: queue.SimpleQueue[_Outcome], activity: str, seconds: float
     ) -> Any:
-        """Returns the result of a run.
+        """Return the result of a run.
 
         Raises:
             InputError: the run failed, a task ended, or there is no result in time.
@@ -262,7 +262,7 @@ class Cluster:
             if gone := self.ended():
                 raise _with_activity(gone, activity)
         try:
-            self.answers()  # names the task that is gone, unlike the error of TensorFlow
+            self.answers()  # names the task that has ended, unlike TensorFlow's error
         except InputError as gone:
             raise _with_activity(gone, activity) from None
         raise failure or InputError(
@@ -274,7 +274,7 @@ class Cluster:
     def _executed_placement(
         self, requested: Placement, devices: Mapping[str, Device]
     ) -> Placement:
-        """Returns the requested placement with the devices of the run, as GPUs if simulated."""
+        """Return the requested placement with the devices of the run, as GPUs if simulated."""
         from placement_checks.tf.simulated_devices import to_requested
 
         simulated_tasks = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}

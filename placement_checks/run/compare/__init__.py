@@ -1,4 +1,4 @@
-"""Runs a program and its reference on the same rows and compares the results.
+"""Run a program and its reference on the same rows, and compare the results.
 
 1. `pair` makes both programs runnable on the same kind of device, and chooses how rows are fed
    (`placement_checks.run.feeding`).
@@ -8,6 +8,6 @@
    rows of each tower and on shifted rows, so that `placement_checks.numerics.diagnosis` can
    find the mistake.
 4. `steps` takes training steps of both programs and compares their variables after each.
-5. `replayed_checks` decides for scripts with replayed rows on which rows to compare them, and
-   whether a difference proves a mistake.
+5. For scripts with replayed rows, `replayed_checks` decides which rows are compared, and whether a
+   difference proves a mistake.
 """

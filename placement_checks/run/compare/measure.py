@@ -1,4 +1,4 @@
-"""Measures how the gradients and steps of a program differ from its reference."""
+"""Measure how the gradients and steps of a program differ from its reference."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from placement_checks.run.runnable import full_precision
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import step
 
-# The noise is measured in this many other orders of the rows. In two of a thousand programs three
-# orders show less than an eighth of the noise of a single number, so a difference below _CLOSE
-# times its limit is measured again in more orders.
+# Numbers of other orders of the rows in which the noise is measured. In two of a thousand
+# programs, three orders show less than an eighth of the noise of a single number. So a difference
+# below _CLOSE times its limit is measured again in more orders.
 _ORDERS, _MORE_ORDERS = 3, 12
 _CLOSE = 16.0
 
@@ -94,7 +94,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
 
 
 class _Comparison:
-    """Compares two programs in their sessions."""
+    """A comparison of two programs in their sessions."""
 
     def __init__(self, sessions: PairedSessions, conditions: Conditions) -> None:
         self._sessions = sessions
@@ -148,7 +148,7 @@ class _Comparison:
         )
 
     def save(self, measured: Measurement) -> Measurement:
-        """Save the case. If no file can be written, a note states why."""
+        """Save the case; if no file can be written, add a note that states why."""
         case = Case(self._sessions.batches, self._sessions.start)
         try:
             path = case.save(self._towers.program.name)
@@ -157,7 +157,7 @@ class _Comparison:
             return replace(measured, notes=[*self._notes, f"the case cannot be saved: {error}"])
 
     def _trial(self, batch: Batch, rows: int) -> Trial:
-        """Compares gradients on one batch; if they differ, also runs what explains it."""
+        """Compare gradients on one batch; if they differ, also run the reference on its rows."""
         sessions, runs = self._sessions, self._sessions.reference_runs
         trial = sessions.gradients(batch, rows)
         self._check_finite(trial.expected, batch)
@@ -179,7 +179,7 @@ class _Comparison:
         )
 
     def _uneven_trial(self) -> Iterator[Trial]:
-        """Compares gradients on a batch that the towers cannot share evenly, if there is one."""
+        """Compare gradients on a batch that the towers cannot share evenly, if there is one."""
         rows = self._feeding.uneven_rows
         try:
             batch = self._sessions.batch(rows)
@@ -195,7 +195,7 @@ class _Comparison:
         yield self._trial(batch, rows)
 
     def _missing_gradients(self) -> Iterator[tuple[str, bool]]:
-        """Yields the variables that get a gradient in one program, True if in the reference."""
+        """Yield variables that get a gradient in one program only; True if in the reference."""
         program, single = self._towers.program, self._reference.program
         found, expected = program.gradient_tensors, single.gradient_tensors
         for name in expected.gradients:
@@ -210,8 +210,8 @@ class _Comparison:
         """Check that the gradients of the reference are finite.
 
         Raises:
-            InputError: one is not, on rows of the user.
-            CannotRun: one is not, on random or replayed rows.
+            InputError: a gradient is not finite on the user's rows.
+            CannotRun: a gradient is not finite on random or replayed rows.
         """
         name = next(iter(_not_finite(expected)), None)
         if name is None:
@@ -230,7 +230,7 @@ class _Comparison:
     def _origin(
         self, session: ProgramSession, variable: str, feeds: Batch
     ) -> tuple[str, str | None]:
-        """Returns the first op that makes a gradient NaN or infinite, and its source line."""
+        """Return the first op that makes a gradient NaN or infinite, and its source line."""
         program = session.program
         gradient = program.gradient_tensors.gradients[variable].values
         op = session.first_not_finite(ancestors(program, [gradient], feeds), feeds)
@@ -239,12 +239,12 @@ class _Comparison:
 
 
 def _not_finite(gradients: Arrays) -> list[str]:
-    """Returns the variables with a NaN or infinite gradient; its largest elements are kept."""
+    """Return the variables with a NaN or infinite gradient; such elements are always selected."""
     return [name for name, value in gradients.items() if not np.all(np.isfinite(value))]
 
 
 def _coarser_dtypes(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    """Returns for each variable the dtype with the larger eps."""
+    """Return for each variable the dtype with the larger eps."""
     return {
         name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
         for name in some.keys() & others.keys()
@@ -252,7 +252,7 @@ def _coarser_dtypes(some: Mapping[str, str], others: Mapping[str, str]) -> dict[
 
 
 def _differences(measured: Measurement) -> Iterator[Difference]:
-    """Yields the differences that rules may report."""
+    """Yield the differences that rules may report."""
     factor = compensated_factor(measured)
     if factor == 1:
         for trial in measured.trials:

@@ -18,7 +18,7 @@ from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_
 from placement_checks.run.runnable import RunnableProgram, make_runnable
 from placement_checks.util.text import plural
 
-_RANDOM_SECONDS = 60.0  # time limit of the run that fetches what random ops draw
+_RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
 
 
 @final
@@ -48,7 +48,7 @@ class ProgramPair:
             towers: the program.
             reference: the program for one GPU.
             devices: ``auto``, ``real`` or ``simulated``.
-            ends_at: the time limit of all their runs, in seconds of `time.monotonic`.
+            ends_at: when all their runs must have ended, in seconds of `time.monotonic`.
 
         Raises:
             InputError: the step that a builder returned is malformed.
@@ -69,7 +69,7 @@ class ProgramPair:
     ) -> DeclaredFeeding | ReplayedFeeding:
         """Choose how rows are fed to both programs.
 
-        Scripts without declared inputs and without batch function are fed their recorded rows.
+        Scripts without declared inputs or a batch function are fed their recorded rows.
 
         Args:
             batch: returns the rows, if the user gives any.
@@ -102,7 +102,7 @@ class ProgramPair:
                 "captured until its first step; give --batch"
             )
         with input_errors_as_reasons():
-            several, alone = (
+            random_values, reference_random_values = (
                 random_tensors(each, _RANDOM_SECONDS) for each in (self.towers, self.reference)
             )
-        return infer_inputs(self.towers, self.reference, several, alone)
+        return infer_inputs(self.towers, self.reference, random_values, reference_random_values)

@@ -1,8 +1,8 @@
-"""Decides on which rows to compare whole scripts, and whether a difference proves a mistake.
+"""Decide on which rows to compare whole scripts, and whether a difference proves a mistake.
 
 The meaning of recorded rows is inferred, so another meaning might explain a difference. A
 difference counts only if a known mistake explains it and no other reading of the recorded feeds
-does. Otherwise the comparison is refused with a reason.
+does. Otherwise the comparison is refused, and the reason is given.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class ReplayedChecks:
     def adapt(self, conditions: Conditions) -> Conditions:
         """Choose whether the reference computes on all rows or on the rows of each tower.
 
-        It computes on all rows if its loss on them is the mean or the sum of its losses on the
-        rows of each tower, or if towers share ops in the model, such as moments of all rows.
-        Otherwise, as with batch normalization, or if it does not take all rows at once, it
-        computes on the rows of each tower.
+        It computes on all rows if its loss on all rows is the mean or the sum of its losses on
+        each tower's rows, or if towers share ops in the model, such as moments of all rows.
+        Otherwise, it computes on the rows of each tower: for example, with batch normalization,
+        or if it does not take all rows at once.
 
         Raises:
             CannotRun: the reference can compute on neither.
@@ -89,7 +89,7 @@ class ReplayedChecks:
         return False
 
     def check(self, measured: Measurement, conditions: Conditions) -> Measurement:
-        """Return the measurement, with a note, if every difference in it proves a mistake.
+        """Check that every difference proves a mistake; return the measurement with a note.
 
         Raises:
             CannotRun: a difference may have another cause.
@@ -136,9 +136,9 @@ class ReplayedChecks:
         )
 
     def _is_mean(self) -> bool:
-        """Whether the loss of the reference stays equal if all rows count twice.
+        """Whether the loss of the reference is a mean: repeating the rows does not change it.
 
-        If it takes no more rows, its graph must show that it divides by their number.
+        If the reference does not take more rows, its graph must show a division by their number.
         """
         feeding, runs = self._feeding, self._sessions.reference_runs
         if not feeding.any_batch_size:

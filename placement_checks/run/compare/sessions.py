@@ -19,7 +19,7 @@ from placement_checks.run.feeding.interface import Batch, Feeding
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.progress import track
 
-_MAX_SINGLE_ROWS = 128  # each is a run
+_MAX_SINGLE_ROWS = 128  # each row needs a run
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Conditions:
         rows: the size of the global batch; 0 for the fixed size of the placeholders, or else a
             small one.
         shares: the relative parts of the towers in a batch; empty for equal parts.
-        scale: the factor on the gradients of the program that the user declares as intended.
+        scale: the factor on the program's gradients that the user declares as intended.
         statistics_per_tower: whether the reference computes on the rows of each tower separately.
         steps: the number of training steps.
         steps_on_parts: whether steps are taken if the reference computes on the rows of each tower
@@ -93,7 +93,7 @@ class PairedSessions:
         self._rng = np.random.default_rng(conditions.seed)
 
     def initialize(self, case: Case | None) -> None:
-        """Give the variables of both programs equal values, from the case if there is one."""
+        """Give the variables of both programs equal values: the values of the case, if any."""
         self.reference.initialize({})
         compared = self.reference.program.built.initial.compared
         values = {
@@ -118,30 +118,30 @@ class PairedSessions:
         return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
 
     def batch(self, rows: int) -> Batch:
-        """Returns a new batch, and keeps it for the case that may be saved."""
+        """Return a new batch, and store it for the case that may be saved."""
         batch = self.feeding.batch(self._rng, rows)
         self.batches.append(batch)
         return batch
 
     def both(self, batch: Batch) -> Iterator[tuple[ProgramSession, Batch]]:
-        """Yields each session with its feeds."""
+        """Yield each session with its feeds."""
         yield self.towers, self.feeding.to_towers(batch)
         yield self.reference, self.to_reference(batch)
 
     def to_reference(self, batch: Batch) -> Batch:
-        """Returns the feeds of the reference: all rows, or the rows of the first tower."""
+        """Return the feeds of the reference: all rows, or the rows of the first tower."""
         rows = self.reference_runs.split(self.feeding.rows)[0] if self.on_parts else None
         return self.feeding.to_reference(batch, rows)
 
     def orders(self, rows: int) -> list[list[int]]:
-        """Returns other orders of the rows, for noise; if `on_parts`, rows stay in their tower."""
+        """Return other orders of the rows; if `on_parts`, rows stay in their tower."""
         parts = self.reference_runs.split(rows) if self.on_parts else [range(rows)]
         return [
             [row for part in parts for row in self._shuffle(part)] for _ in range(self._orders)
         ]
 
     def _shuffle(self, rows: Sequence[int]) -> list[int]:
-        """Returns the rows in a different order: the same order would show no noise."""
+        """Return the rows in a different order, because the same order would show no noise."""
         given = list(rows)
         while True:
             order: list[int] = self._rng.permutation(given).tolist()
@@ -149,7 +149,7 @@ class PairedSessions:
                 return order
 
     def gradients(self, batch: Batch, rows: int) -> Trial:
-        """Returns the gradients of both programs on one batch."""
+        """Return the gradients of both programs on one batch."""
         found = self.towers.gradients(self.feeding.to_towers(batch))
         expected = self.expected(batch, rows)
         orders = self.orders(rows)
@@ -160,7 +160,7 @@ class PairedSessions:
         return build_trial(rows, split, expected, found, noise)
 
     def expected(self, batch: Batch, rows: int, order: Sequence[int] | None = None) -> Values:
-        """Returns the gradients that the program should have on one batch."""
+        """Return the gradients that the program should have on one batch."""
         if self.on_parts:
             return self.reference_runs.mean_over_towers(batch, rows, order)
         return self.reference_runs.gradients(batch, order)
@@ -192,11 +192,11 @@ class ReferenceRuns:
         self._towers = towers
 
     def gradients(self, batch: Batch, rows: Sequence[int] | None = None) -> Values:
-        """Returns the gradients on the given rows, in this order; by default on all."""
+        """Return the gradients on the given rows, in this order; by default on all."""
         return self._reference.gradients(self._feeding.to_reference(batch, rows))
 
     def losses(self, batch: Batch, rows: Sequence[int] | None = None) -> list[float]:
-        """Returns the losses on the given rows, by default on all; each summed to a scalar."""
+        """Return the losses on the given rows, by default on all; each summed to a scalar."""
         names = list(self._reference.program.placement.step.objectives)
         values = self._reference.run(names, self._feeding.to_reference(batch, rows))
         return [float(np.sum(np.asarray(value, np.float64))) for value in values]
@@ -204,7 +204,7 @@ class ReferenceRuns:
     def mean_over_towers(
         self, batch: Batch, rows: int, order: Sequence[int] | None = None
     ) -> dict[str, Array]:
-        """Returns the mean over the gradients on the rows of each tower.
+        """Return the mean over the gradients on the rows of each tower.
 
         Args:
             batch: the batch.
@@ -219,18 +219,18 @@ class ReferenceRuns:
         return weighted_mean(((part, self.gradients(batch, part)) for part in parts), rows)
 
     def split(self, rows: int) -> Sequence[tuple[int, ...]]:
-        """Returns the rows of each tower, and last the rest of an uneven batch."""
+        """Return the rows of each tower; the last part may be the rest of an uneven batch."""
         if self._feeding.split and rows == self._feeding.rows:
             return self._feeding.split
         size = rows // self._towers
         return [tuple(range(at, min(at + size, rows))) for at in range(0, rows, size)]
 
     def per_tower(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
-        """Returns some elements of the gradients on the rows of each tower."""
+        """Return some elements of the gradients on the rows of each tower."""
         return self._samples(batch, self.split(rows), elements)
 
     def per_row(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
-        """Returns some elements of the gradients on every single row; none for large batches."""
+        """Return some elements of the gradients on every single row; none for large batches."""
         singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return self._samples(batch, singles, elements)
 
@@ -240,7 +240,7 @@ class ReferenceRuns:
         parts: Sequence[tuple[int, ...]],
         elements: Mapping[str, Elements],
     ) -> list[Sample]:
-        """Returns the gradients on each part, up to the first part that cannot be fed."""
+        """Return the gradients on each part, up to the first part that cannot be fed."""
         samples = []
         with contextlib.suppress(InputError):
             for rows in track(parts, "part"):
@@ -250,7 +250,7 @@ class ReferenceRuns:
     def shifted(
         self, batch: Batch, rows: int, elements: Mapping[str, Elements]
     ) -> Iterator[tuple[str, Arrays]]:
-        """Yields gradients with the rows of one input shifted against the other inputs.
+        """Yield gradients with the rows of one input shifted against the other inputs.
 
         Yields:
             A description of the shift, and some elements of the gradients.
@@ -268,7 +268,7 @@ class ReferenceRuns:
                     yield description, select_all(gradients, elements)
 
     def _shifts(self, rows: int) -> dict[str, npt.NDArray[np.int_]]:
-        """Returns rows shifted by one or by a tower's part, in the batch or in each tower."""
+        """Return orders of rows: shifted by one row or by a tower's rows, or within each tower."""
         order = np.arange(rows)
         size = max(1, rows // self._towers)
         distances = sorted({1, -1, size, -size}, key=abs)
@@ -281,7 +281,7 @@ class ReferenceRuns:
 
 
 def _compact(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns an array of equal elements as a broadcast scalar, other arrays as they are.
+    """Return an array of equal elements as a broadcast scalar, other arrays as they are.
 
     The slots of an optimizer are larger than the weights, and most start with zeros.
     """

@@ -1,7 +1,7 @@
-"""Takes training steps of a program and its reference, from equal variables on equal rows.
+"""Take training steps of a program and its reference, from equal variables on equal rows.
 
-The reference goes first. Its variables after each step are kept, in their own dtypes. Then it
-takes the same steps with the rows in other orders, which gives the noise. The program's variables
+The reference goes first. Its variables after each step are stored in their own dtypes. Then it
+takes the same steps with the rows in other orders, to measure the noise. The program's variables
 are compared with these values while its steps run, one after the other, so that no second copy of
 all values is needed.
 """
@@ -58,7 +58,7 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
 
 
 def step_blocker(sessions: PairedSessions) -> Missing | None:
-    """Returns why no steps can be compared; None if they can."""
+    """Return why no steps can be compared; None if they can."""
     programs = [session.program for session in (sessions.towers, sessions.reference)]
     if not all(program.placement.step.train_op for program in programs):
         return Missing(
@@ -97,7 +97,7 @@ def _alternates(program: RunnableProgram) -> bool:
 
 
 def _per_tower_blocker(sessions: PairedSessions) -> Missing | None:
-    """Returns why the reference cannot take a step with the mean of its gradients per tower."""
+    """Return why the reference cannot take a step with the mean of its per-tower gradients."""
     reference = sessions.reference.program
     per_tower = f"{reference.name} computes on the rows of each tower"
     for program in (sessions.towers.program, reference):
@@ -122,9 +122,9 @@ class _ReferenceSteps(NamedTuple):
 
     Attributes:
         values: the compared variables after each step, in their own dtypes.
-        noise: for each step, how far each variable moves if the rows are put in another order.
-        uncertain: the elements of each trained variable with a gradient that may have the wrong
-            sign by rounding, at any step.
+        noise: for each step, how much each variable differs in other orders of the rows.
+        uncertain: True for elements of trained variables if rounding may flip the sign of their
+            gradient at any step.
         end: all variables after the last step.
     """
 
@@ -163,7 +163,7 @@ def _reference_steps(
 
 
 def _diverged(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
-    """Returns why the values after the steps of the reference cannot be compared.
+    """Return why the values after the steps of the reference cannot be compared.
 
     Raises:
         InputError: the steps changed no variable.
@@ -201,7 +201,7 @@ def _tower_steps(
 
 
 class _StepComparison:
-    """Compares variables of the program and the reference, step by step."""
+    """Comparison of variables of the program and the reference, step by step."""
 
     def __init__(self, sessions: PairedSessions, reference: _ReferenceSteps) -> None:
         self._start = _with_copies(sessions, sessions.start)
@@ -234,7 +234,7 @@ class _StepComparison:
 
 
 def _numeric(session: ProgramSession, values: Values) -> Values:
-    """Returns the numeric variables, without local ones such as metrics."""
+    """Return the numeric variables, without local ones such as metrics."""
     names = session.program.built.initial.compared
     return {
         name: value
@@ -244,10 +244,10 @@ def _numeric(session: ProgramSession, values: Values) -> Values:
 
 
 def _comparable(sessions: PairedSessions, values: Values) -> Values:
-    """Returns the variables that should be equal in both programs.
+    """Return the variables that should be equal in both programs.
 
-    Variables that replicas change separately are left out. If the reference computes on the rows
-    of each tower, so are statistics of rows: its steps do not compute them.
+    Variables that replicas change separately are omitted. Statistics of rows are omitted if the
+    reference computes on the rows of each tower, because its steps then do not compute them.
     """
     unsynchronized = sessions.towers.program.built.initial.unsynchronized
     values = {name: value for name, value in values.items() if name not in unsynchronized}
@@ -262,7 +262,7 @@ def _comparable(sessions: PairedSessions, values: Values) -> Values:
 
 
 def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[str, _T]:
-    """Returns the values of variables, also under the names of copies that a strategy syncs."""
+    """Return the values, with the values of first copies repeated for synchronized copies."""
     initial = sessions.towers.program.built.initial
     synchronized = sorted(initial.mirrors.keys() - initial.unsynchronized)
     copies = {copy: initial.mirrors[copy] for copy in synchronized}
@@ -273,10 +273,10 @@ def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[
 
 
 def _gradients_after(sessions: PairedSessions, end: Values) -> Trial:
-    """Compares gradients after the last step, with the reference's variables in both programs.
+    """Compare gradients after the last step, with the reference's variables in both programs.
 
-    All other state of the program, such as copies of variables that no step refreshes, is as its
-    own steps left it.
+    The program's own steps determine all its other state, such as copies of variables that no step
+    refreshes.
     """
     sessions.reference.load(end)
     sessions.towers.load(end)

@@ -1,7 +1,7 @@
-"""Feeds rows to a program and its reference.
+"""Feed rows to a program and its reference.
 
 Both programs must compute on the same rows before their numbers can be compared. There are two
-ways to find the tensors that hold rows, one implementation of `interface.Feeding` each:
+ways to find the tensors that hold rows. Each implements `interface.Feeding`:
 
 - *Declared* (`declared`): the builders return their inputs, as mappings of names to placeholders,
   one mapping for each tower or one for all; or the keys of a batch are names of placeholders. A
@@ -11,6 +11,6 @@ ways to find the tensors that hold rows, one implementation of `interface.Feedin
   training step were recorded. `inferred` matches the fed tensors of the two programs and infers
   which of them hold the rows of each tower. The recorded rows are fed again in other orders.
 
-`batches` loads what the user names as batch: a function, or a saved case. A case holds the batches
+`batches` loads a batch that the user names: a function, or a saved case. A case holds the batches
 and initial values of a run with a difference, so that it can be repeated.
 """

@@ -1,4 +1,4 @@
-"""Loads what a user names as batch: a batch function, or a saved case.
+"""Load a batch that the user names: a batch function, or a saved case.
 
 A case is the input of a run with differences between the programs: its batches and the initial
 values of the variables. It is saved in the user's cache directory, so that the run can be
@@ -31,14 +31,14 @@ _MAX_BYTES = 1 << 30  # in the cache directory, except for the newest file
 _MAX_NAME = 150  # characters of a program's name; a file name may have 255
 _UNFINISHED = ".part"
 _MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
-_KINDS = "biufcSU"  # of dtypes: numbers and strings, neither objects nor records
-_BY_POSITION = 2  # arguments of a batch function: rng and n
+_KINDS = "biufcSU"  # kinds of dtypes: numbers and strings, but neither objects nor records
+_BY_POSITION = 2  # arguments that a batch function takes by position: rng and n
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
-    """Returns the batch function that a call or an option names; None for None.
+    """Return the batch function that an argument or option names; None if it is None.
 
     Args:
         batch: a function ``batch(rng, n)`` that returns arrays of ``n`` rows by input name, a
@@ -88,10 +88,10 @@ class Case:
         self._left = list(batches)
 
     def __call__(self, _rng: np.random.Generator, rows: int) -> Arrays:
-        """Returns the next batch with this number of rows; a case is a batch function.
+        """Return the next batch with this number of rows; a case is a batch function.
 
         Raises:
-            IndexError: there are no more such batches.
+            IndexError: no batch with this number of rows is left.
         """
         for number, batch in enumerate(self._left):
             if _batch_size(batch) in (0, rows):
@@ -99,7 +99,7 @@ class Case:
         raise IndexError(f"the case has no more batch of {rows} rows")
 
     def rewound(self) -> Case:
-        """Returns a copy of the case that starts again with its first batch."""
+        """Return a copy of the case that starts again with its first batch."""
         return Case(self.batches, self.start, self.name)
 
     @property
@@ -108,7 +108,7 @@ class Case:
         return _batch_size(self.batches[0])
 
     def initial_values(self, variables: Arrays) -> Arrays:
-        """Returns the initial values, broadcast to the shapes of ``variables``.
+        """Return the initial values, broadcast to the shapes of ``variables``.
 
         Raises:
             InputError: the variables of the case have other names or shapes.
@@ -168,7 +168,7 @@ class Case:
             for kind, key, array in _read(path):
                 into = start if kind == "start" else batches.setdefault(int(kind), {})
                 into[key] = array
-        except Exception as error:  # zipfile and numpy raise ten types for a damaged file
+        except Exception as error:  # zipfile and numpy raise ten types of errors
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise InputError(
                 str(path), f"is not a saved case: {reason}", "name a file that a run has saved"
@@ -179,13 +179,13 @@ class Case:
 
 
 def _cache_directory() -> Path:
-    """Returns ``placement_checks`` in XDG_CACHE_HOME, or else in ~/.cache."""
+    """Return ``placement_checks`` in XDG_CACHE_HOME, or else in ~/.cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "placement_checks"
 
 
 def _file_name(program: str) -> str:
-    """Returns the program's file name, with a hash that differs by directory and arguments."""
+    """Return the program's file name, with a hash that differs by directory and arguments."""
     script = program.partition(" ")[0].rpartition("/")[2]
     name = re.sub(r"[^\w.-]", "_", script)
     digest = zlib.crc32(bytes(Path.cwd()) + program.encode(errors="surrogateescape"))
@@ -207,15 +207,15 @@ def _remove_oldest(new: Path) -> None:
 
 
 def _compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns a scalar for an array that was broadcast from one, as most initial slots are."""
+    """Return a scalar if the array was broadcast from it, as most initial slots are."""
     return values if values.size < 2 or any(values.strides) else values.reshape(-1)[0]
 
 
 def _read(path: Path) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
-    """Yields the kind, key and values of every array in a file.
+    """Yield the kind, key and values of every array in a file.
 
-    `Case.save` compresses nothing, so no array can be larger than its bytes in the file. Nothing
-    is allocated for a header that declares more.
+    `Case.save` compresses nothing, so no array can be larger than its bytes in the file. If a
+    header declares a larger array, no memory is allocated for it.
     """
     if not path.is_file():  # a pipe or device may never end
         raise ValueError("it is a directory" if path.is_dir() else "there is no such file")
@@ -253,7 +253,7 @@ def _batch_size(batch: Arrays) -> int:
 
 
 def _serializable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the values in a dtype that numpy can read back: no objects, no bfloat16."""
+    """Return the values in a dtype that numpy can read back: no objects, no bfloat16."""
     if array.dtype.kind == "V":
         return array.astype(np.float32)
     return np.array(array.tolist()) if array.dtype.kind == "O" else array

@@ -1,4 +1,4 @@
-"""Feeds programs that declare their inputs: batches of the user's function, or random rows.
+"""Feed programs that declare their inputs: batches of the user's function, or random rows.
 
 A builder returns its inputs as a mapping of names to placeholders for each tower, or one mapping
 for all towers. The batch function returns arrays by the same names, with the rows of the global
@@ -31,7 +31,7 @@ from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, join_and, plural
 
-MIN_ROWS = 16  # in a batch of no fixed size
+MIN_ROWS = 16  # in a batch without a fixed size
 _MIN_ROWS_PER_TOWER = 4
 _UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
@@ -65,8 +65,8 @@ class DeclaredFeeding:
             towers: the program.
             reference: the program for one GPU, if there is one.
             batch_function: returns the rows; random rows by default.
-            rows: the size of the global batch; by default the fixed size of the placeholders, that
-                of the saved case, or at least ``min_rows``.
+            rows: the size of the global batch; by default the fixed size of the placeholders, the
+                size of the saved case, or at least ``min_rows``.
             shares: the relative parts of the towers; equal by default.
             min_rows: the smallest batch if no size is fixed.
 
@@ -115,7 +115,7 @@ class DeclaredFeeding:
         return tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
 
     def _fixed_batch_size(self) -> int:
-        """Returns the size of the global batch that the placeholders require, 0 for any size.
+        """Return the size of the global batch that the placeholders require; 0 for any size.
 
         Placeholders of unequal sizes set the shares of the towers.
 
@@ -139,7 +139,7 @@ class DeclaredFeeding:
         return total
 
     def batch(self, rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[Any]]:
-        """Returns the arrays of one batch by name; arrays of rank 0 hold no rows.
+        """Return the arrays of one batch by name; arrays of rank 0 hold no rows.
 
         Raises:
             InputError: the batch function raised, or returned arrays that cannot be fed.
@@ -187,7 +187,7 @@ class DeclaredFeeding:
             ) from None
 
     def _random_rows(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
-        """Returns rows that differ from each other, for an input without batch function."""
+        """Return random rows for an input, for programs without a batch function."""
         program, mapping = next(
             (program, mapping)
             for program in self._programs
@@ -209,11 +209,11 @@ class DeclaredFeeding:
         raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'; give --batch")
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """Returns the feeds of the reference for the given rows, in this order; by default all."""
+        """Return the feeds of the reference for the given rows, in this order; by default all."""
         return _feeds(self._reference, self._reference.inputs[0], _select_rows(batch, rows))
 
     def to_towers(self, batch: Batch) -> Batch:
-        """Returns the feeds of the program: the parts of the towers, or one batch for all."""
+        """Return the feeds of the program: the parts of the towers, or one batch for all."""
         feeds: dict[str, npt.NDArray[Any]] = {}
         split = [None] if self._towers.shared else self.split
         for mapping, rows in zip(self._towers.inputs, split, strict=True):
@@ -226,16 +226,16 @@ def inputs_from_batch_names(
 ) -> RunnableProgram:
     """Declare inputs for a program that has none, if the batch names its placeholders.
 
-    The replicas of a strategy are fed their parts, if each of them has an argument of every name
-    in the batch. Otherwise, if every name is a placeholder, the program is fed the whole batch.
+    If each replica of a strategy has an argument for every name in the batch, each replica is fed
+    its part. Otherwise, if every name is a placeholder, the program is fed the whole batch.
 
     Args:
         program: the program.
         batch_function: returns the rows.
-        rows: the number of rows to request, to see the names.
+        rows: the number of rows in the batch that is requested to find the names.
 
     Returns:
-        The program with inputs, or as it was.
+        The program with inputs, or else unchanged.
     """
     if program.inputs or batch_function is None:
         return program
@@ -255,7 +255,7 @@ def inputs_from_batch_names(
 
 
 def _tensors_by_argument(tensors: Sequence[str]) -> dict[str, str]:
-    """Returns the input tensors of one replica by argument name, without TensorFlow's suffix."""
+    """Return the input tensors of one replica by argument name, without TensorFlow's suffix."""
     return {
         _UNIQUE_SUFFIX.sub("", producer_of(tensor)): tensor if ":" in tensor else f"{tensor}:0"
         for tensor in tensors
@@ -263,7 +263,7 @@ def _tensors_by_argument(tensors: Sequence[str]) -> dict[str, str]:
 
 
 def _batch_keys(batch_function: BatchFunction, rows: int) -> list[str]:
-    """Returns the names of the arrays in a batch; none if there is no batch of this size."""
+    """Return the names of the arrays in a batch; empty if there is no batch of this size."""
     try:
         with users_code("", "the batch function", None):
             return [str(name) for name in batch_function(np.random.default_rng(0), rows)]
@@ -272,7 +272,7 @@ def _batch_keys(batch_function: BatchFunction, rows: int) -> list[str]:
 
 
 def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) -> None:
-    """Check that both programs have inputs, and the reference for one tower only."""
+    """Check that both programs have inputs, and that the reference's are for one tower."""
     for program in (towers, reference) if reference else (towers,):
         if program.inputs:
             continue
@@ -316,7 +316,7 @@ def _select_rows(batch: Batch, rows: Sequence[int] | None) -> Batch:
 
 
 def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
-    """Returns the arrays by the tensors that they are fed to.
+    """Return the arrays by the tensors that they are fed to.
 
     Raises:
         InputError: the shape or dtype of an array does not fit its placeholder.
@@ -342,7 +342,7 @@ def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) 
 
 
 def _fixed_rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
-    """Returns the number of rows that the placeholders of a mapping require, 0 for any number."""
+    """Return the number of rows that the placeholders of a mapping require; 0 for any number."""
     shapes = [
         static_shape(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()
     ]

@@ -1,4 +1,4 @@
-"""Infers which tensors hold rows, from the values that a whole script fed to its first step.
+"""Infer which tensors hold rows, from the values that a whole script fed to its first step.
 
 A script feeds tensors without declaring which of them hold the rows of each tower. Three steps
 find out:
@@ -6,13 +6,13 @@ find out:
 1. `match_tensors` matches the fed tensors of the program and the reference. The same code builds
    both programs, so counterparts have the same last part of the name, dtype and row shape. Several
    such tensors are matched in the building order of the graph.
-2. The lengths of their first axes give the batch sizes of both programs: the pair of lengths that
-   most tensors have. A tensor with a multiple of these lengths has several entries for each row,
+2. The lengths of their first axes give the batch sizes of both programs: most tensors have this
+   pair of lengths. A tensor with a multiple of these lengths has several entries for each row,
    like a batch of sentences that is fed as one list of words.
 3. All other tensors, such as learning rates and initial states, are fed the recorded values.
 
 Values that random ops draw, such as dropout masks, are fed like rows (`random_tensors`), so that
-both programs use the same ones.
+both programs use the same values.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def infer_inputs(
         reference_random_values: the values that random ops of the reference drew.
 
     Raises:
-        CannotRun: the recorded values allow several answers, or none.
+        CannotRun: the recorded values do not identify the rows.
     """
     pairs, tower_values, reference_values = match_tensors(
         towers, reference, random_values, reference_random_values
@@ -146,17 +146,17 @@ def infer_inputs(
 
 
 def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
-    """Returns the values that random ops behind losses and gradients draw, by tensor name.
+    """Return the values that random ops draw for losses and gradients, by tensor name.
 
     The program runs once, on the recorded feeds. Random ops in loops, in branches that do not run
-    and in bodies of functions are left out, because their outputs cannot be fed.
+    and in bodies of functions are omitted, because their outputs cannot be fed.
 
     Args:
         program: a program with recorded feeds.
         seconds: the time limit of the run.
     """
     ops = program.placement.ops
-    # Losses, because the gradients of a tower may be lost.
+    # Losses too, because the program may lose the gradients of a tower.
     roots = [*gradient_tensors(program), *program.placement.step.objectives]
     names = [
         output.name
@@ -212,22 +212,22 @@ class MatchedTensors(NamedTuple):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """The lengths of the first axis: the sum over all towers, and that in the reference."""
+        """The lengths of the first axis: summed over all towers, and in the reference."""
         return sum(len(fed.array) for fed in self.towers), len(self.reference.array)
 
     @property
     def can_share_value(self) -> bool:
-        """Whether both programs can be fed the same value or, for random tensors, same shape."""
+        """Whether all shapes are equal and, unless random ops yield them, all towers' values."""
         first = self.towers[0]
         return all(fed.array.shape == self.reference.array.shape for fed in self.towers) and (
             first.is_random or all(np.array_equal(first.array, fed.array) for fed in self.towers)
         )
 
     def value(self, fed: FedTensor) -> npt.NDArray[Any]:
-        """Returns the value to feed to one of the tensors, if they hold no rows.
+        """Return the value to feed to one of the tensors, if they hold no rows.
 
         Scalars keep their recorded values, except for floats outside of the model, such as
-        learning rates: they may grow with the number of GPUs, which is no mistake.
+        learning rates: these may grow with the number of GPUs, which is not a mistake.
         """
         keeps = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
         return fed.array if keeps else self.towers[0].array
@@ -247,8 +247,8 @@ def match_tensors(
 ) -> tuple[list[MatchedTensors], Values, Values]:
     """Match the fed tensors of a program and its reference.
 
-    Tensors match if they agree in name and row shape, else in row shape, else in name and in the
-    axes of fixed length, for rows that are padded to the longest of their batch.
+    Tensors are matched by name and row shape. The remaining tensors are matched by row shape, and
+    then by name and axes of fixed length: rows may be padded to the longest row of their batch.
 
     Args:
         towers: the program, with the values that it was fed.
@@ -263,24 +263,26 @@ def match_tensors(
         CannotRun: a tensor that may hold rows has no counterpart.
     """
     unmatched = _fed_tensors(towers, random_values)
-    unmatched_alone = _fed_tensors(reference, reference_random_values)
+    unmatched_in_reference = _fed_tensors(reference, reference_random_values)
     pairs: list[MatchedTensors] = []
     for key in (_name_and_shape, _shape, _name_and_free_shape):
-        matches = list(_matches(unmatched, unmatched_alone, key, towers.gpus))
+        matches = list(_matches(unmatched, unmatched_in_reference, key, towers.gpus))
         matched = {fed.tensor for pair in matches for fed in pair.towers}
-        matched_alone = {pair.reference.tensor for pair in matches}
+        matched_in_reference = {pair.reference.tensor for pair in matches}
         unmatched = [fed for fed in unmatched if fed.tensor not in matched]
-        unmatched_alone = [fed for fed in unmatched_alone if fed.tensor not in matched_alone]
+        unmatched_in_reference = [
+            fed for fed in unmatched_in_reference if fed.tensor not in matched_in_reference
+        ]
         pairs += matches
     return (
         pairs,
-        _unmatched_values(towers, unmatched, reference, unmatched_alone),
-        _unmatched_values(reference, unmatched_alone, towers, unmatched),
+        _unmatched_values(towers, unmatched, reference, unmatched_in_reference),
+        _unmatched_values(reference, unmatched_in_reference, towers, unmatched),
     )
 
 
 def _fed_tensors(program: RunnableProgram, random_values: Values) -> list[FedTensor]:
-    """Returns the tensors that a program is fed, in the building order of its graph."""
+    """Return the tensors that a program is fed, in the building order of its graph."""
     analysis = analyze(program.placement)
     number = analysis.flow.number
     values = {
@@ -335,17 +337,17 @@ def _base_name(fed: FedTensor) -> str:
 
 
 def _matches(
-    several: Sequence[FedTensor],
-    alone: Sequence[FedTensor],
+    tower_tensors: Sequence[FedTensor],
+    reference_tensors: Sequence[FedTensor],
     key: Callable[[FedTensor], Hashable],
     gpus: int,
 ) -> Iterator[MatchedTensors]:
-    """Yields the tensors with equal keys: as many in both programs, or as many for each tower."""
+    """Match each tensor of the reference with one of equal key, or with one for each tower."""
     candidates: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
-    for fed in several:
+    for fed in tower_tensors:
         candidates[key(fed)].append(fed)
     counterparts: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
-    for fed in alone:
+    for fed in reference_tensors:
         counterparts[key(fed)].append(fed)
     for common, references in counterparts.items():
         groups: Sequence[Sequence[FedTensor]] = []
@@ -361,9 +363,9 @@ def _matches(
 def _group_by_tower(
     tensors: Sequence[FedTensor], per_tower: int, gpus: int
 ) -> list[Sequence[FedTensor]]:
-    """Groups the first tensors of all towers, the second ones, and so on.
+    """Group the first tensors of all towers, the second tensors, and so on.
 
-    A single tensor for each tower may be of unknown tower: these are built in the order of towers.
+    If each tower has a single tensor, its tower may be unknown: the order of towers is assumed.
     """
     by_tower = [[fed for fed in tensors if fed.tower == tower] for tower in range(gpus)]
     if any(len(of_tower) != per_tower for of_tower in by_tower):
@@ -379,7 +381,7 @@ def _unmatched_values(
     other: RunnableProgram,
     unmatched_in_other: Sequence[FedTensor],
 ) -> Values:
-    """Returns the values that only one program is fed: scalars, and arrays of equal elements.
+    """Return the values that only one program is fed: scalars, and arrays of equal elements.
 
     Raises:
         CannotRun: the elements of an array differ, so that it may hold rows.
@@ -410,11 +412,11 @@ def _length(fed: FedTensor) -> str:
 
 
 def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, int]:
-    """Returns the number of rows that the program and the reference were fed.
+    """Return the number of rows that the program and the reference were fed.
 
-    This is the pair of lengths that most tensors have, among tensors that take any number of rows
-    if there are some, because class weights and the like have a fixed size. The lengths of tensors
-    of the highest rank break ties.
+    This is the pair of lengths that most tensors have. If some tensors take any number of rows,
+    only these count, because tensors such as class weights have a fixed size. The lengths of
+    tensors of the highest rank break ties.
     """
     fed = [pair for pair in pairs if pair.may_have_rows and not pair.reference.is_random]
     fed = [pair for pair in fed if pair.reference.any_length] or fed
@@ -426,7 +428,7 @@ def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, in
 
 
 def _entries_per_row(pair: MatchedTensors, rows: int, reference_rows: int) -> int | None:
-    """Returns how many entries of the first axis belong to one row; None if it holds no rows."""
+    """Return how many entries of the first axis belong to one row; None if there are no rows."""
     if not pair.may_have_rows:
         return None
     entries, rest = divmod(pair.lengths[0], rows)
@@ -455,7 +457,7 @@ def _contains_batch_size(values: Values, sizes: set[int]) -> bool:
 
 
 def _tower_rows(pairs: Sequence[tuple[MatchedTensors, int]]) -> Sequence[int]:
-    """Returns the number of rows of each tower; empty if no tensor is fed to one tower alone."""
+    """Return the number of rows of each tower; empty if all towers share each tensor."""
     splits = {
         tuple(len(fed.array) // per_row for fed in pair.towers): pair
         for pair, per_row in pairs

@@ -19,7 +19,7 @@ class Feeding(Protocol):
         rows: the number of rows in a global batch.
         generated: whether the user gave no rows.
         uneven_rows: the number of rows in a second batch, which the towers cannot share evenly; 0
-            for no such batch.
+            if there is no second batch.
         split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
     """
 
@@ -33,10 +33,10 @@ class Feeding(Protocol):
     def split(self) -> Split: ...
 
     def batch(self, rng: np.random.Generator, rows: int) -> Batch:
-        """Returns the arrays of one batch by name."""
+        """Return the arrays of one batch by name."""
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """Returns the feeds of the reference for the given rows, by default for all."""
+        """Return the feeds of the reference for the given rows, by default for all."""
 
     def to_towers(self, batch: Batch) -> Batch:
-        """Returns the feeds of the program."""
+        """Return the feeds of the program."""

@@ -1,7 +1,7 @@
-"""Feeds whole scripts the rows of their recorded first step, in other orders.
+"""Feed whole scripts the rows of their recorded first step, in other orders.
 
-Batches have the recorded sizes, because only these are known to be right: a script may depend on a
-batch size that its placeholders do not fix. If the reference was fed more rows than requested, it
+Batches have the recorded sizes, because other sizes may fail: a script may depend on a batch size
+that its placeholders do not fix. If the reference was fed more rows than requested, it
 is fed the requested rows several times.
 """
 
@@ -32,7 +32,7 @@ class ReplayedFeeding:
         split: the rows of each tower; empty if the program splits the batch.
         parts: the rows of each tower; if the program splits the batch, as even as possible.
         takes_all: whether the reference takes the rows of all towers at once.
-        takes_all_once: whether it takes them at once, and each row once.
+        takes_all_once: whether the reference takes these rows at once, and each row only once.
         takes_parts: whether the reference takes the rows of each tower.
         reference_rows: the number of rows that the reference was fed.
         any_batch_size: whether the reference can be fed any number of rows.
@@ -46,7 +46,7 @@ class ReplayedFeeding:
     def __init__(
         self, reference: str, inputs: InferredInputs, gpus: int, case: Case | None
     ) -> None:
-        """Find the parts of the towers, and which of them the reference takes.
+        """Find the rows of each tower, and whether the reference takes them.
 
         Args:
             reference: the name of the reference in messages.
@@ -71,23 +71,23 @@ class ReplayedFeeding:
         self.takes_parts = all(self._repetitions(len(part)) > 0 for part in self.parts)
 
     def _repetitions(self, rows: int) -> int:
-        """Returns how many times a batch repeats the given number of rows; 0 if it cannot."""
+        """Return how often a batch of the reference repeats the rows; 0 if they do not fit."""
         times, rest = divmod(self.reference_rows, rows)
         return int(self.any_batch_size) if rest else times
 
     def repeat_rows(self, rows: Sequence[int]) -> list[int]:
-        """Returns the rows, repeated until there are more than the reference was fed."""
+        """Return the rows, repeated until there are more than the reference was fed."""
         return [*rows] * (self.reference_rows // len(rows) + 1)
 
     def batch(self, rng: np.random.Generator, rows: int) -> Batch:
-        """Returns all recorded rows in a random order, or the next batch of the case."""
+        """Return all recorded rows in a random order, or the next batch of the case."""
         if self._case:
             return self._case(rng, rows)
         order = rng.permutation(rows)
         return {each.name: each.rows[order] for each in self._inputs.inputs}
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """Returns the feeds of the reference for the given rows, in this order.
+        """Return the feeds of the reference for the given rows, in this order.
 
         The default is all rows, or the rows of the first tower if the reference does not take all.
 
@@ -109,7 +109,7 @@ class ReplayedFeeding:
         }
 
     def to_towers(self, batch: Batch) -> Batch:
-        """Returns the feeds of the program."""
+        """Return the feeds of the program."""
         feeds = dict(self._inputs.tower_values)
         for each in self._inputs.inputs:
             parts = [range(self.rows)] if len(each.towers) == 1 else self.parts
@@ -119,22 +119,22 @@ class ReplayedFeeding:
 
 
 def _select_rows(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    """Returns rows of a batch in the shape of the tensor."""
+    """Return rows of a batch in the shape of the tensor."""
     rows = batch[each.name][order]
     return rows.reshape(-1, *rows.shape[2:]) if each.per_row > 1 else rows
 
 
 def error_context(feeding: Feeding) -> AbstractContextManager[None]:
-    """Returns the context for runs on these rows, which handles InputError.
+    """Return the context for runs on these rows, which handles InputError.
 
-    Replayed rows were not requested by the user, so that an error is only a reason not to compare.
+    The user did not request replayed rows, so an error is only a reason not to compare.
     """
     return input_errors_as_reasons() if isinstance(feeding, ReplayedFeeding) else nullcontext()
 
 
 @contextlib.contextmanager
 def input_errors_as_reasons() -> Iterator[None]:
-    """Convert errors in a run that the user did not request to reasons why it has no result.
+    """Convert errors of a run that the user did not request to reasons for a missing result.
 
     Raises:
         CannotRun: the body raised an InputError.

@@ -1,4 +1,4 @@
-"""Times steps of a program and its reference in turn, on comparable devices."""
+"""Time steps of a program and its reference in turn, on comparable devices."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from placement_checks.run.timing.trace import Tracer, tower_devices
 from placement_checks.util.text import plural
 
 MIN_TRACED, MAX_TRACED = 20, 60  # steps of each program
-_TRACE_SECONDS = 20.0  # after which no further step is traced
+_TRACE_SECONDS = 20.0  # no further step is traced after this time
 _ROWS = 128
 _WARM_UP = 5  # steps of each loop that are not timed
 _SECONDS = 600.0  # time limit of one step
-_MAX_CORES = 1.3  # of a loop on one thread
+_MAX_CORES = 1.3  # that a loop on one thread may use
 
 
 class TimedLoop:
@@ -68,10 +68,10 @@ class TimedPair:
     """The timed loops of a program and its reference.
 
     Every simulated device has one core: an op computes on one thread, the program has as many
-    threads as devices, and the reference has one. Two more loops show whether the machine was idle
-    otherwise: the program on one thread (`Timing.baseline`), and as many references at once as
-    there are towers (`Timing.contention`). On real GPUs, the baseline is a second loop of the
-    reference.
+    threads as devices, and the reference has one. Two more loops are controls. The program on one
+    thread shows whether the machine was quiet (`Timing.baseline`). As many references at once as
+    there are towers show whether each tower had a core (`Timing.contention`). On real GPUs, the
+    baseline is a second loop of the reference.
     """
 
     def __init__(self, pair: ProgramPair, batch: BatchFunction | None, *, rows: int = 0) -> None:
@@ -168,7 +168,7 @@ class TimedPair:
             pass
 
     def run_others(self) -> None:
-        """Take a step in every loop but the program's, in alternating order."""
+        """Take a step in every loop except the program's, in alternating order."""
         for timed in next(self._orders):
             timed.run()
 
@@ -177,7 +177,7 @@ class TimedPair:
         self._towers.run()
 
     def trace(self) -> Iterator[int]:
-        """Trace steps of both programs in turn, and yield their number so far."""
+        """Trace steps of both programs in turn, and yield the number of traced steps so far."""
         begin = time.perf_counter()
         for number in range(MAX_TRACED):
             if number >= MIN_TRACED and time.perf_counter() - begin > _TRACE_SECONDS:
@@ -187,7 +187,7 @@ class TimedPair:
             yield number + 1
 
     def timing(self) -> Timing:
-        """Returns all times and traces so far."""
+        """Return all times and traces so far."""
         towers, single, baseline = (tracer.trace() for tracer in self._tracers)
         simulated = self._pair.towers.simulated
         single_step = schedule.simulate(single.ops)
@@ -208,7 +208,7 @@ class TimedPair:
 
 
 def circumstances(pair: ProgramPair) -> Circumstances:
-    """Returns the names of both programs, and the devices and versions they run on."""
+    """Return the names of both programs, and the devices and versions they run on."""
     simulated = pair.towers.simulated
     return Circumstances(
         program=pair.towers.name,

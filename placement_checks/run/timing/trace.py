@@ -1,4 +1,4 @@
-"""Traces steps of a program: when each op ran, from TensorFlow's step statistics."""
+"""Trace steps of a program: when each op ran, from TensorFlow's step statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from placement_checks.util.progress import step
 tf1 = tf.compat.v1
 
 _MIN_STEPS, _MAX_STEPS = 2, 10
-_MAX_SECONDS = 2.0  # after which no further step is traced
+_MAX_SECONDS = 2.0  # no further step is traced after this time
 _Seconds = Mapping[tuple[Device, str], float]
 _DEVICE = re.compile(r"/device:\w+:\d+$")
 
@@ -52,12 +52,12 @@ class Tracer:
         return metadata
 
     def step(self) -> None:
-        """Take a step and keep its statistics."""
+        """Take a step and store its statistics."""
         simulated = self._session.program.simulated
         self._steps.append(dict(_lanes(self._step().step_stats, simulated=simulated)))
 
     def trace(self) -> Trace:
-        """Returns the trace of all steps so far."""
+        """Return the trace of all steps so far."""
         ops = _timed_ops(
             self._parts, _shortest_times(self._steps), simulated=self._session.program.simulated
         )
@@ -96,12 +96,12 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
 
 
 def tower_devices(program: RunnableProgram) -> list[tuple[Device, ...]]:
-    """Returns the requested devices of each tower."""
+    """Return the requested devices of each tower."""
     return [tower.devices for tower in analyze(program.placement).towers]
 
 
 def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:
-    """Yields each device with the spans of its ops, in seconds since the epoch.
+    """Yield each device with the spans of its ops, in seconds since the epoch.
 
     For a GPU, TensorFlow records when kernels were queued under the full device name, and when
     they ran under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
@@ -141,7 +141,7 @@ def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
 
 
 def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
-    """Returns the shortest time of each op in a step, summed over the iterations of a loop.
+    """Return the shortest time of each op in a step, summed over the iterations of a loop.
 
     The key contains the device, because ops in bodies of functions may have names of other ops.
     """
@@ -157,7 +157,7 @@ def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seco
 
 
 def _timed_ops(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
-    """Returns the ops of the partition graphs, with the ops that each waits for."""
+    """Return the ops of the partition graphs, with the ops that each waits for."""
     nodes = _Nodes([node for part in parts for node in part.node])
     devices = [_device(node.device, simulated=simulated) for node in nodes.nodes]
     return [
@@ -198,7 +198,7 @@ class _Nodes:
                     )
 
     def dependencies(self, node: Any) -> Collection[int]:
-        """Returns the indices of the nodes that a node waits for."""
+        """Return the indices of the nodes that a node waits for."""
         found = set(self._indices(node.input))
         if node.op in RECEIVES:
             send = self._sends.get(node.attr["tensor_name"].s)
