@@ -1,1 +1,1 @@
-"""What all rooms speak of: devices, machines, programs, placements, measurements."""
+"""Types that all rooms share: devices, machines, programs, placements, measurements."""

@@ -1,12 +1,10 @@
 """Baselines: the expected devices of a program, and differences from them.
 
-Ops have *addresses*, which no name, number or device decides: the part of the step, the tower,
-the layer and the type. A part has a default place, and the addresses that are elsewhere are
-exceptions. A place is a device in short, or a symbol.
+An op has an *address*: its part of the step, tower, layer and type. The address does not depend on
+the op's name or device. A part has a default place; addresses at other places are exceptions. A
+place is a short device name, or a symbol.
 
-How a placement differs from a baseline.
-
-Changes as they are collected: what has moved, is new and is gone, and notes.
+`Difference` is the result of a comparison; `Changes` collects its entries.
 """
 
 from __future__ import annotations
@@ -195,14 +193,14 @@ class Difference:
     """The difference between a placement and a baseline; false if every device is as expected.
 
     Attributes:
-        old: what the baseline is called.
+        old: the name of the baseline.
         new: the program that was compared with it.
-        same: how many ops are where the baseline says.
-        moved: what is elsewhere: variables, slots, towers, then ops by part.
-        new_there: what the baseline does not have.
-        gone: what only the baseline has.
-        crosses: what a step copies now and did not before.
-        notes: what has changed without being elsewhere.
+        same: the number of ops on the devices that the baseline states.
+        moved: objects on other devices: variables, slots, towers, then ops by part.
+        new_there: objects that the baseline lacks.
+        gone: objects that only the baseline has.
+        crosses: the pairs of devices between which a step copies more than before.
+        notes: changes that move no object to another device.
     """
 
     old: str

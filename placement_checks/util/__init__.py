@@ -1,1 +1,1 @@
-"""Processes, streams, progress and text; nothing of this field."""
+"""Helpers for processes, streams, progress and text that know nothing of TensorFlow graphs."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-# Of the commands that print one, and of what any of them prints where an error ends it.
+# The commands that print JSON; `error` is the output of a command that ends with an error.
 NAMES: Final = ("verify", "place", "log", "diff", "time", "error")
 
 
 def schema(name: str) -> str:
-    """The schema of that name, as text."""
-    from importlib.resources import files  # not before somebody asks
+    """The text of the schema of a command."""
+    from importlib.resources import files  # imported late: rarely needed
 
     return files(__name__).joinpath(f"{name}.json").read_text(encoding="utf-8")
