@@ -25,7 +25,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.script import Script
 from placement_checks.core.user_code import users_code
-from placement_checks.graph.op_origins import static_shape
+from placement_checks.graph.details import static_shape
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
