@@ -33,7 +33,7 @@ from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.program import CapturedProgram, Program, Step
-from placement_checks.core.user_code import users_code
+from placement_checks.core.user_code import call_user_code, users_code
 from placement_checks.graph.gradients import record_graphs, select_graph
 from placement_checks.tf.keras import keras_name_counter
 from placement_checks.tf.process_state import Behavior
@@ -82,7 +82,7 @@ def _build(
             detect_eager_code(building.calls),
             users_code(program.name, "the builder", program.folder),
         ):
-            returned = program.build(**arguments)
+            returned = call_user_code(program.build, **arguments)
             if _is_eager_step(returned):
                 raise NotAGraphProgram
             graph = find_graph(returned)
@@ -146,11 +146,11 @@ def build_eagerly(building: BuildRecorder, num_gpus: int) -> CapturedProgram:
             explain_refusals(program.name),
             users_code(program.name, "it", program.folder),
         ):
-            returned: Any = program.build(**arguments)
+            returned: Any = call_user_code(program.build, **arguments)
             policy = returned.get("policy") if isinstance(returned, Mapping) else None
             building.policy = policy if isinstance(policy, Mapping) else {}
             if _is_eager_step(returned) and not building.calls.steps:
-                _call_step(returned, building.calls)
+                call_user_code(_call_step, returned, building.calls)
     except InputError as error:
         failed = building.explain(error)
     if building.has_step:  # an error after the first step does not matter
