@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final
 
 from placement_checks.core.builder_result import is_in_graph, parse_builder_result
+from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
@@ -28,6 +30,7 @@ Batch: TypeAlias = "str | Path | BatchFunction | None"
 # A builder function, or the name of a program as on the command line.
 Target: TypeAlias = "str | Path | Program | Script | WatchedCode | Callable[..., object]"
 
+_NO_LOADER = Missing("it cannot be built again")
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
@@ -296,54 +299,99 @@ class InitialState:
         return self.initializers.keys() | self.values.keys()
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class BuiltProgram:
-    """A program as built for a number of GPUs, or read from a file.
+class ProgramGraph(Protocol):
+    """The graph of a program; the room `graph` implements it."""
 
-    Objects of TensorFlow are used by the rooms that import TensorFlow only.
+    @property
+    def graph_def(self) -> Any:
+        """The ``GraphDef``, which is never changed."""
+
+    @property
+    def live(self) -> Any:
+        """The ``tf.Graph``; None if it does not belong to this process."""
+
+    def read_placement(self, program: str, *, gpus: int, soft: bool) -> Placement:
+        """The placement that the graph requests.
+
+        Raises:
+            InputError: the graph cannot be placed.
+        """
+
+
+class Loader(Protocol):
+    """Builds a program again."""
+
+    def load_for_one_gpu(self) -> CapturedProgram | Missing:
+        """Build the program for one GPU, or return the earlier build."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CapturedProgram:
+    """A program as built for a number of GPUs until its first training step, or read from a file.
 
     Attributes:
+        name: the name in reports.
         program: the builder or script; missing for a file, which cannot be built again.
         gpus: the number of GPUs.
-        requested: the placement with the requested devices.
-        step: the step that the builder returned.
-        graph_def: the ``GraphDef``, which is never changed.
-        graph: the ``tf.Graph``; None for a file.
+        source: the graph.
+        soft: whether soft placement is allowed.
+        step: the step that the builder returned, or that the program was about to run.
         initial: the initial values of the variables.
         applied: the gradients that the program declares or passed to optimizers.
-        for_gpus: returns the same program for another number of GPUs, built once.
         fed: the values fed to the first training step, arrays by the names of tensors (``x:0``);
             empty if the program was not captured, or feeds nothing.
         turns: the number of different training steps that alternate, as in GANs.
         notes: notes for reports, besides the verdicts.
         gradients_inside: if all gradients are taken inside a loop or another op: where, with the
             fix; else ``""``.
-        machine: the cluster of the server that the program created; None without a server.
+        asked_for_gpus: whether the program asked for the number of GPUs.
+        server: the server that the program created as a task of a cluster; None without one.
+        is_worker: whether its strategy covers several such tasks.
         on_one_host: a program of several workers, rebuilt for one host with all their GPUs, so
             that it can run; None for any other program.
+        loader: builds the same program for one GPU.
     """
 
-    program: Program | Script | Missing
+    name: str
+    program: Program | Script | Missing = field(repr=False)
     gpus: int
-    requested: Placement = field(repr=False)
-    step: Step = field(repr=False)
-    graph_def: Any = field(repr=False)
-    graph: Any = field(repr=False)
-    initial: InitialState = field(repr=False)
-    applied: Sequence[AppliedGradient] = field(repr=False)
-    for_gpus: Callable[[int], BuiltProgram | Missing] = field(repr=False)
+    source: ProgramGraph = field(repr=False)
+    soft: bool = False
+    step: Step = field(default=Step(), repr=False)
+    initial: InitialState = field(default=InitialState(), repr=False)
+    applied: Sequence[AppliedGradient] = field(default=(), repr=False)
     fed: Mapping[str, Any] = field(default_factory=dict, repr=False)
     turns: int = 1
     notes: Sequence[str] = ()
     gradients_inside: str = ""
-    machine: Machine | None = None
-    on_one_host: BuiltProgram | None = None
+    asked_for_gpus: bool = False
+    server: RecordedServer | None = None
+    is_worker: bool = False
+    on_one_host: CapturedProgram | None = None
+    loader: Loader | Missing = _NO_LOADER
 
     @property
-    def name(self) -> str:
-        """The name in reports."""
-        return self.requested.program
+    def graph_def(self) -> Any:
+        """The ``GraphDef``, which is never changed."""
+        return self.source.graph_def
+
+    @cached_property
+    def requested(self) -> Placement:
+        """The placement with the requested devices.
+
+        Raises:
+            InputError: the graph cannot be placed.
+        """
+        return self.source.read_placement(self.name, gpus=self.gpus, soft=self.soft)
+
+    @property
+    def machine(self) -> Machine | None:
+        """The cluster of the server that the program created; None without a cluster."""
+        if self.server is None or self.server.is_alone:
+            return None
+        machine = Machine.of_cluster(self.server.cluster, self.gpus)
+        return replace(machine, stated_master=(self.server.job, self.server.task))
 
 
 @dataclass(eq=False)
@@ -356,4 +404,4 @@ class WatchedCode:
     """
 
     name: str
-    built: BuiltProgram | None = None
+    built: CapturedProgram | None = None

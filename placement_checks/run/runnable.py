@@ -29,7 +29,7 @@ from placement_checks.core.op_types import RANDOM_SEEDED, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.program import (
     AppliedGradient,
-    BuiltProgram,
+    CapturedProgram,
     Gradient,
     InitialState,
     Step,
@@ -81,7 +81,7 @@ class RunnableProgram:
         ends_at: when its runs must have ended, in seconds of `time.monotonic`.
     """
 
-    built: BuiltProgram
+    built: CapturedProgram
     graph: tf.Graph
     simulated: bool
     config: Any
@@ -118,7 +118,7 @@ class RunnableProgram:
 
 
 def make_runnable(
-    built: BuiltProgram, devices: Devices, *, cluster: Machine | None = None
+    built: CapturedProgram, devices: Devices, *, cluster: Machine | None = None
 ) -> RunnableProgram:
     """Check that a program can be run, and rewrite its graph for real or simulated devices.
 
@@ -136,7 +136,7 @@ def make_runnable(
             or real devices are missing.
     """
     if not built.program:
-        what = "is a saved graph" if built.graph is None else "was built elsewhere"
+        what = "is a saved graph" if built.source.live is None else "was built elsewhere"
         raise CannotRun(f"{built.name} {what}, and only programs are run")
     if built.turns > 1:
         raise CannotRun(
@@ -168,7 +168,7 @@ def make_runnable(
     )
 
 
-def _check_initial_values(built: BuiltProgram) -> None:
+def _check_initial_values(built: CapturedProgram) -> None:
     """Check that the initial value of each variable in a traced step is known."""
     values = built.initial.values
     if not values:
@@ -243,7 +243,7 @@ def _tensor_name(value: Any, key: str, program: str) -> str:
     )
 
 
-def _rewrite_graph(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
+def _rewrite_graph(built: CapturedProgram, *, simulated: bool, whole: bool) -> tf.Graph:
     """Return the graph of a program, rewritten to run on the devices of this machine.
 
     Devices are changed in the GraphDef, because a live graph does not give access to the bodies of

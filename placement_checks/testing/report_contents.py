@@ -17,8 +17,8 @@ from rich.console import Console
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Details, StepOps
-from placement_checks.core.program import BuiltProgram, InitialState, Step
+from placement_checks.core.placement import Details, Placement, StepOps
+from placement_checks.core.program import InitialState, Step
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
 from placement_checks.report.common import json as json_report
@@ -120,20 +120,27 @@ def _reported_part(evidence: Evidence) -> Evidence:
         program = replace(
             program,
             program=_NOT_SENT,
-            requested=placement,
+            source=_SentGraph(placement),
             step=Step(),
-            graph_def=None,
-            graph=None,
             initial=InitialState(),
             applied=(),
-            for_gpus=_not_here,
             fed={},
+            on_one_host=None,
+            loader=_NOT_SENT,
         )
     return Evidence(placement, program, measurement=measurement)
 
 
-def _not_here(_gpus: int) -> BuiltProgram | Missing:
-    return _NOT_SENT
+class _SentGraph(NamedTuple):
+    """The graph of a program in a report."""
+
+    placement: Placement
+    graph_def: None = None
+    live: None = None
+
+    def read_placement(self, *_: object, **__: object) -> Placement:
+        """The placement as far as it was sent."""
+        return self.placement
 
 
 _EMPTY_PAGE = """<!DOCTYPE html>

@@ -18,7 +18,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import BuiltProgram, Target
+from placement_checks.core.program import CapturedProgram, Target
 from placement_checks.core.script import Script
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
@@ -80,7 +80,7 @@ class Request:
         machine: the devices to place it on.
     """
 
-    built: BuiltProgram
+    built: CapturedProgram
     requested: Placement
     machine: Machine
 
@@ -151,13 +151,13 @@ def requested(target: Target, *, gpus: int = 2) -> Evidence:
     return _evidence_of(built, built.requested)
 
 
-def _load(target: Target, gpus: int, machine: Machine | None = None) -> BuiltProgram:
+def _load(target: Target, gpus: int, machine: Machine | None = None) -> CapturedProgram:
     from placement_checks.capture.programs import load
 
     return load(target, gpus, machine)
 
 
-def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
+def _evidence_of(built: CapturedProgram, requested: Placement) -> Evidence:
     single = single_gpu(built)
     return Evidence(
         requested,
@@ -167,9 +167,11 @@ def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
     )
 
 
-def single_gpu(built: BuiltProgram) -> BuiltProgram | Missing:
+def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
     """The program built for one GPU; missing if it cannot be built, or already is that program."""
-    other = built.for_gpus(1)
+    from placement_checks.capture.programs import load_for_one_gpu
+
+    other = load_for_one_gpu(built)
     return Missing("it was built for one GPU") if other is built else other
 
 

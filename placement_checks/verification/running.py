@@ -12,7 +12,7 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import Batch, BuiltProgram, Target
+from placement_checks.core.program import Batch, CapturedProgram, Target
 from placement_checks.core.script import Script
 from placement_checks.rules.base import Rule
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
@@ -110,7 +110,7 @@ def with_numbers(
 
 def is_watched(evidence: Evidence) -> bool:
     """Whether the program is a whole program, which can be its own reference."""
-    return isinstance(evidence.program, BuiltProgram) and isinstance(
+    return isinstance(evidence.program, CapturedProgram) and isinstance(
         evidence.program.program, Script
     )
 

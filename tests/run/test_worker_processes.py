@@ -18,7 +18,7 @@ from support.workers import watched_workers
 
 from placement_checks import place
 from placement_checks.core.devices import Device
-from placement_checks.core.program import BuiltProgram
+from placement_checks.core.program import CapturedProgram
 from placement_checks.run.cluster.local import reserve_port
 from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
@@ -98,7 +98,7 @@ def test_weights_are_those_of_the_workers_on_one_host(
             assert np.array(own) == pytest.approx(expected, rel=1e-5)
 
 
-def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
+def weights_after(built: CapturedProgram, program: ModuleType) -> list[Any]:
     """Returns the weights of the first worker after steps on the rows of each worker."""
     batches = [
         list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)

@@ -8,8 +8,7 @@ from typing import Any
 
 from placement_checks import watch
 from placement_checks.capture.in_process.builder import build_eagerly, record_eager_code
-from placement_checks.capture.in_process.recorder import Built
-from placement_checks.core.program import Program, WatchedCode
+from placement_checks.core.program import CapturedProgram, Program, WatchedCode
 
 
 def traced(train: Callable[..., Any], gpus: int = 2) -> WatchedCode:
@@ -19,7 +18,7 @@ def traced(train: Callable[..., Any], gpus: int = 2) -> WatchedCode:
     return code
 
 
-def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> Built:
+def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> CapturedProgram:
     """What a function builds that trains, or returns what does.
 
     Raises:

@@ -15,7 +15,7 @@ from support import pairs
 from placement_checks.capture.in_process.sessions import pipeline_outputs
 from placement_checks.capture.programs import load
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.program import BuiltProgram, Program
+from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
@@ -29,7 +29,7 @@ Fed = Mapping[str, npt.NDArray[Any]]
 
 def watched(
     build: Callable[..., Any], batch: Batch, rows: int = 16, gpus: int = 2, **fed: Any
-) -> BuiltProgram:
+) -> CapturedProgram:
     """A program that was fed ``rows``, cut for its towers, and what else is given by names."""
     built, inputs = _without_inputs(build, gpus)
     arrays = {name: np.asarray(array) for name, array in batch(_rng(), rows).items()}
@@ -45,7 +45,7 @@ def watched(
 @lru_cache(8)
 def _without_inputs(
     build: Callable[..., Any], gpus: int
-) -> tuple[BuiltProgram, list[Mapping[str, str]]]:
+) -> tuple[CapturedProgram, list[Mapping[str, str]]]:
     """A program that lists no inputs, and those that it had, by the names of their tensors."""
     inputs: list[Mapping[str, str]] = []
 
@@ -66,13 +66,13 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-def watched_pipeline(build: Callable[..., Any], gpus: int) -> BuiltProgram:
+def watched_pipeline(build: Callable[..., Any], gpus: int) -> CapturedProgram:
     """A program that was fed what its pipelines gave when it was watched."""
     built = load(Program("program" if gpus > 1 else "single", build), gpus)
     step = built.requested.step
     names = pipeline_outputs(built.graph_def.node, [*step.train_op, *step.objectives])
     coordinator = tf1.train.Coordinator()
-    with tf1.Session(graph=built.graph) as session, built.graph.as_default():
+    with tf1.Session(graph=built.source.live) as session, built.source.live.as_default():
         threads = tf1.train.start_queue_runners(session, coordinator)
         values = session.run(names)
         coordinator.request_stop()
@@ -81,7 +81,7 @@ def watched_pipeline(build: Callable[..., Any], gpus: int) -> BuiltProgram:
     return replace(built, fed=dict(zip(names, values, strict=True)))
 
 
-def judged(towers: BuiltProgram, single: BuiltProgram, **conditions: Any) -> Evidence:
+def judged(towers: CapturedProgram, single: CapturedProgram, **conditions: Any) -> Evidence:
     """What the rules on numbers are given."""
     pair = ProgramPair.from_programs(towers, single, "simulated")
     measurement = measure(pair, None, Conditions(**conditions))

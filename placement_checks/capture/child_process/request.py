@@ -38,7 +38,7 @@ class CaptureRequest(NamedTuple):
 
 
 def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
-    """Send a recorded program or an error, and exit this process at once."""
+    """Send a captured program or an error, and exit this process at once."""
     with contextlib.suppress(Exception):  # the program may have closed them
         sys.stdout.flush()
         sys.stderr.flush()

@@ -27,8 +27,8 @@ from placement_checks.core.op_types import PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
 from placement_checks.core.user_code import users_frames
+from placement_checks.graph.details import static_shape
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.op_origins import static_shape
 from placement_checks.graph.train_step import RunAnalyzer, RunEffect
 from placement_checks.tf.patching import Around
 from placement_checks.tf.sessions import (

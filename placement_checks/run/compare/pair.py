@@ -10,7 +10,7 @@ from typing import final
 
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.program import BatchFunction, BuiltProgram
+from placement_checks.core.program import BatchFunction, CapturedProgram
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.declared import MIN_ROWS, DeclaredFeeding
 from placement_checks.run.feeding.inferred import InferredInputs, infer_inputs, random_tensors
@@ -36,8 +36,8 @@ class ProgramPair:
 
     @staticmethod
     def from_programs(
-        towers: BuiltProgram,
-        reference: BuiltProgram,
+        towers: CapturedProgram,
+        reference: CapturedProgram,
         devices: Devices,
         *,
         ends_at: float = math.inf,

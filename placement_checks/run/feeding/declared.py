@@ -25,7 +25,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.script import Script
 from placement_checks.core.user_code import users_code
-from placement_checks.graph.op_origins import static_shape
+from placement_checks.graph.details import static_shape
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Batch, Split
 from placement_checks.run.runnable import RunnableProgram
@@ -264,6 +264,8 @@ def _tensors_by_argument(tensors: Sequence[str]) -> dict[str, str]:
 
 def _batch_keys(batch_function: BatchFunction, rows: int) -> list[str]:
     """Return the names of the arrays in a batch; empty if there is no batch of this size."""
+    if isinstance(batch_function, Case):
+        batch_function = batch_function.rewound()  # a call takes a batch out of the case
     try:
         with users_code("", "the batch function", None):
             return [str(name) for name in batch_function(np.random.default_rng(0), rows)]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.forked import run_forked, run_pytest_forked
 
-from placement_checks.capture.programs import load
+from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
-from placement_checks.core.program import BuiltProgram, Program
+from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.core.script import Script
 
 pytestmark = pytest.mark.one_version
@@ -143,7 +143,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def gpus_of(built: BuiltProgram) -> set[str]:
+def gpus_of(built: CapturedProgram) -> set[str]:
     asked = {str(op.requested) for op in built.requested.ops.values()}
     return {device for device in asked if "GPU" in device}
 
@@ -177,10 +177,10 @@ def test_it_is_watched_until_its_first_step(target: str | Script) -> None:
 @pytest.mark.usefixtures("folder")
 def test_it_is_told_the_number_of_gpus() -> None:
     built = load("train.py:main", 3)
-    single = built.for_gpus(1)
+    single = load_for_one_gpu(built)
 
     assert gpus_of(built) == BOTH | {"/device:GPU:2"}
-    assert isinstance(single, BuiltProgram)
+    assert isinstance(single, CapturedProgram)
     assert gpus_of(single) == {"/device:GPU:0"}
 
 

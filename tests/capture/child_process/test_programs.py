@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from support.forked import start_forked
 
-from placement_checks.capture.programs import load
+from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import BuiltProgram
+from placement_checks.core.program import CapturedProgram
 from placement_checks.core.script import Script
 
 pytestmark = pytest.mark.one_version
@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def watched(folder: Path, program: str, *args: str, limit: float = 100) -> BuiltProgram:
+def watched(folder: Path, program: str, *args: str, limit: float = 100) -> CapturedProgram:
     (folder / "train.py").write_text(textwrap.dedent(program))
     return load(Script("train.py", args, limit=limit), 2)
 
@@ -88,7 +88,7 @@ def test_a_value_of_another_file(folder: Path) -> None:
     built = load(Script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
 
     assert len(built.fed) == 2
-    assert isinstance(single := built.for_gpus(1), BuiltProgram)
+    assert isinstance(single := load_for_one_gpu(built), CapturedProgram)
     assert len(single.fed) == 1
 
 
@@ -137,8 +137,8 @@ def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
         assert of_other.frames(op)[1:] == tuple(of_here.frames(op))
         assert str(of_other.frames(op)[0]) == "train.py:7"
 
-    single = other.for_gpus(1)
-    assert isinstance(single, BuiltProgram)
+    single = load_for_one_gpu(other)
+    assert isinstance(single, CapturedProgram)
     assert {op.requested.index for op in single.requested.ops.values()} == {None, 0}
 
 
@@ -244,18 +244,18 @@ def test_one_that_trains_in_a_thread_and_asks_for_gpus(
     built = watched(folder, program)
 
     assert built.notes[0] == "run until its first training step, at model.py:37"
-    assert built.for_gpus(1)
+    assert load_for_one_gpu(built)
 
 
 def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) -> None:
     program = "from model import train\ntrain(2)\n"
 
-    assert watched(folder, program).for_gpus(1) == Missing(
+    assert load_for_one_gpu(watched(folder, program)) == Missing(
         "it does not receive the number of GPUs",
         "write {gpus} in its arguments, or --let NAME={gpus}",
     )
     with pytest.raises(InputError) as caught:
-        watched(folder, program, "{gpus}").for_gpus(1)
+        load_for_one_gpu(watched(folder, program, "{gpus}"))
     assert str(caught.value) == (
         "train.py {gpus} builds the same graph for 1 GPU: {gpus} has no effect; write {gpus} "
         "where the program reads the number, such as --let NUM_GPUS={gpus} for a number in its "
