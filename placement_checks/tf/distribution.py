@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
-    Around,
-    Patched,
     existing,
     existing_in,
     existing_module,
@@ -25,11 +24,6 @@ _VALUES = "tensorflow.python.distribute.values"
 _PUBLIC_NAMES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
 
 
-def around_strategies(around: Around) -> Patched:
-    """Patch the constructor of every kind of strategy."""
-    return patched(existing_in(_LIBRARY, "StrategyBase"), "__init__", around)
-
-
 def strategy_name(strategy: Any) -> str:
     """The public name of a strategy's class, which may differ from TensorFlow's internal name."""
     name = type(strategy).__name__.removesuffix("V1").removesuffix("V2")
@@ -40,41 +34,6 @@ def is_default_strategy(strategy: Any) -> bool:
     """Whether this is TensorFlow's strategy for programs that create none."""
     kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
     return isinstance(strategy, tuple(existing_in(_LIBRARY, kind) for kind in kinds))
-
-
-def around_collective_keys(around: Around) -> Patched:
-    """Patch the constructor of ``CollectiveKeys``, which numbers a strategy's device groups."""
-    owner = existing_in("tensorflow.python.distribute.cross_device_utils", "CollectiveKeys")
-    return patched(owner, "__init__", around)
-
-
-@contextlib.contextmanager
-def around_reductions(several: Around, one: Around, in_replica: Around) -> Iterator[None]:
-    """Patch the methods that add up the values of replicas.
-
-    Args:
-        several: patches ``batch_reduce_to`` of a strategy's extended.
-        one: patches ``reduce_to`` of a strategy's extended.
-        in_replica: patches ``all_reduce`` of a replica context.
-    """
-    extended = existing_in(_LIBRARY, "StrategyExtendedV2")
-    with (
-        patched(extended, "batch_reduce_to", several),
-        patched(extended, "reduce_to", one),
-        patched(existing_in(_LIBRARY, "ReplicaContext"), "all_reduce", in_replica),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def around_distributed_variables(around: Around) -> Iterator[None]:
-    """Patch the constructors of a strategy's variables, which combine other variables."""
-    mirrored = existing_in(_VALUES, "DistributedVariable")
-    with (
-        patched(mirrored, "__init__", around),
-        patched(_aggregating_variable(), "__init__", around),
-    ):
-        yield
 
 
 def replica_values(variable: Any) -> Sequence[Any]:
@@ -106,7 +65,7 @@ def variable_strategy(variable: Any) -> Any:
     return getattr(variable, "_distribute_strategy", None)
 
 
-def user_lines_in_replica_threads() -> Patched:
+def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
     """Report the user's source lines for ops of replicas, as for ops of the surrounding function.
 
     Each replica runs in a thread of its own. That thread lacks AutoGraph's map from the rewritten
@@ -138,5 +97,4 @@ def user_lines_in_replica_threads() -> Patched:
 
         return inheriting_init
 
-    replica = existing_in("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread")
-    return patched(replica, "__init__", around)
+    return patched(Patch.THREAD, around)

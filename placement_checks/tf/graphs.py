@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from placement_checks.tf.patching import (
-    Around,
-    Patched,
-    existing,
-    existing_in,
-    existing_module,
-    patched,
-)
-
-
-def around_gradients(around: Around) -> Patched:
-    """Patch the function behind `tf.gradients` and the optimizers of `tf.compat.v1.train`.
-
-    Each of their calls makes one call of it, and it calls itself for nested functions. Its first
-    argument is the objectives.
-    """
-    owner = existing_module("tensorflow.python.ops.gradients_util")
-    return patched(owner, "_GradientsHelper", around)
+from placement_checks.tf.patching import existing, existing_in
 
 
 def original_op(op: Any) -> Any:

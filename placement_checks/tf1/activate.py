@@ -30,7 +30,7 @@ def as_tensorflow_1() -> Iterator[UsedNames]:
         stack.callback(before.restore)
         stack.enter_context(dropped_names())
         stack.enter_context(moved_names(tf.compat.v1))
-        stack.enter_context(keras_2_modules(tf.compat.v1))
+        stack.enter_context(keras_2_modules())
         stack.enter_context(import_stand_in(StandIn(tf, used), tf))
         with _logging_disabled():
             _VERSION_1_BEHAVIOR.restore()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 from placement_checks.tf1.lazy_modules import LazyModule, attribute_of, replace_modules
 from placement_checks.tf1.stand_in import NAME, StandIn
 
@@ -43,33 +44,33 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
         tensorflow: TensorFlow 2.
     """
     finder = _Finder(stand_in)
-    original = builtins.__import__
 
-    def import_for(
-        name: str,
-        globals: Mapping[str, Any] | None = None,
-        locals: Mapping[str, Any] | None = None,
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> Any:
-        first, *rest = name.split(".")
-        if first != NAME or level or not _expects_version_2(globals):
-            return original(name, globals, locals, fromlist or (), level)
-        if rest and not finder.is_own(name):
-            module = original(name, globals, locals, fromlist or (), level)
-            return module if fromlist else tensorflow
-        return attribute_of(tensorflow, rest) if fromlist else tensorflow
+    def wrap_import(original: Callable[..., Any]) -> Callable[..., Any]:
+        def import_for(
+            name: str,
+            globals: Mapping[str, Any] | None = None,
+            locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> Any:
+            first, *rest = name.split(".")
+            if first != NAME or level or not _expects_version_2(globals):
+                return original(name, globals, locals, fromlist or (), level)
+            if rest and not finder.is_own(name):
+                module = original(name, globals, locals, fromlist or (), level)
+                return module if fromlist else tensorflow
+            return attribute_of(tensorflow, rest) if fromlist else tensorflow
+
+        return import_for
 
     before = sys.modules[NAME]
     with replace_modules(finder.is_own):
         sys.modules[NAME] = stand_in.module  # without an entry, a thread would import it again
         sys.meta_path.insert(0, finder)
-        builtins.__import__ = import_for
         try:
-            yield
+            with patched(Patch.IMPORT, wrap_import):
+                yield
         finally:
-            if builtins.__import__ is import_for:
-                builtins.__import__ = original
             sys.meta_path.remove(finder)
             sys.modules[NAME] = before
             _bind_directories(stand_in, tensorflow)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.tf1.lazy_modules import NotInstalled, add_names
+from placement_checks.tf.patching import add_names
+from placement_checks.tf1.lazy_modules import NotInstalled
 from placement_checks.util.imports import module_or_none
 
 _NAME = "scipy.misc"

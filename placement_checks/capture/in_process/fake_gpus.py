@@ -30,7 +30,8 @@ import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
 from placement_checks.tf import patching, sessions
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import all_patched, patched
 from placement_checks.tf.simulated_devices import is_stand_in
 
 _GPU = "GPU"
@@ -57,9 +58,9 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     visible = os.environ.get(_VISIBLE)
     try:
         with (
-            sessions.around_context(_context_methods(gpus, queries)),
-            sessions.around_device_list(_local_devices(gpus, queries)),
-            sessions.around_session_methods({"list_devices": _session_devices(gpus, queries)}),
+            all_patched(_context_methods(gpus, queries)),
+            patched(Patch.LIST_LOCAL, _local_devices(gpus, queries)),
+            patched(Patch.LIST_OF_SESSION, _session_devices(gpus, queries)),
             fake_nvidia_tools(gpus, queries),
         ):
             yield queries
@@ -98,8 +99,8 @@ def _is_asked_by_program(frame: FrameType | None) -> bool:
     return False
 
 
-def _context_methods(gpus: int, queries: set[str]) -> Mapping[str, patching.Around]:
-    """The patches of the eager context, by the name of the method."""
+def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Around]:
+    """The patches of the eager context."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
     growth: dict[Any, Any] = {}
@@ -113,20 +114,20 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[str, patching.Arou
         return num_gpus
 
     methods = {
-        "list_physical_devices": _list_with_gpus(physical, "list_physical_devices", queries),
-        "list_logical_devices": _list_with_gpus(logical, "list_logical_devices", queries),
-        "get_visible_devices": _list_with_gpus(physical, "get_visible_devices", queries),
-        "num_gpus": number,
-        "set_visible_devices": _set_visible,
-        "get_memory_growth": _answer_for_gpus(growth.get),
-        "set_memory_growth": _answer_for_gpus(growth.__setitem__),
-        "get_logical_device_configuration": _answer_for_gpus(parts.get),
-        "set_logical_device_configuration": _answer_for_gpus(parts.__setitem__),
-        "get_device_details": _answer_for_gpus(lambda _: dict(_DETAILS)),
-        "get_memory_info": _answer_for_gpus(lambda _: {"current": 0, "peak": 0}),
-        "reset_memory_stats": _answer_for_gpus(lambda _: None),
+        Patch.LIST_PHYSICAL: _list_with_gpus(physical, "list_physical_devices", queries),
+        Patch.LIST_LOGICAL: _list_with_gpus(logical, "list_logical_devices", queries),
+        Patch.GET_VISIBLE: _list_with_gpus(physical, "get_visible_devices", queries),
+        Patch.NUM_GPUS: number,
+        Patch.SET_VISIBLE: _set_visible,
+        Patch.GET_MEMORY_GROWTH: _answer_for_gpus(growth.get),
+        Patch.SET_MEMORY_GROWTH: _answer_for_gpus(growth.__setitem__),
+        Patch.GET_LOGICAL: _answer_for_gpus(parts.get),
+        Patch.SET_LOGICAL: _answer_for_gpus(parts.__setitem__),
+        Patch.DEVICE_DETAILS: _answer_for_gpus(lambda _: dict(_DETAILS)),
+        Patch.MEMORY_INFO: _answer_for_gpus(lambda _: {"current": 0, "peak": 0}),
+        Patch.MEMORY_STATS: _answer_for_gpus(lambda _: None),
     }
-    return {name: _for_program(answer) for name, answer in methods.items()}
+    return {patch: _for_program(answer) for patch, answer in methods.items()}
 
 
 def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patching.Around:
@@ -289,8 +290,8 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
         return lambda name: f"lib{name}.so.1" if name == _LIBRARY else original(name)
 
     with (
-        patched(ctypes.CDLL, "__init__", wrap_init),
-        patched(ctypes.util, "find_library", wrap_find_library),
+        patched(Patch.LOAD_LIBRARY, wrap_init),
+        patched(Patch.FIND_LIBRARY, wrap_find_library),
         _fake_nvidia_smi(gpus, calls),
     ):
         yield
