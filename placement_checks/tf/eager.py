@@ -1,4 +1,4 @@
-"""Eager ops and variables, and traced functions: their calls, bodies and gradients."""
+"""Eager ops, variables and traced functions; modules between a program and patched functions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,25 @@ from placement_checks.tf.patching import (
 # Modules on the stack between `tf.device` in a program and the method of `Patch.EAGER_SCOPE`.
 DEVICE_SCOPE_MODULES = frozenset(
     {"tensorflow.python.eager.context", "tensorflow.python.framework.ops"}
+)
+# The function that counts GPUs for programs, as module and name.
+NUM_GPUS_FUNCTION = ("tensorflow.python.eager.context", "num_gpus")
+# The modules of strategies begin with this.
+STRATEGY_MODULES = "tensorflow.python.distribute."
+# Strategies that were given devices call these functions too, to choose a reduction algorithm.
+REDUCTION_CHOOSERS = frozenset({"select_cross_device_ops", "_make_collective_ops_with_fallbacks"})
+# Modules on the stack between a program's query by `tf.config`, `tf.test` or `device_lib` and the
+# patched functions.
+DEVICE_QUERY_MODULES = frozenset(
+    f"tensorflow.python.{module}"
+    for module in (
+        "autograph.impl.api",
+        "client.device_lib",
+        "framework.config",
+        "framework.test_util",
+        "util.deprecation",
+        "util.module_wrapper",
+    )
 )
 # TensorFlow's name for a function that creates missing variables in its first call.
 VARIABLE_CREATING_FUNCTION = "fn_with_cond"

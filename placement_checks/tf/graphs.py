@@ -1,11 +1,12 @@
-"""How a graph was built, and what TensorFlow has registered for its op types."""
+"""How a graph was built, how a session runs it, and what is registered for its op types."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from placement_checks.tf.patching import existing, existing_in
+from placement_checks.tf.patching import existing, existing_in, existing_module
 
 
 def original_op(op: Any) -> Any:
@@ -45,3 +46,14 @@ def kernels_of(op_type: str) -> Sequence[Any]:
 def definition_of(op_type: str) -> Any:
     """The ``OpDef`` of an op type; None if TensorFlow does not know the type."""
     return existing_in("tensorflow.python.framework.op_def_registry", "get")(op_type)
+
+
+@contextlib.contextmanager
+def options_buffer(options: Any) -> Iterator[Any]:
+    """Give a ``RunOptions`` in the form that the method of `Patch.RUN` receives."""
+    module = existing_module("tensorflow.python.client.pywrap_tf_session")
+    buffer = existing(module, "TF_NewBufferFromString")(options.SerializeToString())
+    try:
+        yield buffer
+    finally:
+        existing(module, "TF_DeleteBuffer")(buffer)

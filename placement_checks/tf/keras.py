@@ -25,8 +25,8 @@ from placement_checks.tf.patching import (
     all_patched,
     existing,
     existing_module,
+    module_or_none,
 )
-from placement_checks.util.imports import module_or_none
 
 # How parts of Keras are recognized in a stack: ends of file names, and a function (``""``: any).
 _PARTS = (

@@ -23,6 +23,8 @@ Patches of the same attribute nest: the second replacement receives the first as
 Blocks must therefore close in reverse order, which ``with`` and `contextlib.ExitStack` guarantee.
 A patch applies to all threads of the process. If TensorFlow lacks the attribute, entering the
 block raises an `InputError`, and nothing is patched.
+
+Imports of modules that may not be installed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ from typing import Any
 
 from placement_checks.core.errors import InputError
 from placement_checks.tf.patches import EXTENDED_MODULES, Patch
-from placement_checks.util.imports import module_or_none
 
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -87,6 +88,20 @@ def add_names(module: ModuleType, names: Mapping[str, Any]) -> Iterator[None]:
         for name in new:
             with contextlib.suppress(AttributeError):
                 delattr(module, name)
+
+
+def module_or_none(name: str) -> ModuleType | None:
+    """Import a module; return None if the module or one of its packages does not exist.
+
+    Raises:
+        ModuleNotFoundError: the module exists, and imports another one that does not.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None
 
 
 def internal_module(path: str) -> ModuleType | None:

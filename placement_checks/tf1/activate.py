@@ -7,10 +7,9 @@ import logging
 from collections.abc import Iterator
 
 from placement_checks.tf.process_state import Behavior
-from placement_checks.tf1.import_hook import import_stand_in
 from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.tf1.renamed import dropped_names, keras_2_modules, moved_names
-from placement_checks.tf1.stand_in import StandIn
+from placement_checks.tf1.stand_in import StandIn, import_stand_in
 
 
 @contextlib.contextmanager

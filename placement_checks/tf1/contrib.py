@@ -14,10 +14,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from placement_checks.tf.patching import internal_module
+from placement_checks.tf.patching import internal_module, module_or_none
 from placement_checks.tf1 import lazy_modules
 from placement_checks.tf1.lazy_modules import LazyModule, NotInstalled, UsedNames, attribute_of
-from placement_checks.util.imports import module_or_none
 
 # The packages of tf.contrib 1.15. Packages without a location can be imported, but have no names:
 # many programs import packages that they use only with some option.

@@ -30,10 +30,15 @@ from placement_checks.tf.keras import (
     legacy_layers,
 )
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import add_names, all_patched, internal_module, patched
+from placement_checks.tf.patching import (
+    add_names,
+    all_patched,
+    internal_module,
+    module_or_none,
+    patched,
+)
 from placement_checks.tf1.lazy_modules import NotInstalled, attribute_of, lazy_alias
 from placement_checks.tf1.scipy_misc import scipy_misc
-from placement_checks.util.imports import module_or_none
 
 _OF_NUMPY: dict[str, Any] = {
     "Inf": np.inf,

@@ -21,11 +21,11 @@ import tensorflow as tf
 import placement_checks
 from placement_checks.core.errors import InputError
 from placement_checks.tf import (
+    distribution,
     eager,
     graphs,
     keras,
     process_state,
-    sessions,
 )
 from placement_checks.tf.keras import legacy_cells, legacy_keras, legacy_layers
 from placement_checks.tf.patches import Patch
@@ -374,18 +374,18 @@ def test_listed_devices_of_sessions_can_be_copied() -> None:
     ],
 )
 def test_strategies_choose_a_reduction_by_the_devices(ask: str, function: str) -> None:
-    assert ask in sessions.REDUCTION_CHOOSERS
-    module = sys.modules[f"{sessions.STRATEGY_MODULES}{function}"]
+    assert ask in eager.REDUCTION_CHOOSERS
+    module = sys.modules[f"{eager.STRATEGY_MODULES}{function}"]
     assert f"def {ask}(" in Path(str(module.__file__)).read_text()
 
 
-@pytest.mark.parametrize("name", sorted(sessions.DEVICE_QUERY_MODULES))
+@pytest.mark.parametrize("name", sorted(eager.DEVICE_QUERY_MODULES))
 def test_programs_ask_through_modules_that_exist(name: str) -> None:
     assert name in sys.modules
 
 
 def test_a_function_counts_gpus() -> None:
-    module, name = sessions.NUM_GPUS_FUNCTION
+    module, name = eager.NUM_GPUS_FUNCTION
     assert getattr(sys.modules[module], name).__code__.co_name == name
 
 
@@ -431,7 +431,7 @@ def test_servers_call_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
         server = tf.distribute.Server({"worker": ["localhost:0"]})
         assert server.target is Patch.C_SERVER_TARGET
         server.join()
-        sessions.forget_server(server)
+        distribution.forget_server(server)
         del server
     with patched(Patch.C_STOP_SERVER, noting(Patch.C_STOP_SERVER)):
         server = tf.distribute.Server.create_local_server(start=False)

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
+from placement_checks.tf.distribution import forget_server
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
-from placement_checks.tf.sessions import forget_server
 
 _TRAINING_JOBS = ("worker", "chief", "master")  # their tasks take training steps
 

@@ -21,9 +21,7 @@ import tensorflow as tf
 from placement_checks.core.cluster_spec import RecordedServer, check_environment
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
-from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import Around, all_patched, patched
-from placement_checks.tf.workers import (
+from placement_checks.tf.distribution import (
     as_chief,
     cluster_resolver,
     forget_default_device,
@@ -32,7 +30,9 @@ from placement_checks.tf.workers import (
     set_worker_gpus,
     use_host_as_worker,
 )
-from placement_checks.tf.workers import make_closure as scheduled
+from placement_checks.tf.distribution import make_closure as scheduled
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import Around, all_patched, patched
 from placement_checks.util.text import plural
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.tf import patching, sessions
+from placement_checks.tf import eager, patching
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, patched
 from placement_checks.tf.simulated_devices import is_stand_in
@@ -89,10 +89,10 @@ def _is_asked_by_program(frame: FrameType | None) -> bool:
     """Whether the caller, some frames up, is neither TensorFlow nor Keras."""
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if module.startswith(sessions.STRATEGY_MODULES):
-            return function not in sessions.REDUCTION_CHOOSERS
-        is_between = module in sessions.DEVICE_QUERY_MODULES
-        is_between |= (module, function) == sessions.NUM_GPUS_FUNCTION
+        if module.startswith(eager.STRATEGY_MODULES):
+            return function not in eager.REDUCTION_CHOOSERS
+        is_between = module in eager.DEVICE_QUERY_MODULES
+        is_between |= (module, function) == eager.NUM_GPUS_FUNCTION
         if not is_between and module != __name__:
             return module.partition(".")[0] not in _LIBRARIES
         frame = frame.f_back

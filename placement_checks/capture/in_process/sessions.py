@@ -30,9 +30,9 @@ from placement_checks.core.user_code import users_frames
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.op_origins import static_shape
 from placement_checks.graph.train_step import RunAnalyzer, RunEffect
+from placement_checks.tf.graphs import options_buffer
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
-from placement_checks.tf.sessions import options_buffer
 
 tf1 = tf.compat.v1
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tf.test_private_names import KERAS_2, Calls
 
-from placement_checks.tf import distribution, eager, keras, sessions, workers
+from placement_checks.tf import distribution, eager, keras
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf.simulated_devices import configure_logical_cpus
@@ -282,7 +282,7 @@ def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool
 
         return device
 
-    through = eager.DEVICE_SCOPE_MODULES | {contextlib.__name__, *sessions.DEVICE_QUERY_MODULES}
+    through = eager.DEVICE_SCOPE_MODULES | {contextlib.__name__, *eager.DEVICE_QUERY_MODULES}
 
     def scope() -> Any:
         with tf.device("/cpu:1"):
@@ -319,7 +319,7 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
             assert worker_device == "/job:worker/task:1"
-            workers.use_host_as_worker(extended, host)
+            distribution.use_host_as_worker(extended, host)
             return original(extended, resolver, "")
 
         return devices
@@ -335,10 +335,10 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     ):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver("worker", 1, worker=2))
         ((extended, _),) = starting.noted
-        workers.forget_default_device(extended)
+        distribution.forget_default_device(extended)
         with (
             patched(Patch.BROADCAST_SEND, sending),
-            workers.as_chief(extended),
+            distribution.as_chief(extended),
         ):
             assert variable_in(strategy).numpy() == 1.0  # that of the second worker
 
@@ -378,17 +378,17 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
     def connecting(_: Callable[..., Any]) -> Callable[..., Any]:
         def connect(strategy: Any, coordinator_name: str) -> None:
             assert coordinator_name == "chief"
-            assert workers.cluster_resolver(strategy).cluster_spec().num_tasks("ps") == 3
-            workers.set_cluster_size(strategy, 2, 3)
+            assert distribution.cluster_resolver(strategy).cluster_spec().num_tasks("ps") == 3
+            distribution.set_cluster_size(strategy, 2, 3)
 
         return connect
 
     def counting(_: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda extended: workers.set_worker_gpus(extended, 4)
+        return lambda extended: distribution.set_worker_gpus(extended, 4)
 
     def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
-            return workers.make_closure(cluster, function, args, kwargs)
+            return distribution.make_closure(cluster, function, args, kwargs)
 
         return schedule
 
@@ -413,7 +413,7 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
 
 def test_whether_the_eager_runtime_has_begun() -> None:
     tf.constant(1.0) + 1.0
-    assert workers.has_eager_runtime_started()
+    assert distribution.has_eager_runtime_started()
 
 
 @pytest.mark.skipif(not KERAS_2, reason="Keras 3 trains in functions alone")
