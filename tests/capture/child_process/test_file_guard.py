@@ -25,6 +25,7 @@ from placement_checks.capture.child_process import file_guard, file_journal
 from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.file_journal import Journal, put_back
 from placement_checks.core.errors import InputError
+from placement_checks.tf.patches import Patch
 
 tf1 = tf.compat.v1
 
@@ -478,9 +479,7 @@ def test_a_move_that_fails_leaves_what_it_would_overwrite(home: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     guard = file_guard._FileGuard(Journal.create(home.parent / "journal"))
-    (replace,) = (
-        replacement for _, name, replacement in guard.python_functions() if name == "replace"
-    )
+    replace = guard.functions()[Patch.REPLACE]
     with pytest.raises(OSError, match="cross-device"):
         replace(refusing, "notes.txt", "logs/model.ckpt")
 

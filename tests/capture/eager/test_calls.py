@@ -12,6 +12,7 @@ from placement_checks.capture.in_process.builder import record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 
@@ -43,6 +44,27 @@ def step_on(w: Any, name: str = "step") -> Any:
 
     step.__name__ = name
     return tf.function(step)
+
+
+def test_patches_of_one_attribute_are_applied_in_the_order_of_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applied: list[Patch] = []
+    find_owner = Patch.find_owner
+
+    def note(patch: Patch) -> Any:
+        applied.append(patch)
+        return find_owner(patch)
+
+    monkeypatch.setattr(Patch, "find_owner", note)
+
+    seen(lambda: None)
+
+    order = list(Patch)
+    for path in ("tensorflow.Graph.device", "tensorflow.GradientTape.gradient"):
+        patches = [patch for patch in applied if patch.path == path]
+        assert patches == [patch for patch in order if patch.path == path]
+    assert len({patch.path for patch in applied}) < len(applied) == len({*applied})
 
 
 def test_a_function_that_trains_is_not_run() -> None:

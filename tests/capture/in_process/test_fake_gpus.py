@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
 from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
-from placement_checks.tf import sessions
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 
 tf1 = tf.compat.v1
 CONFIGS = {
@@ -178,8 +179,8 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
         ]
 
     with (
-        sessions.around_device_list(four_gpus),
-        sessions.around_context({"list_physical_devices": one_gpu}),
+        patched(Patch.LIST_LOCAL, four_gpus),
+        patched(Patch.LIST_PHYSICAL, one_gpu),
         fake_gpu_count(2),
     ):
         assert len(device_lib.list_local_devices()) == 2

@@ -18,7 +18,8 @@ from placement_checks.capture.in_process import sessions as session_runs
 from placement_checks.capture.in_process.builder import build
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.program import CapturedProgram, Program
-from placement_checks.tf.sessions import around_runs
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 
 tf1 = tf.compat.v1
 
@@ -616,7 +617,7 @@ def test_runs_end_in_what_is_patched() -> None:
 
         return ran
 
-    with tf.Graph().as_default(), around_runs(noting):
+    with tf.Graph().as_default(), patched(Patch.RUN, noting):
         tf1.Session().run(tf.constant(1.0))
         one = tf.constant(1.0)
         with tf1.train.MonitoredTrainingSession() as session:

@@ -1,4 +1,4 @@
-"""Modules that may not be there."""
+"""Names that may be missing are looked up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from placement_checks.util.imports import module_or_none
+from placement_checks.tf.patching import module_or_none
 
 
 def test_a_module_that_may_not_exist() -> None:
