@@ -14,6 +14,7 @@ from placement_checks.cli.output import write_stderr
 from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.results import Report
+from placement_checks.core.target import Target
 from placement_checks.report.common.baseline import headline, render_json, render_text
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
@@ -103,7 +104,7 @@ def write_differences(reports: Iterable[Report], stream: TextIO, output_format: 
 
 
 def compare_target(
-    baseline: Baseline, file: str, target: str, settings: Settings, output_format: str
+    baseline: Baseline, file: str, target: Target, settings: Settings, output_format: str
 ) -> tuple[str, bool]:
     """Compare a target with a baseline.
 

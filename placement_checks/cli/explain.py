@@ -22,6 +22,7 @@ from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.report.text import explain
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import join_and, nearest, printable
@@ -74,7 +75,7 @@ def _write_rule(name: str, settings: Settings) -> None:
 
 
 def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
-    evidence = gather(target, settings)
+    evidence = gather(parse_target(target), settings)
     placement = evidence.placement
     try:
         found = object_named(placement, name)

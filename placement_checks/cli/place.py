@@ -26,6 +26,7 @@ from placement_checks.report.commands.place import render_json, render_text
 from placement_checks.report.page.data import program_data
 from placement_checks.report.page.write import render_page
 from placement_checks.rules.devices.placeable import Placeable
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural, printable
@@ -76,7 +77,7 @@ def command(
     settings = with_defaults(settings)
     with open_output(output) as stream:
         with stdout_for_report(), live():
-            evidence = gather(target, settings)
+            evidence = gather(parse_target(target), settings)
         placement = evidence.placement
         if placement.refusals:
             raise _refusal(placement, target)

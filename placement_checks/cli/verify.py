@@ -24,9 +24,11 @@ from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
+from placement_checks.core.target import Target
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import WRITERS
 from placement_checks.report.text.findings import DetailLevel
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
@@ -36,7 +38,7 @@ from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
 from placement_checks.verification.policy import rule_named
 from placement_checks.verification.running import is_watched, with_numbers
-from placement_checks.verification.targets import check_targets, gather
+from placement_checks.verification.targets import check_comparison, gather
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,13 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     for name in (*settings.rules, *settings.without):
         rule_named(name)
     jobs = _jobs(targets, settings)
-    check_targets([options.graph, settings.reference_target], settings.batch)
+    graph = None if options.graph is None else parse_target(options.graph)
+    check_comparison(settings)
     results = _Results(Baselines.from_options(options.baseline, update=options.update))
     with open_output(options.output) as stream:
         with stdout_for_report(), live():
             for target, own in track(jobs, "program"):
-                results.add(target, own, options.graph)
+                results.add(target, own, graph)
         if options.declare and results.reports:
             status = _write_declarations(results, stream)
         else:
@@ -197,10 +200,12 @@ class _Results:
     settings: list[Settings] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
 
-    def add(self, target: str, settings: Settings, graph: str | None) -> None:
+    def add(self, target: str, settings: Settings, graph: Target | None) -> None:
         """Verify a target; if a stage fails, the rules judge the evidence without it."""
         try:
-            evidence = gather(target, settings, graph, on_placer_error=self._without_placement)
+            evidence = gather(
+                parse_target(target), settings, graph, on_placer_error=self._without_placement
+            )
             evidence = self._with_numbers(evidence, target, settings)
             report = verify(
                 evidence, [settings.policy], only=settings.rules, without=settings.without
@@ -240,7 +245,7 @@ class _Results:
 
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
         """Run the program and its reference, if there is a reference."""
-        reference = settings.reference_target
+        reference = settings.resolve_reference()
         if reference is None and not is_watched(evidence):
             if settings.batch is not None:
                 raise UsageError(

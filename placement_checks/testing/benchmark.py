@@ -14,7 +14,7 @@ from placement_checks.core.timing import Timing, summary
 from placement_checks.report.commands.time import write_legend, write_table
 
 if TYPE_CHECKING:
-    from placement_checks.core.program import Batch, Target
+    from placement_checks.core.program import Batch, TargetLike
 
 
 ROUNDS = 30
@@ -31,8 +31,8 @@ class TowerBenchmark:
 
     def __call__(
         self,
-        towers: Target,
-        single: Target,
+        towers: TargetLike,
+        single: TargetLike,
         batch: Batch = None,
         *,
         gpus: int | None = None,

@@ -26,7 +26,7 @@ from placement_checks.verification.policy import Policy
 from placement_checks.verification.running import with_numbers
 
 if TYPE_CHECKING:
-    from placement_checks.core.program import Batch, Target
+    from placement_checks.core.program import Batch, TargetLike
 
 
 _LINES = 40  # at most, for the findings of one rule
@@ -66,8 +66,8 @@ def assert_rules(
 
 
 def assert_training_equal(
-    towers: Target,
-    single: Target,
+    towers: TargetLike,
+    single: TargetLike,
     batch: Batch = None,
     *,
     gpus: int = 2,
@@ -136,7 +136,7 @@ def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> N
 
 
 def check_run(
-    rule: str, towers: Target, single: Target, batch: Batch, gpus: int, /, **fields: Any
+    rule: str, towers: TargetLike, single: TargetLike, batch: Batch, gpus: int, /, **fields: Any
 ) -> None:
     """Assert one rule on the run of a program and its reference; for ``fields`` see `check_rule`.
 
@@ -150,7 +150,9 @@ def check_run(
     _assert_runs(towers, single, batch, gpus, {rule: _without_none(fields)})
 
 
-def _assert_runs(towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy) -> None:
+def _assert_runs(
+    towers: TargetLike, single: TargetLike, batch: Batch, gpus: int, policy: Policy
+) -> None:
     """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
     evidence = with_numbers(

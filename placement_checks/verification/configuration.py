@@ -29,7 +29,6 @@ policy.variables-on-host.device = "/gpu:0"
 
 from __future__ import annotations
 
-import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -39,14 +38,9 @@ from typing import Annotated, Any
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Target
-from placement_checks.targets.names import (
-    file_kind,
-    is_module_name,
-    is_program,
-    script_from_target,
-    split_arguments,
-)
+from placement_checks.core.program import Loadable
+from placement_checks.core.target import Target
+from placement_checks.targets.forms import parse_command, rebase, resolve
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
@@ -103,27 +97,28 @@ class Settings:
         }
         return Settings(**values)
 
-    def script_of(self, target: str) -> Target:
+    def resolve(self, target: Target) -> Loadable:
         """The target; a whole program with its arguments.
 
         Raises:
             UsageError: a setting for whole programs is given, but the target is something else.
+            InputError: the target is a placement log.
         """
         let = {name: str(value) for name, value in self.let.items()}
-        return script_from_target(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
+        return resolve(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
 
-    @property
-    def reference_target(self) -> Target | None:
-        """The program for one GPU.
+    def resolve_reference(self) -> Loadable | None:
+        """The program for one GPU; a whole program has its own arguments.
 
-        A whole program may have its own arguments: ``"train_single.py --rows=8"``.
+        Raises:
+            InputError: the program does not exist.
         """
         if self.reference is None:
             return None
-        name, *args = shlex.split(self.reference) or [""]
-        if not is_program(name):
-            return self.reference
-        return script_from_target(name, args, v1=bool(self.v1), limit=self.limit)
+        target, args = parse_command(self.reference)
+        if target.kind != "program":
+            return resolve(target)
+        return resolve(target, args, v1=bool(self.v1), limit=self.limit)
 
 
 def _first_set(value: Any, default: Any) -> Any:
@@ -234,26 +229,5 @@ def _valid_fields(
             ConfigError(f"{at}.gpus", "and machine are mutually exclusive", "give one of them")
         )
     for key in valid.keys() & {"reference", "batch", "target"}:
-        valid[key] = _relative_to_here(valid[key], file)
+        valid[key] = rebase(valid[key], file.parent)
     return valid
-
-
-def _relative_to_here(target: str, file: Path) -> str:
-    """The target with its path relative to the working directory, not to the configuration file.
-
-    A module has no path. The arguments of a whole program, as of a reference, are preserved.
-    """
-    program, blank, args = target.partition(" ")
-    if program.endswith(".py") and blank:
-        return f"{_relative_to_here(program, file)} {args}"
-    bare, arguments = split_arguments(target)
-    path, colon, function = bare.rpartition(":")
-    if not colon:
-        path, function = target, ""
-    absolute = file.parent / path
-    is_module = is_module_name(path) and file_kind(absolute) == "nothing"
-    if not path.endswith(".py") and (colon or is_module):
-        return target
-    here = Path.cwd()
-    relative = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
-    return f"{relative}{colon}{function}{arguments}"

@@ -12,8 +12,8 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import Batch, BuiltProgram, Target
-from placement_checks.core.script import Script
+from placement_checks.core.program import Batch, BuiltProgram, TargetLike
+from placement_checks.core.target import Script
 from placement_checks.rules.base import Rule
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
@@ -36,7 +36,7 @@ _SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own 
 
 def with_numbers(
     evidence: Evidence,
-    reference: Target | None = None,
+    reference: TargetLike | None = None,
     batch: Batch = None,
     *,
     devices: Devices = "auto",
