@@ -26,7 +26,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.core.target import Target
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import WRITERS
+from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text.findings import DetailLevel
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
@@ -106,7 +106,7 @@ class _Options:
     is_flag=True,
     help="Print lines for pyproject.toml that declare broken rules as intended.",
 )
-@format_option(*WRITERS)
+@format_option(*FORMATS)
 @click.option(
     "--all",
     "-v",
@@ -287,7 +287,7 @@ def _write_report(
         next_step=step,
         explained=lambda rule: rule_named(rule).explanation(),
     )
-    WRITERS[options.output_format](outcome, stream)
+    FORMATS[options.output_format].write(outcome, stream)
     reports = results.reports
     shown = filter(outcome.fails, reports) if options.quiet else reports
     write_differences(shown, stream, options.output_format)

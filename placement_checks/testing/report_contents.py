@@ -30,7 +30,7 @@ _NOT_SENT: Final = Missing("it is in the process of the test")
 _WORST_FIRST: Final = ("broken", "not-checked", "kept")
 
 
-class TestJudgement(NamedTuple):
+class JudgedTest(NamedTuple):
     """The reports of a test, and its outcome.
 
     Attributes:
@@ -72,12 +72,12 @@ def pack(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) ->
     """
     small = [Report(_reported_part(report.evidence), report.verdicts) for report in judged]
     pages = [_page_data(report, test) for report in judged] if is_page else []
-    return base64.b64encode(pickle.dumps(TestJudgement(outcome, small, pages))).decode()
+    return base64.b64encode(pickle.dumps(JudgedTest(outcome, small, pages))).decode()
 
 
-def unpack(text: str) -> TestJudgement:
+def unpack(text: str) -> JudgedTest:
     """Decode the text of `pack`."""
-    found: TestJudgement = pickle.loads(base64.b64decode(text))
+    found: JudgedTest = pickle.loads(base64.b64decode(text))
     return found
 
 
@@ -142,7 +142,7 @@ _EMPTY_PAGE = """<!DOCTYPE html>
 """
 
 
-def document(tests: Mapping[str, TestJudgement]) -> dict[str, Any]:
+def document(tests: Mapping[str, JudgedTest]) -> dict[str, Any]:
     """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``.
 
     Args:
@@ -158,7 +158,7 @@ def document(tests: Mapping[str, TestJudgement]) -> dict[str, Any]:
     return {**whole, "programs": [test | program for (test, _), program in programs]}
 
 
-def contents(tests: Mapping[str, TestJudgement], suffix: str) -> str:
+def contents(tests: Mapping[str, JudgedTest], suffix: str) -> str:
     """The text of the file, in the format of its suffix."""
     if suffix == ".json":
         return f"{json_report.to_json(document(tests))}\n"
