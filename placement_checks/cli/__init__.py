@@ -43,7 +43,16 @@ def main() -> None:
 
 def _status(arguments: Sequence[str]) -> int:
     try:
-        return _run(arguments)
+        # Not cli.main(), which ends the process with 1 if a pipe was closed.
+        if instruction := os.environ.get(COMPLETE):
+            return shell_complete(cli, {}, "placement-checks", COMPLETE, instruction)
+        try:
+            with cli.make_context("placement-checks", list(arguments)) as context:
+                status: int = cli.invoke(context)
+        except click.exceptions.Exit as done:  # --help, --version
+            status = done.exit_code
+        sys.stdout.flush()
+        return status
     except _Terminated as signaled:
         return _SIGNALED + int(signaled.args[0])
     except (KeyboardInterrupt, click.exceptions.Abort):
@@ -52,19 +61,6 @@ def _status(arguments: Sequence[str]) -> int:
         return _fail(UsageError("", error.format_message().rstrip("."), _fix(error)), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
-
-
-def _run(arguments: Sequence[str]) -> int:
-    try:
-        # Not cli.main(), which ends the process with 1 if a pipe was closed.
-        if instruction := os.environ.get(COMPLETE):
-            return shell_complete(cli, {}, "placement-checks", COMPLETE, instruction)
-        with cli.make_context("placement-checks", list(arguments)) as context:
-            status: int = cli.invoke(context)
-    except click.exceptions.Exit as done:  # --help, --version
-        status = done.exit_code
-    sys.stdout.flush()
-    return status
 
 
 def _fix(error: click.ClickException) -> str:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import click
 
 from placement_checks.baseline import files
+from placement_checks.baseline.compare import compare as compare_with_baseline
 from placement_checks.cli import FAILED
-from placement_checks.cli.baselines import compare_target
 from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
@@ -19,11 +19,13 @@ from placement_checks.cli.options import (
 )
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
+from placement_checks.report.common import baseline as baseline_report
 from placement_checks.report.page.data import changes_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
 from placement_checks.verification.targets import gather
@@ -48,7 +50,17 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
     settings = with_defaults(settings)
     baseline = files.read_target(old)
     if files.read_target(new) is not None:
-        raise _baseline_as_new(old, new, is_second=baseline is not None)
+        if baseline is None:
+            raise UsageError(
+                new,
+                "is a baseline, which must be the first of the two targets",
+                f"run {shlex.join(['placement-checks', 'diff', new, old])}",
+            )
+        raise UsageError(
+            f"{old} and {new}",
+            "are both baselines, and diff compares a baseline only with a program",
+            f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
+        )
     if baseline is not None:
         if output_format == "html":
             raise UsageError(
@@ -58,9 +70,14 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
             )
         target = parse_target(new)
         with stdout_for_report(), live():
-            text, differs = compare_target(baseline, old, target, settings, output_format)
-        click.echo(text)
-        return int(differs)
+            evidence = gather(target, settings)
+            changes = compare_with_baseline(baseline, evidence.placement, old)
+            changes = with_rules(changes, evidence, [settings.policy])
+        if output_format == "json":
+            click.echo(baseline_report.render_json(changes))
+        else:
+            click.echo(baseline_report.render_text(changes))
+        return int(bool(changes))
     targets = [parse_target(old), parse_target(new)]
     kinds = [target.kind for target in targets]
     # A log takes no arguments: they are for the program that it is compared with.
@@ -78,17 +95,3 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
     if difference:
         return 1
     return FAILED if difference.unread else 0
-
-
-def _baseline_as_new(old: str, new: str, *, is_second: bool) -> UsageError:
-    if is_second:
-        return UsageError(
-            f"{old} and {new}",
-            "are both baselines, and diff compares a baseline only with a program",
-            f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
-        )
-    return UsageError(
-        new,
-        "is a baseline, which must be the first of the two targets",
-        f"run {shlex.join(['placement-checks', 'diff', new, old])}",
-    )

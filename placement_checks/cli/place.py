@@ -92,7 +92,11 @@ def command(
             render = render_json if output_format == "json" else render_text
             lines = iter(render(placement, sent_tensors(placement, copies(placement, rows))))
         else:
-            lines = _placement_lines(placement)
+            lines = (
+                text_of(Record(op.name, op.type, str(op.assigned)))
+                for op in placement.ops.values()
+                if op.assigned is not None
+            )
         stream.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 
@@ -100,7 +104,6 @@ def command(
 def _check_options(
     shows_transfers: bool, rows: int | None, tensorboard: str | None, output_format: str
 ) -> None:
-    """Refuse options that have no effect together."""
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     if output_format == "json" and not shows_transfers:
@@ -110,12 +113,6 @@ def _check_options(
     if tensorboard is not None and (shows_transfers or output_format == "html"):
         fix = "leave out the other option, or run the command twice"
         raise UsageError("--tensorboard", "writes only the graph", fix)
-
-
-def _placement_lines(placement: Placement) -> Iterator[str]:
-    for op in placement.ops.values():
-        if op.assigned is not None:
-            yield text_of(Record(op.name, op.type, str(op.assigned)))
 
 
 def _refusal(placement: Placement, target: str) -> InputError:

@@ -43,19 +43,7 @@ from placement_checks.verification.targets import check_comparison, gather
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of the command that are no settings of a program.
-
-    Attributes:
-        graph: the program that printed a log, or None.
-        baseline: the directory of baselines, or None.
-        update: whether to write the baselines.
-        require_all: whether a rule that could not be checked fails.
-        declare: whether to print declarations instead of the report.
-        output_format: the format of the report.
-        everything: whether the text lists every finding.
-        quiet: whether the text lists only programs that fail.
-        output: the file for the report, or None for stdout.
-    """
+    """The options of the command, except for the settings of a program."""
 
     graph: str | None
     baseline: str | None
@@ -169,12 +157,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
 
 
 def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
-    """The targets to verify with their settings; without targets, the programs of pyproject.toml.
-
-    Raises:
-        UsageError: there is no target.
-        ConfigError: pyproject.toml is invalid.
-    """
+    """The targets to verify with their settings; by default the programs of pyproject.toml."""
     configured = configuration.load(Path.cwd())
     jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
         (target, call.defaulting_to(own).defaulting_to(configured.settings))
@@ -210,7 +193,10 @@ class _Results:
             report = verify(
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
-            report = self._with_baseline(target, report, settings)
+            try:
+                report = self.baselines.compare(report, settings)
+            except Exception as fault:  # the report stays without a comparison
+                self._add_error(as_error(target, fault))
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # user code may raise more than Exception
@@ -226,14 +212,6 @@ class _Results:
         if all(str(error) != str(other) for other in self.errors):
             self.errors.append(error)
 
-    def _with_baseline(self, target: str, report: Report, settings: Settings) -> Report:
-        """Compare with the baseline; if that fails, the report stays without a comparison."""
-        try:
-            return self.baselines.compare(report, settings)
-        except Exception as fault:
-            self._add_error(as_error(target, fault))
-            return report
-
     def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:
         """The evidence after an internal failure of the placer; an input error is raised."""
         placement = requested.placement
@@ -245,16 +223,16 @@ class _Results:
 
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
         """Run the program and its reference, if there is a reference."""
-        reference = settings.resolve_reference()
-        if reference is None and not is_watched(evidence):
-            if settings.batch is not None:
-                raise UsageError(
-                    f"--batch {settings.batch}",
-                    "is for a comparison, but no reference is named",
-                    "name the program for one GPU: --reference train.py:build_single",
-                )
-            return evidence
         try:
+            reference = settings.resolve_reference()
+            if reference is None and not is_watched(evidence):
+                if settings.batch is not None:
+                    raise UsageError(
+                        f"--batch {settings.batch}",
+                        "is for a comparison, but no reference is named",
+                        "name the program for one GPU: --reference train.py:build_single",
+                    )
+                return evidence
             return with_numbers(
                 evidence,
                 reference,
@@ -291,21 +269,14 @@ def _write_report(
     reports = results.reports
     shown = filter(outcome.fails, reports) if options.quiet else reports
     write_differences(shown, stream, options.output_format)
-    return max(
-        (
-            report.status(requested=rules, require_all=options.require_all)
-            for report in results.reports
-        ),
-        default=0,
+    statuses = (
+        report.status(requested=rules, require_all=options.require_all) for report in reports
     )
+    return max(statuses, default=0)
 
 
 def _write_declarations(results: _Results, stream: TextIO) -> int:
-    """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared.
-
-    Raises:
-        UsageError: no rule is broken.
-    """
+    """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared."""
     programs = [
         (report, settings, declarations(report, settings.policy))
         for report, settings in zip(results.reports, results.settings, strict=True)

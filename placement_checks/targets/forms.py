@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
@@ -67,7 +67,8 @@ def parse_command(text: str) -> tuple[Target, Sequence[str]]:
         program, *args = shlex.split(text)
     except ValueError:  # no word, or no closing quotation
         return parse_target(text), ()
-    return (parse_target(program), args) if _is_program(program) else (parse_target(text), ())
+    is_program = _program_path(program, Path()) is not None
+    return (parse_target(program), args) if is_program else (parse_target(text), ())
 
 
 def rebase(text: str, folder: Path) -> str:
@@ -185,10 +186,6 @@ def _log_path(text: str, folder: Path) -> str | None:
     return text if is_other and file_kind(folder / text) in ("file", "other") else None
 
 
-def _parse_log(text: str) -> Target:
-    return Target("log", text, text)
-
-
 # Programs and functions
 
 
@@ -197,10 +194,6 @@ def _program_path(text: str, _folder: Path) -> str | None:
     if text.endswith(".py"):
         return text
     return "" if _is_module(text) and _is_importable(text) else None
-
-
-def _is_program(text: str) -> bool:
-    return _program_path(text, Path()) is not None
 
 
 def _parse_program(text: str) -> Target:
@@ -240,62 +233,50 @@ def _parse_arguments(target: str, function: str, text: str) -> Arguments:
     """Parse keyword arguments such as ``(depth=50, n={gpus})``."""
     if not text:
         return NONE
-    call = _parse_call(target, function, text)
-    for value in call.args:
-        raise _unnamed_argument_error(target, function, ast.unparse(value))
-    return Arguments(tuple(sorted(_literals(target, function, call.keywords))))
-
-
-def _parse_call(target: str, function: str, text: str) -> ast.Call:
-    reason = "text follows the closing parenthesis"
+    call, reason = None, "text follows the closing parenthesis"
     try:
         call = ast.parse(f"f{text}", mode="eval").body
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            return call
     except (SyntaxError, ValueError) as error:  # ValueError: a NUL
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
     except (RecursionError, MemoryError):
         reason = "they are nested too deeply"
-    raise InputError(
-        target,
-        f"its arguments cannot be parsed: {reason}",
-        f"write them as in Python: {function}(depth=50, n={GPUS})",
-    )
-
-
-def _literals(
-    target: str, function: str, keywords: list[ast.keyword]
-) -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()
-    for keyword in keywords:
-        text = ast.unparse(keyword.value)
-        if keyword.arg is None:
-            raise _unnamed_argument_error(target, function, f"**{text}")
-        if keyword.arg in seen:
-            raise InputError(target, f"gives '{keyword.arg}' twice", "give it once")
-        seen.add(keyword.arg)
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise InputError(
+            target,
+            f"its arguments cannot be parsed: {reason}",
+            f"write them as in Python: {function}(depth=50, n={GPUS})",
+        )
+    unnamed = [
+        *map(ast.unparse, call.args),
+        *(f"**{ast.unparse(keyword.value)}" for keyword in call.keywords if not keyword.arg),
+    ]
+    if unnamed:
+        raise InputError(
+            target,
+            f"its argument {unnamed[0]} has no name",
+            f"write {function}(NAME=VALUE), with the name of the parameter",
+        )
+    literals: dict[str, str] = {}
+    for keyword in call.keywords:
+        name, literal = str(keyword.arg), ast.unparse(keyword.value)
+        if name in literals:
+            raise InputError(target, f"gives '{name}' twice", "give it once")
         try:
-            value_of(text, 1)
+            value_of(literal, 1)
         except (ValueError, TypeError, RecursionError, MemoryError):
-            raise _not_literal_error(target, keyword.arg, keyword.value) from None
-        yield keyword.arg, text
-
-
-def _unnamed_argument_error(target: str, function: str, text: str) -> InputError:
-    return InputError(
-        target,
-        f"its argument {text} has no name",
-        f"write {function}(NAME=VALUE), with the name of the parameter",
-    )
-
-
-def _not_literal_error(target: str, name: str, value: ast.expr) -> InputError:
-    fix = f"write a number, a string, None, True, False, {GPUS}, or a list or tuple of these"
-    if isinstance(value, ast.Name):
-        is_gpus = f"{{{value.id}}}" == GPUS
-        fix = f"write {name}={GPUS if is_gpus else repr(value.id)}"
-    message = f"its {name}={ast.unparse(value)} must be a literal; expressions are not evaluated"
-    return InputError(target, message, fix)
+            fix = (
+                f"write a number, a string, None, True, False, {GPUS}, or a list or tuple of these"
+            )
+            if isinstance(keyword.value, ast.Name):
+                is_gpus = f"{{{literal}}}" == GPUS
+                fix = f"write {name}={GPUS if is_gpus else repr(literal)}"
+            raise InputError(
+                target,
+                f"its {name}={literal} must be a literal; expressions are not evaluated",
+                fix,
+            ) from None
+        literals[name] = literal
+    return Arguments(tuple(sorted(literals.items())))
 
 
 # Files and modules
@@ -390,7 +371,7 @@ class _Form(NamedTuple):
 # The first form that fits a text applies.
 _FORMS: Sequence[_Form] = (
     _Form(_graph_path, _parse_graph),
-    _Form(_log_path, _parse_log),
+    _Form(_log_path, lambda text: Target("log", text, text)),
     _Form(_function_path, _parse_function),
     _Form(_program_path, _parse_program),
 )

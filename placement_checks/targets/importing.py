@@ -147,14 +147,14 @@ def _find_namesakes(folder: Path) -> dict[str, ModuleType]:
             if entry.name.endswith(".py") or entry.is_dir()
         }
     loaded = names & sys.modules.keys()
-    alike = [name for name in sys.modules if name.partition(".")[0] in loaded] if loaded else []
-    return {name: sys.modules[name] for name in alike if _hides(sys.modules[name], folder)}
-
-
-def _hides(module: ModuleType, folder: Path) -> bool:
-    """Whether a module is a user module of another directory."""
-    file = getattr(module, "__file__", None)
-    return bool(file) and is_user_file(file, None) and not _lies_in(module, folder)
+    found = {}
+    for name in list(sys.modules) if loaded else ():
+        if name.partition(".")[0] in loaded:
+            module = sys.modules[name]
+            file = getattr(module, "__file__", None)
+            if file and is_user_file(file, None) and not _lies_in(module, folder):
+                found[name] = module
+    return found
 
 
 def _call_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:

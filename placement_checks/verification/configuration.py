@@ -30,8 +30,8 @@ policy.variables-on-host.device = "/gpu:0"
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,10 +84,8 @@ class Settings:
 
     def defaulting_to(self, outer: Settings) -> Settings:
         """These settings, completed by ``outer``; ``let`` and ``policy`` are merged by key."""
-        values = {
-            each.name: _first_set(getattr(self, each.name), getattr(outer, each.name))
-            for each in fields(Settings)
-        }
+        values = dict(vars(outer))
+        values |= {name: own for name, own in vars(self).items() if own not in (None, "", (), {})}
         if self.gpus is not None or self.machine is not None:
             values |= {"gpus": self.gpus, "machine": self.machine}  # either replaces both
         values["let"] = {**outer.let, **self.let}
@@ -96,6 +94,10 @@ class Settings:
             for rule in {**outer.policy, **self.policy}
         }
         return Settings(**values)
+
+    def parse_machine(self) -> Machine | None:
+        """The machine, or None if it is not set."""
+        return Machine.parse(self.machine, self.gpus or 2) if self.machine else None
 
     def resolve(self, target: Target) -> Loadable:
         """The target; a whole program with its arguments.
@@ -119,10 +121,6 @@ class Settings:
         if target.kind != "program":
             return resolve(target)
         return resolve(target, args, v1=bool(self.v1), limit=self.limit)
-
-
-def _first_set(value: Any, default: Any) -> Any:
-    return default if value in (None, "", (), {}) else value
 
 
 @dataclass(frozen=True)
@@ -156,11 +154,9 @@ def load(folder: Path) -> Config:
             them.
     """
     folder = folder.resolve()
-    for parent in (folder, *folder.parents):
-        file = parent / "pyproject.toml"
-        if file.is_file():
-            break
-    else:
+    files = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
+    file = next(filter(Path.is_file, files), None)
+    if file is None:
         return Config()
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -173,7 +169,11 @@ def load(folder: Path) -> Config:
     if not isinstance(tool, dict):
         raise ConfigError(f"{file}: tool", "is not a table")
     config = _config(tool.get(_NAME, {}), file, errors)
-    errors += [*_misspelled_tables(document, ""), *_misspelled_tables(tool, "tool.")]
+    for parent, tables in (("", document), ("tool.", tool)):
+        for name in tables:
+            similar = close_matches(name.lower().replace("-", "_"), [_NAME], cutoff=0.9)
+            if similar and parent + name != _TABLE:  # it would be ignored silently
+                errors.append(ConfigError(parent + name, "is not read", f"write [{_TABLE}]"))
     if len(errors) > 1:
         faults = "; ".join(
             error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
@@ -182,14 +182,6 @@ def load(folder: Path) -> Config:
     for wrong in errors:
         raise ConfigError(f"{file}: {wrong.object}", wrong.message, wrong.fix)
     return config
-
-
-def _misspelled_tables(tables: Mapping[str, Any], parent: str) -> Iterator[ConfigError]:
-    """Errors for tables with a similar name, which would be ignored silently."""
-    for name in tables:
-        normalized = name.lower().replace("-", "_")
-        if parent + name != _TABLE and close_matches(normalized, [_NAME], cutoff=0.9):
-            yield ConfigError(parent + name, "is not read", f"write [{_TABLE}]")
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:

@@ -125,7 +125,9 @@ def request(
     _start_placer()
     if machine is not None:
         gpus = machine.towers
-    built = _load(program, gpus, machine)
+    from placement_checks.capture.programs import load  # imports TensorFlow
+
+    built = load(program, gpus, machine)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if placement.strategy is not None and placement.strategy.gpus == 1:
         gpus = 1  # a reference program
@@ -145,7 +147,10 @@ def requested(target: TargetLike, *, gpus: int = 2) -> Evidence:
         InputError: the target cannot be built or read.
     """
     checked_gpus(gpus)
-    built = _load(_resolve(target), gpus)
+    program = _resolve(target)
+    from placement_checks.capture.programs import load  # imports TensorFlow
+
+    built = load(program, gpus)
     return _evidence_of(built, built.requested)
 
 
@@ -157,12 +162,6 @@ def _resolve(target: TargetLike) -> Loadable:
     program = resolve(target)
     check_installed()
     return program
-
-
-def _load(program: Loadable, gpus: int, machine: Machine | None = None) -> BuiltProgram:
-    from placement_checks.capture.programs import load
-
-    return load(program, gpus, machine)
 
 
 def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
@@ -209,18 +208,15 @@ def prepare(*, placer: bool = True) -> None:
     if placer:
         _start_placer()
     import_tensorflow()
-    if is_first and _is_command():
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        is_command = main.__spec__.name == "placement_checks.__main__"
+    else:
+        is_command = Path(getattr(main, "__file__", None) or "").name == "placement-checks"
+    if is_first and is_command:  # no program is loaded yet
         from placement_checks.capture.child_process.fork_server import fork_this_process
 
         fork_this_process(_clean_fork)
-
-
-def _is_command() -> bool:
-    """Whether this process is the command, which has not loaded any program yet."""
-    main = sys.modules["__main__"]
-    if main.__spec__ is not None:
-        return main.__spec__.name == "placement_checks.__main__"
-    return Path(getattr(main, "__file__", None) or "").name == "placement-checks"
 
 
 def _clean_fork() -> None:

@@ -44,7 +44,7 @@ def gather(
         )
     program = settings.resolve(target)
     placing.prepare()
-    gpus, machine = _gpus(settings), _machine(settings)
+    gpus, machine = settings.gpus or 2, settings.parse_machine()
     request = placing.request(program, gpus=gpus, machine=machine, soft=settings.soft)
     if settings.gpus is None and machine is None:
         request = _with_gpus_of_cluster(request)
@@ -81,23 +81,15 @@ def _gather_log(target: Target, settings: Settings, graph: Target | None) -> Evi
     program = None if graph is None else settings.resolve(graph)
     if program is not None:
         placing.prepare()
-    machine = _machine(settings)
+    machine = settings.parse_machine()
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
     with step(f"reading {target.name}"):
         log = read_logs([target.path])
     if program is None:
         return Evidence(log.placement(machine))
-    requested = placing.requested(program, gpus=_gpus(settings))
+    requested = placing.requested(program, gpus=settings.gpus or 2)
     return replace(requested, placement=log.placement(machine, requested.placement))
-
-
-def _gpus(settings: Settings) -> int:
-    return settings.gpus or 2
-
-
-def _machine(settings: Settings) -> Machine | None:
-    return Machine.parse(settings.machine, _gpus(settings)) if settings.machine else None
 
 
 def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
