@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -94,19 +94,18 @@ def assert_training_equal(
         InputError: a program or the batch function fails.
     """
     __tracebackhide__ = True
-    shared = {"tolerance": tolerance, "allow": allow}
-    gradients = {
-        **shared,
-        "noise": noise,
-        "scale": scale,
-        "shares": shares,
-        "statistics": statistics,
-        "rows": rows,
-        "seconds": seconds,
-    }
+    shared: Mapping[str, Any] = {"tolerance": tolerance, "allow": allow}
     policy = {
-        "gradients-equal": _without_none(gradients),
-        "weights-equal": _without_none({**shared, "steps": steps}),
+        "gradients-equal": _without_none(
+            noise=noise,
+            scale=scale,
+            shares=shares,
+            statistics=statistics,
+            rows=rows,
+            seconds=seconds,
+            **shared,
+        ),
+        "weights-equal": _without_none(steps=steps, **shared),
     }
     _assert_runs(towers, single, batch, gpus, policy)
 
@@ -127,7 +126,7 @@ def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> N
     """
     __tracebackhide__ = True
     evidence = Evidence.of(evidence)
-    report = verify(evidence, [{rule: _without_none(fields)}], only=[rule])
+    report = verify(evidence, [{rule: _without_none(**fields)}], only=[rule])
     (verdict,) = _recorded_verdicts(report)
     if verdict.state == "not-checked":
         _fail_unchecked(evidence, verdict)
@@ -147,7 +146,7 @@ def check_run(
         InputError: a program or the batch function fails.
     """
     __tracebackhide__ = True
-    _assert_runs(towers, single, batch, gpus, {rule: _without_none(fields)})
+    _assert_runs(towers, single, batch, gpus, {rule: _without_none(**fields)})
 
 
 def _assert_runs(
@@ -167,7 +166,7 @@ def _assert_runs(
     assert_rules(replace(evidence, policy=merged), *policy)
 
 
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -190,7 +189,7 @@ def _recorded_verdicts(report: Report) -> Sequence[Verdict]:
 
 
 def _fail_unchecked(evidence: Evidence, verdict: Verdict) -> NoReturn:
-    """Fail the test because a rule could not be checked; skip it if no placer is available."""
+    """Fail the test, or skip it if no placer is available."""
     __tracebackhide__ = True
     message = printable(
         f"{verdict.rule} could not be checked on {program_name(evidence)}: {verdict.reason}"
@@ -226,20 +225,16 @@ def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> 
     )
     if cause and not running_test.current().all_findings:
         return printable(f"{headline}, which follow from {cause} ({_HINT})")
-    lines = [headline, *_finding_lines(verdict, placement)]
+    groups = group_findings(verdict.findings)
+    if running_test.current().all_findings:
+        findings = finding_lines(groups, placement, everything=True)
+    else:
+        (count,) = allot_lines([line_counts(groups, placement)], _LINES)
+        findings = first_lines(groups, max(1, count), _HINT, placement)
+    lines = [headline, *(line.text for line in findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
         lines.append(
             f"  the rows and initial values are saved ({size}): batch='{measurement.saved}'"
         )
     return "\n".join(map(printable, lines))
-
-
-def _finding_lines(verdict: Verdict, placement: Placement) -> Iterator[str]:
-    groups = group_findings(verdict.findings)
-    if running_test.current().all_findings:
-        lines = finding_lines(groups, placement, everything=True)
-    else:
-        (count,) = allot_lines([line_counts(groups, placement)], _LINES)
-        lines = first_lines(groups, max(1, count), _HINT, placement)
-    yield from (line.text for line in lines)

@@ -71,7 +71,11 @@ def pack(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) ->
         is_page: whether to add the data for an HTML page.
     """
     small = [Report(_reported_part(report.evidence), report.verdicts) for report in judged]
-    pages = [_page_data(report, test) for report in judged] if is_page else []
+    pages = []
+    if is_page:
+        from placement_checks.report.page.data import program_data  # not for other formats
+
+        pages = [program_data(_with_test(report, test)) for report in judged]
     return base64.b64encode(pickle.dumps(JudgedTest(outcome, small, pages))).decode()
 
 
@@ -79,16 +83,6 @@ def unpack(text: str) -> JudgedTest:
     """Decode the text of `pack`."""
     found: JudgedTest = pickle.loads(base64.b64decode(text))
     return found
-
-
-def _page_data(report: Report, test: str) -> Mapping[str, Any]:
-    """The data of a program for an HTML page, with the test in its name."""
-    from placement_checks.report.page.data import program_data  # not for other formats
-
-    evidence = report.evidence
-    program = f"{program_name(evidence)} in {test}"
-    named = replace(evidence, placement=replace(evidence.placement, program=program))
-    return program_data(replace(report, evidence=named))
 
 
 def _reported_part(evidence: Evidence) -> Evidence:
@@ -175,6 +169,6 @@ def contents(tests: Mapping[str, JudgedTest], suffix: str) -> str:
 
 def _with_test(report: Report, test: str) -> Report:
     """The report with the test in the name of its program."""
-    placement = report.evidence.placement
-    named = replace(placement, program=f"{placement.program} in {test}")
-    return replace(report, evidence=replace(report.evidence, placement=named))
+    evidence = report.evidence
+    named = replace(evidence.placement, program=f"{program_name(evidence)} in {test}")
+    return replace(report, evidence=replace(evidence, placement=named))
