@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import tensorflow as tf
 
 from placement_checks.capture.child_process.workers import capture_workers
 from placement_checks.capture.eager.errors import EagerOnlyError
@@ -17,16 +14,23 @@ from placement_checks.capture.in_process.builder import build
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import CapturedProgram, Program, Target, WatchedCode
-from placement_checks.core.script import Script
+from placement_checks.core.program import (
+    CapturedProgram,
+    Loadable,
+    Program,
+    TargetLike,
+    WatchedCode,
+)
+from placement_checks.core.target import Script, Target
 from placement_checks.graph import files
 from placement_checks.graph.reading import GraphSource, from_live_graph
-from placement_checks.targets.importing import resolve, script_from_function
+from placement_checks.targets.forms import resolve
+from placement_checks.targets.importing import import_program, script_from_function
 from placement_checks.util.progress import step
 from placement_checks.util.text import plural
 
 
-def load(target: Target | tf.Graph, gpus: int, machine: Machine | None = None) -> CapturedProgram:
+def load(target: TargetLike, gpus: int, machine: Machine | None = None) -> CapturedProgram:
     """Build a program, or read a graph.
 
     Args:
@@ -40,10 +44,10 @@ def load(target: Target | tf.Graph, gpus: int, machine: Machine | None = None) -
         UsageError: ``target`` is none of these.
         InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_resolve(target), gpus, machine)
+    return _load(_imported(target), gpus, machine)
 
 
-def load_reference(target: Target, towers: CapturedProgram) -> CapturedProgram:
+def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgram:
     """Build the reference of a program for one GPU.
 
     If program and reference are the same function, its build for one GPU is reused.
@@ -52,7 +56,7 @@ def load_reference(target: Target, towers: CapturedProgram) -> CapturedProgram:
         UsageError: ``target`` is not a target.
         InputError: the reference cannot be built or read.
     """
-    source = _resolve(target)
+    source = _imported(target)
     if _is_built_by(towers, source):
         single = load_for_one_gpu(towers)
         if single:
@@ -67,29 +71,26 @@ def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
     return program.loader.load_for_one_gpu()
 
 
-def _is_built_by(built: CapturedProgram, source: Any) -> bool:
-    if isinstance(source, Script):
-        return source == built.program
-    both = isinstance(source, Program) and isinstance(built.program, Program)
-    return both and source.is_same_function(built.program)
+def _is_built_by(built: CapturedProgram, source: Loadable) -> bool:
+    if isinstance(source, Program) and isinstance(built.program, Program):
+        return source.is_same_function(built.program)
+    return source == built.program
 
 
-def _resolve(target: Any) -> Any:
-    """Convert a target to a program, the path of a graph, a live graph or captured code."""
-    if isinstance(target, str):
-        return resolve(target)
-    if isinstance(target, Path | Program | Script | WatchedCode) or hasattr(
-        target, "as_graph_def"
-    ):
-        return target
-    return Program.of(target)
+def _imported(target: TargetLike) -> Loadable:
+    """Resolve a target, and import the function that it names."""
+    source = resolve(target)
+    if isinstance(source, Target) and source.kind == "function":
+        return import_program(source)
+    return source
 
 
-def _load(source: Any, gpus: int, machine: Machine | None = None) -> CapturedProgram:
-    if isinstance(source, Path):
+def _load(source: Loadable, gpus: int, machine: Machine | None = None) -> CapturedProgram:
+    if isinstance(source, Target):
         reason = Missing("a saved graph cannot be built for one GPU")
-        with step(f"reading {source}"):
-            return _from_graph(str(source), files.load(source), gpus, reason)
+        with step(f"reading {source.name}"):
+            graph = files.load(Path(source.path), source.name)
+            return _from_graph(source.name, graph, gpus, reason)
     if isinstance(source, Program | Script):
         return _Builds(source, machine).load(gpus)
     if isinstance(source, WatchedCode):

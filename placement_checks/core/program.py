@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 from placement_checks.core.builder_result import is_in_graph, parse_builder_result
 from placement_checks.core.cluster_spec import RecordedServer
@@ -16,7 +16,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
-from placement_checks.core.script import NONE, Arguments, Script
+from placement_checks.core.target import NONE, Arguments, Script, Target
 from placement_checks.util.text import did_you_mean, join_and, printable
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, Any]]"
 # A batch function, a target that names one, or a saved case.
 Batch: TypeAlias = "str | Path | BatchFunction | None"
-# A builder function, or the name of a program as on the command line.
-Target: TypeAlias = "str | Path | Program | Script | WatchedCode | Callable[..., object]"
+# Whatever a user may name or pass as a program; `targets.forms.resolve` makes it `Loadable`.
+TargetLike: TypeAlias = "str | Path | Loadable | Callable[..., object]"
+# A program or graph that `capture.programs.load` can build or read.
+Loadable: TypeAlias = "Target | Script | Program | WatchedCode | LiveGraph"
 
 _NO_LOADER = Missing("it cannot be built again")
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
@@ -118,7 +120,7 @@ class Program:
         build: the function. It builds into the default graph or a graph of its own.
         folder: the directory of its source lines; None for all code outside of libraries.
         function: the user's function, if ``build`` is a wrapper for it.
-        given: the arguments that the target names.
+        target: the target that names the function, or None.
         argv: the command-line arguments, for flags.
     """
 
@@ -126,11 +128,16 @@ class Program:
     build: Callable[..., object]
     folder: Path | None = None
     function: Callable[..., object] | None = None
-    given: Arguments = NONE
+    target: Target | None = None
     argv: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return printable(f"Program({self.name})")
+
+    @property
+    def given(self) -> Arguments:
+        """The arguments that the target names."""
+        return self.target.arguments if self.target else NONE
 
     def is_same_function(self, other: Program) -> bool:
         """Whether both programs are the same function of the user, with the same arguments."""
@@ -405,3 +412,10 @@ class WatchedCode:
 
     name: str
     built: CapturedProgram | None = None
+
+
+@runtime_checkable
+class LiveGraph(Protocol):
+    """A ``tf.Graph``, which this room does not import."""
+
+    def as_graph_def(self) -> Any: ...

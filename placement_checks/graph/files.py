@@ -14,7 +14,6 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps, producer_of
 from placement_checks.graph.details import GraphFile
 from placement_checks.graph.reading import GraphSource
-from placement_checks.targets.names import graph_file
 
 _MAX_REASON = 200  # characters; a parser may quote a line, and a line may be very long
 _KINDS: dict[str, tuple[type[Message], ...]] = {
@@ -24,14 +23,12 @@ _KINDS: dict[str, tuple[type[Message], ...]] = {
 }
 
 
-def load(path: Path) -> GraphSource:
-    """Read a file with the suffix ``.pb``, ``.pbtxt`` or ``.meta``, or a SavedModel directory.
+def load(file: Path, name: str) -> GraphSource:
+    """Read a file with the suffix ``.pb``, ``.pbtxt`` or ``.meta``; reports call it ``name``.
 
     Raises:
-        InputError: the file does not exist, is too large, or contains no graph.
+        InputError: the file cannot be read, or contains no graph.
     """
-    name = str(path)
-    file = graph_file(path)
     message = _parse(file, name)
     if isinstance(message, saved_model_pb2.SavedModel):
         message = _training_graph(message)

@@ -19,7 +19,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.script import Script, uses_gpus
+from placement_checks.core.target import Script, uses_gpus
 from placement_checks.run.runnable import RunnableProgram
 
 tf1 = tf.compat.v1

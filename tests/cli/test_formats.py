@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from support.commands import Run
 
-from placement_checks.report.formats.writers import WRITERS
+from placement_checks.report.formats import writers
 
-FORMATS = list(WRITERS)
+FORMATS = list(writers.FORMATS)
 BEGINS = {
     "text": "outputlog on ",
     "json": '{\n  "schema": 2,',

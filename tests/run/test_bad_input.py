@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import pairs
+from support.builders import script
 
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
@@ -349,20 +350,20 @@ def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "reference"),
+    ("program", "reference"),
     [
-        (Script("train.py", ("--num_gpus={gpus}",)), "'train.py --num_gpus=1'"),
-        (Script("train.py", ("-g", "{gpu_list}")), "'train.py -g 0'"),
-        (Script("train.py", ("--rows=8",)), "and a program for one GPU"),
-        (Script("train.py"), "and a program for one GPU"),
-        (Script("train.py", let=(("N", "{gpus}"),)), "and a program for one GPU"),
+        (script("train.py", ("--num_gpus={gpus}",)), "'train.py --num_gpus=1'"),
+        (script("train.py", ("-g", "{gpu_list}")), "'train.py -g 0'"),
+        (script("train.py", ("--rows=8",)), "and a program for one GPU"),
+        (script("train.py"), "and a program for one GPU"),
+        (script("train.py", let=(("N", "{gpus}"),)), "and a program for one GPU"),
     ],
     ids=str,
 )
 def test_the_reference_to_name_has_arguments_that_the_program_takes(
-    script: Script, reference: str
+    program: Script, reference: str
 ) -> None:
-    assert over_time(script).endswith(f"; pass --reference {reference} to lift it")
+    assert over_time(program).endswith(f"; pass --reference {reference} to lift it")
 
 
 def test_a_run_over_its_time_limit_is_ended() -> None:

@@ -19,7 +19,8 @@ from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.importing import import_program
 
 tf1 = tf.compat.v1
 
@@ -92,9 +93,7 @@ def judged(towers: CapturedProgram, single: CapturedProgram, **conditions: Any) 
 
 def function(target: str) -> Any:
     """The function that a target names."""
-    found = resolve(target)
-    assert isinstance(found, Program)
-    return found.build
+    return import_program(parse_target(target)).build
 
 
 def dense(x: Any, name: str, width: int) -> Any:

@@ -19,7 +19,7 @@ from placement_checks.capture.child_process.notes import file_guard_note
 from placement_checks.capture.child_process.request import VISIBLE_GPUS, CaptureRequest
 from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.program import CapturedProgram
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
 from placement_checks.util.child import Child, Ended, end_group
 
@@ -88,7 +88,7 @@ def _request_answer(
                 return pickle.load(child.replies)
         except Ended as ended:
             raise InputError(
-                script.target,
+                script.target.name,
                 f"its process {ended.how}, before its first training step",
                 "run the program with python to see why",
             ) from None

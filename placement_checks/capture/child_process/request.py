@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded

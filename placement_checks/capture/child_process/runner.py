@@ -33,12 +33,12 @@ from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, Step
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code, users_frames
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import trainable_variables
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.importing import import_program
 from placement_checks.tf1.activate import as_tensorflow_1
 from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.resources import gc_paused
@@ -55,12 +55,13 @@ def run_as_main(script: Script, values: SourceValues) -> None:
     Raises:
         InputError: the program does not exist, or is not valid Python 3.
     """
-    if script.target.endswith(".py"):
-        file, spec = Path(script.target).resolve(), None
+    target = script.target.path
+    if target.endswith(".py"):
+        file, spec = Path(target).resolve(), None
         sys.path.insert(0, str(file.parent))
     else:
         sys.path.insert(0, str(Path.cwd()))
-        spec = _find_spec(script.target)
+        spec = _find_spec(target)
         file = Path(str(spec.origin))
     main = ModuleType("__main__")
     main.__file__ = str(file)
@@ -68,7 +69,7 @@ def run_as_main(script: Script, values: SourceValues) -> None:
     main.__package__ = spec.parent if spec else None
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    sys.argv = [script.target if spec is None else str(file), *script.args]
+    sys.argv = [target if spec is None else str(file), *script.args]
     code = values.compile_main(file, file.read_bytes())
     with values.in_imports():
         exec(code, main.__dict__)
@@ -149,7 +150,8 @@ class CapturedRun:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.v1:
                 self._version_1 = surroundings.enter_context(as_tensorflow_1())
-            return self._run_function() if ":" in self._script.target else self._run_program()
+            is_function = self._script.target.kind == "function"
+            return self._run_function() if is_function else self._run_program()
 
     def _run_program(self) -> NoReturn:
         program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
@@ -159,11 +161,11 @@ class CapturedRun:
             self._building = building
             try:
                 with (
-                    explain_refusals(self._script.target),
-                    users_code(self._script.target, _BEFORE, None),
+                    explain_refusals(self._script.target.name),
+                    users_code(self._script.target.name, _BEFORE, None),
                     _allow_exit(),
                 ):
-                    with explain_outdated(self._script.target, is_v1=self._script.v1):
+                    with explain_outdated(self._script.target.name, is_v1=self._script.v1):
                         program.build()
             except InputError as error:
                 if not building.calls.steps:  # later errors may be due to faked results
@@ -172,8 +174,8 @@ class CapturedRun:
                 self._answer(building)
         self._values.check()
         if building.calls.means_eager and not building.watch.sessions:
-            raise no_traced_step_error(self._script.target, building.calls)
-        raise _no_step_error(self._script.target, building.watch, started)
+            raise no_traced_step_error(self._script.target.name, building.calls)
+        raise _no_step_error(self._script.target.name, building.watch, started)
 
     def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
@@ -186,16 +188,14 @@ class CapturedRun:
             return self._record(build_eagerly(building, self._gpus))
 
     def _load_function(self) -> Program:
-        program = resolve(self._script.target, self._script.args)
-        assert isinstance(program, Program)
-        return program
+        return import_program(self._script.target, self._script.args)
 
     def _answer(self, building: BuildRecorder) -> NoReturn:
         """Send the program that is about to train, and exit the process."""
         self._answering.acquire()  # never released: there is only one answer
         try:
             if os.getpid() != self._process:
-                target = self._script.target
+                target = self._script.target.name
                 raise InputError(
                     target,
                     "trains in a child process",
@@ -206,7 +206,7 @@ class CapturedRun:
             self._values.check()
             answer: object = self._record(building.trained(), session_notes(building.watch))
         except BaseException as fault:
-            answer = as_error(self._script.target, fault)
+            answer = as_error(self._script.target.name, fault)
         send_and_exit(answer, self._answers)
 
     def _record(
@@ -233,7 +233,7 @@ class CapturedRun:
         line = f", and is at {frames[-1]}" if frames else ""
         limit = self._script.limit
         error = InputError(
-            self._script.target,
+            self._script.target.name,
             f"did not reach a training step within {limit:g} s{line}",
             f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
         )

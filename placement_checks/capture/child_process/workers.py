@@ -30,8 +30,8 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import PLACEHOLDER, VARIABLE_HANDLE
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import CapturedProgram, InitialState
-from placement_checks.core.script import Script
 from placement_checks.core.strategies import Copy, Strategy
+from placement_checks.core.target import Script
 from placement_checks.graph.details import OpDetails, RecordedDetails
 from placement_checks.graph.flatten import rename_colocation
 from placement_checks.graph.reading import GraphSource

@@ -23,7 +23,9 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.program import Batch, BatchFunction
-from placement_checks.targets.importing import resolve
+from placement_checks.core.target import Target
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.importing import import_program
 
 SUFFIX = ".npz"
 _MAX_FILES = 32  # in the cache directory, including the newest
@@ -50,19 +52,33 @@ def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
             the arguments of the target.
         UsageError: ``batch`` is not callable.
     """
-    if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
-        return Case.load(Path(batch))
-    if isinstance(batch, str):
-        named = resolve(batch)
-        if isinstance(named, Path):
+    parsed = parse_batch(batch)
+    if not isinstance(parsed, Target):
+        return parsed
+    program = import_program(parsed)
+    program.check_given(_BY_POSITION)
+    bound = partial(program.build, **program.given.for_gpus(gpus))
+    return cast("BatchFunction", update_wrapper(bound, program.build))
+
+
+def parse_batch(batch: Batch) -> Target | BatchFunction | None:
+    """Parse the name of a batch function, or read a saved case; the function is not loaded.
+
+    Raises:
+        InputError: the target does not exist or names no function, or the case cannot be read.
+        UsageError: ``batch`` is not callable.
+    """
+    if isinstance(batch, str | Path):
+        if Path(batch).suffix == SUFFIX:
+            return Case.load(Path(batch))
+        if isinstance(batch, Path):
+            raise InputError(
+                str(batch), "is not a saved case", f"name a {SUFFIX} file that a run has saved"
+            )
+        target = parse_target(batch)
+        if target.kind != "function":
             raise InputError(batch, "is not a function", "name one, such as train.py:batch")
-        named.check_given(_BY_POSITION)
-        bound = partial(named.build, **named.given.for_gpus(gpus))
-        return cast("BatchFunction", update_wrapper(bound, named.build))
-    if isinstance(batch, Path):
-        raise InputError(
-            str(batch), "is not a saved case", f"name a {SUFFIX} file that a run has saved"
-        )
+        return target
     if batch is not None and not callable(batch):
         raise UsageError(
             f"batch {batch!r:.60}",

@@ -23,7 +23,7 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.op_types import PLACEHOLDERS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.details import static_shape
 from placement_checks.run.feeding.batches import Case

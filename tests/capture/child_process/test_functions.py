@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.builders import script
 from support.forked import run_forked, run_pytest_forked
 
 from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import CapturedProgram, Program
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 
 pytestmark = pytest.mark.one_version
 
@@ -159,9 +160,9 @@ BOTH = {"/device:GPU:0", "/device:GPU:1"}
         "train.py:exits",
         "train.py:towers(num_gpus={gpus})",
         "package.train:main",
-        Script("train.py", ("{gpus}",)),
-        Script("package.train", ("{gpus}",)),
-        Script("train.py:main", ("3",)),
+        script("train.py", ("{gpus}",)),
+        script("package.train", ("{gpus}",)),
+        script("train.py:main", ("3",)),
     ],
     ids=str,
 )

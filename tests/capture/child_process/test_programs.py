@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.builders import script
 from support.forked import start_forked
 
 from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram
-from placement_checks.core.script import Script
 
 pytestmark = pytest.mark.one_version
 
@@ -71,7 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def watched(folder: Path, program: str, *args: str, limit: float = 100) -> CapturedProgram:
     (folder / "train.py").write_text(textwrap.dedent(program))
-    return load(Script("train.py", args, limit=limit), 2)
+    return load(script("train.py", args, limit=limit), 2)
 
 
 IMPORTS_SETTINGS = """
@@ -85,7 +85,7 @@ def test_a_value_of_another_file(folder: Path) -> None:
     (folder / "settings.py").write_text("NUM_GPUS = 3\n")
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
-    built = load(Script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
+    built = load(script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
 
     assert len(built.fed) == 2
     assert isinstance(single := load_for_one_gpu(built), CapturedProgram)
@@ -98,7 +98,7 @@ def test_a_value_that_no_file_has_ends_it_at_its_first_step(folder: Path) -> Non
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
     with pytest.raises(InputError, match=r"assigns to n; x\.json:2 sets it, but values"):
-        load(Script("train.py", let=(("n", "{gpus}"),)), 2)
+        load(script("train.py", let=(("n", "{gpus}"),)), 2)
 
 
 def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
@@ -364,6 +364,6 @@ def test_a_function_with_arguments_of_the_command_line(folder: Path) -> None:
     """
     (folder / "train.py").write_text(textwrap.dedent(program))
 
-    built = load(Script("train.py:main", ("--num_gpus={gpus}",)), 2)
+    built = load(script("train.py:main", ("--num_gpus={gpus}",)), 2)
 
     assert {op.requested.index for op in built.requested.ops.values()} == {None, 0, 1}

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import tensorflow as tf
+from support.builders import script
 from support.workers import recorded_task, watched_coordinator
 
 from placement_checks import watch
@@ -19,7 +20,7 @@ from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import CapturedProgram, Program
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 
 TWO = {"worker": {0: "a:1", 1: "b:1"}}
 
@@ -169,7 +170,7 @@ def test_worker_that_fails_is_named(
 
     monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
-        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
         f"train.py:main: as /job:worker/task:1, {expected}; look at train.py:7"
     )
@@ -187,7 +188,7 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
 
     monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
-        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
         f"train.py:main: as /job:worker/task:1, it trains as {expected}: it does not take its "
         f"task "
@@ -210,7 +211,7 @@ def test_every_worker_is_watched_as_its_own_task(
 
     monkeypatch.setattr(workers, "capture_program", watched)
     machine = Machine.parse("chief*1: gpu*1; worker*2: gpu*1; evaluator*1")
-    joined = workers.capture_workers(Script("train.py:main"), 1, machine)
+    joined = workers.capture_workers(script("train.py:main"), 1, machine)
 
     assert asked == ["chief 0", "worker 0", "worker 1"]
     strategy = joined.requested.strategy
@@ -231,6 +232,6 @@ def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: CapturedP
         return replace(first, is_worker=False)
 
     monkeypatch.setattr(workers, "capture_program", watched)
-    workers.capture_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
-    workers.capture_workers(Script("train.py:main"), 2, None)
+    workers.capture_workers(script("train.py:main"), 2, Machine.parse("gpu*2"))
+    workers.capture_workers(script("train.py:main"), 2, None)
     assert found == [{"TF_CONFIG": "{}"}, {}]

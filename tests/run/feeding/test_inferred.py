@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import script
 
 from placement_checks import Program
 from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
-from placement_checks.core.script import Script
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.feeding.inferred import InferredInputs, RowInput, infer_inputs
 from placement_checks.run.feeding.replayed import ReplayedFeeding
@@ -304,7 +304,7 @@ def test_rows_stay_together_and_get_to_both_programs(
 
 def test_a_program_that_is_fed_nothing() -> None:
     towers = program(2, arrays({"x": (8, 3)}))
-    built = replace(towers.built, program=Script("train.py"), fed={})
+    built = replace(towers.built, program=script("train.py"), fed={})
 
     with pytest.raises(CannotRun, match="towers was fed nothing that could hold rows, and its"):
         ProgramPair(replace(towers, built=built), program(1, arrays({"x": (8, 3)}))).feeding(None)

@@ -1,4 +1,4 @@
-"""Whole programs, as run by ``python train.py …``, and arguments of targets.
+"""Targets: what a user names to check, and programs that run like ``python train.py …``.
 
 Arguments may depend on the number of GPUs: ``--num_gpus={gpus} --gpu_list={gpu_list}``, or
 ``train.py:build(depth=50, n={gpus})``.
@@ -10,7 +10,7 @@ import ast
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 GPUS = "{gpus}"  # to Python, a set that holds a name
 GPU_LIST = "{gpu_list}"
@@ -81,6 +81,31 @@ class _NumberOfGpus(ast.NodeTransformer):
         return node
 
 
+@dataclass(frozen=True)
+class Target:
+    """A program, function, graph or log that a user names. Made by `targets.forms.parse_target`.
+
+    Attributes:
+        kind: ``program`` for a whole program, ``function`` for a function in a program, ``graph``
+            for a saved graph, or ``log`` for a placement log.
+        name: the text of the user, which names the target in reports.
+        path: the file that is read, or the module that is imported.
+        function: the function, such as ``Model.build``; ``""`` for other kinds.
+        arguments: the keyword arguments of the function.
+    """
+
+    kind: Literal["program", "function", "graph", "log"]
+    name: str
+    path: str
+    function: str = ""
+    arguments: Arguments = NONE
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the target is a whole program or a function."""
+        return self.kind in ("program", "function")
+
+
 DEFAULT_LIMIT = 300.0  # seconds until the first training step
 
 
@@ -92,7 +117,7 @@ class Script:
     ``0,1,…``.
 
     Attributes:
-        target: ``train.py``, ``package.train``, or a function of either, ``train.py:main``.
+        target: a whole program or a function.
         args: the command-line arguments.
         v1: whether ``import tensorflow`` gives the program TensorFlow 1.
         let: pairs of a name and a value that overrides the one in the source.
@@ -100,7 +125,7 @@ class Script:
         eager: whether the target is a function that runs eagerly and builds no graph.
     """
 
-    target: str
+    target: Target
     args: tuple[str, ...] = ()
     v1: bool = False
     let: tuple[tuple[str, str], ...] = ()
@@ -110,12 +135,12 @@ class Script:
     @property
     def name(self) -> str:
         """The name in reports: target and arguments as typed."""
-        return " ".join([self.target, *map(_quoted, self.args)])
+        return " ".join([self.target.name, *map(_quoted, self.args)])
 
     @property
     def uses_gpus(self) -> bool:
         """Whether the number of GPUs occurs in the target, arguments or values."""
-        texts = [self.target, *self.args, *(value for _, value in self.let)]
+        texts = [self.target.name, *self.args, *(value for _, value in self.let)]
         return any(map(uses_gpus, texts))
 
     def for_gpus(self, gpus: int) -> Script:

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from placement_checks.core.errors import InputError
-from placement_checks.targets.names import parse_arguments, split_arguments
+from placement_checks.targets.forms import parse_target
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a (copy)").mkdir()
+    for name in ("t.py", "a (copy)/t.py", "graph(1).pb"):
+        (tmp_path / name).touch()
 
 
 @pytest.mark.parametrize(
-    ("target", "bare", "arguments"),
+    ("text", "path", "function", "arguments"),
     [
-        ("train.py:build", "train.py:build", ""),
-        ("train.py:build()", "train.py:build", "()"),
-        ("a (copy)/train.py:Model.build(n=1)", "a (copy)/train.py:Model.build", "(n=1)"),
-        ("package.train:build (name='a:b(c)')", "package.train:build", "(name='a:b(c)')"),
-        ("graph(1).pb", "graph(1).pb", ""),
-        ("train.py(n=1)", "train.py(n=1)", ""),
+        ("t.py:build", "t.py", "build", {}),
+        ("t.py:build()", "t.py", "build", {}),
+        ("a (copy)/t.py:Model.build(n=1)", "a (copy)/t.py", "Model.build", {"n": 1}),
+        ("os.path:join (name='a:b(c)')", "os.path", "join", {"name": "a:b(c)"}),
+        ("graph(1).pb", "graph(1).pb", "", {}),
     ],
 )
-def test_parts_of_a_target(target: str, bare: str, arguments: str) -> None:
-    assert split_arguments(target) == (bare, arguments)
+def test_parts_of_a_target(
+    text: str, path: str, function: str, arguments: Mapping[str, Any]
+) -> None:
+    target = parse_target(text)
+
+    assert (target.name, target.path, target.function) == (text, path, function)
+    assert target.arguments.for_gpus(2) == arguments
 
 
 def test_arguments_are_the_same_in_whatever_order_and_style() -> None:
-    written = parse_arguments("t.py:build(n={gpus}, name='a:b', depth=5_0)")
-    assert written == parse_arguments('t.py:build( depth = 50,name="a:b",\nn={ gpus }, )')
+    written = parse_target("t.py:build(n={gpus}, name='a:b', depth=5_0)").arguments
+    other = parse_target('t.py:build( depth = 50,name="a:b",\nn={ gpus }, )').arguments
+    assert written == other
     assert written.for_gpus(2) == {"depth": 50, "n": 2, "name": "a:b"}
-
-
-@pytest.mark.parametrize("target", ["t.py:build", "t.py:build()", "graph.pb"])
-def test_no_arguments(target: str) -> None:
-    assert parse_arguments(target).for_gpus(2) == {}
 
 
 PYTHON = "write them as in Python: build(depth=50, n={gpus})"
@@ -70,6 +82,6 @@ WRONG = {
 @pytest.mark.parametrize("arguments", WRONG, ids=lambda text: text[:20].replace("\0", "NUL"))
 def test_what_is_wrong_with_arguments(arguments: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_arguments(f"t.py:build{arguments}")
+        parse_target(f"t.py:build{arguments}")
     assert caught.value.object == f"t.py:build{arguments}"
     assert f"{caught.value.message}; {caught.value.fix}" == WRONG[arguments]
