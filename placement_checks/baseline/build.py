@@ -103,6 +103,7 @@ class Spread:
                 placement.program,
                 "is placed on an unknown machine",
                 'name the machine: --machine "gpu*2"',
+                is_predicate=True,
             )
         self.placement = placement
         self._addresses = addresses(placement)

@@ -76,13 +76,17 @@ def parse(text: str, name: str) -> Baseline:
     form = lines[0].removeprefix(TITLE).partition(":")[0]
     if not lines[0].startswith(TITLE) or not form.isdecimal():
         raise InputError(
-            f"{name}:1", f"is not a baseline: it does not begin with {TITLE!r}", REWRITE
+            f"{name}:1",
+            f"is not a baseline: it does not begin with {TITLE!r}",
+            REWRITE,
+            is_predicate=True,
         )
     if int(form) != FORM:
         raise InputError(
             f"{name}:1",
             f"is a baseline of form {form}, but this placement_checks reads form {FORM}",
             "install a newer placement_checks" if int(form) > FORM else REWRITE,
+            is_predicate=True,
         )
     reader = _Reader()
     for number, line in enumerate(lines, 1):
@@ -91,7 +95,10 @@ def parse(text: str, name: str) -> Baseline:
                 reader.read(line)
             except (ValueError, LookupError):
                 raise InputError(
-                    f"{name}:{number}", f"cannot be parsed: {line.strip():.60}", REWRITE
+                    f"{name}:{number}",
+                    f"cannot be parsed: {line.strip():.60}",
+                    REWRITE,
+                    is_predicate=True,
                 ) from None
     try:
         return reader.baseline()

@@ -72,6 +72,7 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[Built]]:
             "built no graph",
             "call the function that trains inside the block; if its step is a tf.function, write "
             "watch(eager=True)",
+            is_predicate=True,
         )
 
 
@@ -92,6 +93,7 @@ def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[Built]]:
                 program.name,
                 f"is one of several tasks, {built.worker.name}, but a block runs as one task only",
                 'place the function that trains: place(train.main, machine="worker*2: gpu*2")',
+                is_predicate=True,
             )
         found.append(built)
 

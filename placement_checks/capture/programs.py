@@ -97,7 +97,7 @@ def _load(source: Any, gpus: int, machine: Machine | None = None) -> BuiltProgra
     if isinstance(source, WatchedCode):
         if source.built is None:
             fix = "place it after the block, outside of its indentation"
-            raise UsageError(source.name, "is still being captured", fix)
+            raise UsageError(source.name, "is still being captured", fix, is_predicate=True)
         return source.built
     reason = "a graph cannot be built again for one GPU"
     return _from_graph(from_live_graph(source, "the graph"), gpus, Missing(reason))

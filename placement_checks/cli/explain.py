@@ -68,6 +68,7 @@ def _write_rule(name: str, settings: Settings) -> None:
             "is not a rule" if is_object else "is explained without a program",
             f"to explain an op or device, name its program: placement-checks explain {name} "
             "train.py:build",
+            is_predicate=True,
         )
     text = rule_named(name).explanation()
     explain.write_rule(text, example(name), Console(file=sys.stdout))
@@ -82,7 +83,10 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
         if name not in RULES:
             raise
         raise UsageError(
-            repr(name), "is a rule", f"placement-checks verify {target} --rule {name}"
+            repr(name),
+            "is a rule",
+            f"placement-checks verify {target} --rule {name}",
+            is_predicate=True,
         ) from None
     verdicts = verify(evidence, [settings.policy]).verdicts
     if isinstance(found, Device):
@@ -103,11 +107,18 @@ def object_named(placement: Placement, text: str) -> Op | Device:
     if device is None:
         names = " or ".join(map(repr, _similar_names(producer_of(text), placement)))
         fix = f"did you mean {names}?" if names else "placement-checks place TARGET lists them"
-        raise UsageError(repr(text), f"is not an op or device of {placement.program}", fix)
+        raise UsageError(
+            repr(text), f"is not an op or device of {placement.program}", fix, is_predicate=True
+        )
     if not _is_known(placement, device):
         devices = placement.machine.devices if placement.machine else ()
         known = join_and(each.short for each in devices) or "none by name"
-        raise UsageError(repr(text), f"is not a device of {placement.program}", f"it has {known}")
+        raise UsageError(
+            repr(text),
+            f"is not a device of {placement.program}",
+            f"it has {known}",
+            is_predicate=True,
+        )
     return device
 
 

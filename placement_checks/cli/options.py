@@ -170,7 +170,9 @@ def _settings(
         ConfigError: ``--set`` names an unknown rule or field, or a value is of the wrong type.
     """
     if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
-        raise UsageError("--gpus and --machine", "are mutually exclusive", "give one of them")
+        raise UsageError(
+            "--gpus and --machine", "are mutually exclusive", "give one of them", is_predicate=True
+        )
     if gpus is not None:
         checked_gpus(gpus)
     if machine is not None:
@@ -189,7 +191,10 @@ def _parse_override(pair: str) -> tuple[str, str]:
     name, equals, value = pair.partition("=")
     if not equals or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(
-            f"--let {pair}", "is not of the form NAME=VALUE", "write it like --let NUM_GPUS={gpus}"
+            f"--let {pair}",
+            "is not of the form NAME=VALUE",
+            "write it like --let NUM_GPUS={gpus}",
+            is_predicate=True,
         )
     return name, value
 

@@ -71,6 +71,7 @@ class Evidence:
             "is not a placement",
             "give what place(build_towers) returns, or of a log "
             "read_logs(['outputlog']).placement()",
+            is_predicate=True,
         )
 
     @property

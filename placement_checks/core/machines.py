@@ -76,12 +76,12 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
     for group in filter(None, (part.strip() for part in text.split(";"))):
         if stated := _MASTER.fullmatch(group):
             if master is not None:
-                raise malformed(text, "names two masters")
+                raise malformed(text, "names two masters", is_predicate=True)
             master = (stated[1], int(stated[2]))
         else:
             tasks += _parse_group(group, after=tasks, whole=text)
     if not tasks:
-        raise malformed(text, "names no devices")
+        raise malformed(text, "names no devices", is_predicate=True)
     return tasks, master
 
 
@@ -184,10 +184,13 @@ def devices_text(devices: tuple[tuple[str, int], ...]) -> str:
     return ", ".join(shown) or "cpu*1"
 
 
-def malformed(text: str, message: str) -> UsageError:
+def malformed(text: str, message: str, *, is_predicate: bool = False) -> UsageError:
     """The error for a machine that is described in a wrong form."""
     return UsageError(
-        f"machine '{text}'", message, 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
+        f"machine '{text}'",
+        message,
+        'write it like "gpu*4" or "ps*2; worker*8: gpu*4"',
+        is_predicate=is_predicate,
     )
 
 
@@ -234,7 +237,7 @@ class Machine:
         machine = Machine(tuple(tasks), master)
         if master is not None:
             if machine.is_local:
-                raise malformed(text, "names a master, and is one host")
+                raise malformed(text, "names a master, and is one host", is_predicate=True)
             if lacking := machine.lacks(Device(master[0], task=master[1])):
                 raise malformed(text, lacking)
         return machine

@@ -90,7 +90,7 @@ class Log:
             InputError: there are no records; the message names the likely reason.
         """
         if self.reason:
-            raise InputError(self.name, "has no placements", self.reason)
+            raise InputError(self.name, "has no placements", self.reason, is_predicate=True)
 
     def placement(
         self, machine: Machine | None = None, graph: Evidence | Placement | None = None
@@ -119,6 +119,7 @@ class Log:
                 self.name,
                 f"has none of the {len(ops)} ops of {printed.program}",
                 "is it the log of this program?",
+                is_predicate=True,
             )
         own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)
         listed = machine is not None or any(device.is_gpu for device in self.devices)

@@ -79,7 +79,9 @@ def _literals(
         if keyword.arg is None:
             raise _unnamed_argument_error(target, function, f"**{text}")
         if keyword.arg in seen:
-            raise InputError(target, f"gives '{keyword.arg}' twice", "give it once")
+            raise InputError(
+                target, f"gives '{keyword.arg}' twice", "give it once", is_predicate=True
+            )
         seen.add(keyword.arg)
         try:
             value_of(text, 1)
@@ -125,8 +127,7 @@ def check_target(target: str | Path) -> None:
         raise _incomplete_target_error(target)
     where = where if colon else target
     if where.endswith(".py"):
-        if reason := _unreadable(Path(where)):
-            raise InputError(where, reason, _suggest_file(Path(where)))
+        _check_readable(Path(where), where, _suggest_file(Path(where)))
     elif not _is_importable(where.partition(".")[0]):
         raise no_module_error(where, target)
     parse_arguments(target)
@@ -174,12 +175,14 @@ def script_from_target(
             f"the program's options for {target!s:.60}",
             "are for a program in a file or module",
             "remove them, or name the program by a string such as 'train.py'",
+            is_predicate=True,
         )
     if let and is_text and not is_program(str(target)):
         raise UsageError(
             f"--let {next(iter(let))}",
             f"is for a whole program, but {target} is a function",
             "remove the function, or pass the value as an argument: train.py:build(NAME=4)",
+            is_predicate=True,
         )
     if isinstance(target, str) and is_text and (wants_process or is_program(target)):
         pairs = tuple(sorted(let.items()))
@@ -198,14 +201,23 @@ def graph_file(path: Path) -> Path:
         saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
         path = next((file for file in saved if file_kind(file) == "file"), path)
         if file_kind(path) == "directory":
-            raise InputError(name, "is a directory without a saved_model.pb", "name a SavedModel")
-    if reason := _unreadable(path):
-        raise InputError(name, reason, "check the path")
+            raise InputError(
+                name,
+                "is a directory without a saved_model.pb",
+                "name a SavedModel",
+                is_predicate=True,
+            )
+    _check_readable(path, name, "check the path")
     if path.suffix not in GRAPH_SUFFIXES:
-        raise InputError(name, "is not a saved graph", f"name a file {', '.join(GRAPH_SUFFIXES)}")
+        raise InputError(
+            name,
+            "is not a saved graph",
+            f"name a file {', '.join(GRAPH_SUFFIXES)}",
+            is_predicate=True,
+        )
     if path.stat().st_size >= _MOST_BYTES:
         message = "is larger than 2 GB, the limit of protobuf"
-        raise InputError(name, message, "save it without its constants")
+        raise InputError(name, message, "save it without its constants", is_predicate=True)
     return path
 
 
@@ -223,16 +235,17 @@ def is_graph(path: Path) -> bool:
     return path.suffix in GRAPH_SUFFIXES or file_kind(path) == "directory"
 
 
-def _unreadable(path: Path) -> str:
-    """Return why a path cannot be read as a file; ``""`` if it can."""
-    match file_kind(path):
-        case "file":
-            return "" if os.access(path, os.R_OK) else "cannot be read: permission denied"
-        case "directory":
-            return "is a directory"
-        case "other":
-            return "is a pipe or device, not a file"  # which may never end
-    return "there is no such file"
+def _check_readable(path: Path, name: str, fix: str) -> None:
+    """Raise an `InputError` for ``name`` if a path is not a readable file."""
+    kind = file_kind(path)
+    if kind == "nothing":
+        raise InputError(name, "there is no such file", fix)
+    if kind == "directory":
+        raise InputError(name, "is a directory", fix, is_predicate=True)
+    if kind == "other":  # reading it may never end
+        raise InputError(name, "is a pipe or device, not a file", fix, is_predicate=True)
+    if not os.access(path, os.R_OK):
+        raise InputError(name, "cannot be read: permission denied", fix, is_predicate=True)
 
 
 def _is_importable(package: str) -> bool:
@@ -263,19 +276,23 @@ def _incomplete_target_error(target: str) -> InputError:
             target,
             "names no function, and only a function takes arguments in parentheses",
             f"write {bare}:build{parenthesis}{arguments}, with the name of the function",
+            is_predicate=True,
         )
     if file_kind(path) == "file":
         return InputError(
             target,
             "is neither a Python file nor a saved graph",
             f"for a placement log, pass read_logs([{target!r}]).placement()",
+            is_predicate=True,
         )
+    is_path = bool(path.suffix) or "/" in target
     return InputError(
         target,
-        "there is no such file" if path.suffix or "/" in target else "is not a target",
+        "there is no such file" if is_path else "is not a target",
         _suggest_file(path)
         or "write path/to/file.py, path/to/file.py:function, package.module:function or the path "
         "of a graph",
+        is_predicate=not is_path,
     )
 
 

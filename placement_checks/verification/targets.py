@@ -43,7 +43,10 @@ def gather(
         return _gather_log(target, settings, graph)
     if graph is not None:
         raise UsageError(
-            "--graph", f"is for placement logs, and {target} is not one", "leave it out"
+            "--graph",
+            f"is for placement logs, and {target} is not one",
+            "leave it out",
+            is_predicate=True,
         )
     program = settings.script_of(target)
     placing.prepare()
@@ -95,6 +98,7 @@ def _gather_log(log_file: str, settings: Settings, graph: str | None) -> Evidenc
             f"-- {settings.args[0]}",
             f"is for a program, but {log_file} is a placement log",
             "name the program that printed it: --graph train.py",
+            is_predicate=True,
         )
     program = None if graph is None else settings.script_of(graph)
     if program is not None:

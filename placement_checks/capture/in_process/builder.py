@@ -221,12 +221,14 @@ def _fit(returned: Mapping[str, Any]) -> None:
             "the return value of the builder",
             f"has a 'model' of type {type(model).__name__}, which has no method fit",
             f"return a compiled Keras model and its data: {EXAMPLE_MODEL}",
+            is_predicate=True,
         )
     if "x" not in returned:
         raise InputError(
             "the return value of the builder",
             "has a 'model', but no 'x' to train it with",
             f"return its data too: {EXAMPLE_MODEL}",
+            is_predicate=True,
         )
     data = [returned[key] for key in ("x", "y") if key in returned]
     rows = {"batch_size": returned["batch"]} if "batch" in returned else {}

@@ -136,6 +136,7 @@ class PlacerProcess:
                 f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, and "
                 f"{free / 1e9:.1f} GB are free",
                 "place it on a machine with more memory, or with fewer GPUs",
+                is_predicate=True,
             )
 
     def stop(self) -> None:
@@ -195,7 +196,7 @@ class _PlacerChild(Child):
             reply, blobs = protocol.read(self.replies)
             if reply["number"] != self._requests:
                 what = f"answered request {reply['number']} instead of {self._requests}"
-                raise _error(self._kind, what)
+                raise _error(self._kind, what, is_predicate=True)
             if "failed" in reply:
                 raise _error(self._kind, reply["failed"], self.last_output())
         return reply, blobs
@@ -207,15 +208,16 @@ class _PlacerChild(Child):
             with self.time_limit(limit + _PIPE_LIMIT):
                 yield
         except Ended as ended:
-            raise _error(self._kind, ended.how, ended.output) from None
+            raise _error(self._kind, ended.how, ended.output, is_predicate=True) from None
 
 
-def _error(kind: str, what: str, details: str = "") -> PlacerError:
+def _error(kind: str, what: str, details: str = "", *, is_predicate: bool = False) -> PlacerError:
     return PlacerError(
         f"the {kind} placer",
         what,
         "run it again, which starts a new process; if that fails too, report this graph",
         details=details,
+        is_predicate=is_predicate,
     )
 
 

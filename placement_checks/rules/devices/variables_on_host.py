@@ -76,7 +76,9 @@ class VariablesOnHost(Rule):
         devices = device_names(self.device) or ("",)
         for field, names in (("device", devices), ("local", self.local)):
             if not all(map(Device.parse, names)):
-                raise ConfigError(field, "names no device", "name one, such as /cpu:0")
+                raise ConfigError(
+                    field, "names no device", "name one, such as /cpu:0", is_predicate=True
+                )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement

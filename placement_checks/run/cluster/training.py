@@ -79,6 +79,7 @@ class Cluster:
                         f"/job:{job}/task:{index}",
                         "is a task of the machine without an address in the ClusterSpec",
                         "describe the same tasks in both",
+                        is_predicate=True,
                     )
 
     def __repr__(self) -> str:
@@ -269,6 +270,7 @@ class Cluster:
             self.target,
             f"did not answer within {seconds:g} s, during {activity}",
             "check that all tasks run",
+            is_predicate=True,
         )
 
     def _executed_placement(
@@ -293,4 +295,6 @@ class Cluster:
 
 def _with_activity(gone: InputError, activity: str) -> InputError:
     message = f"{gone.message} during {activity}"
-    return InputError(gone.object, message, gone.fix, details=gone.details)
+    return InputError(
+        gone.object, message, gone.fix, details=gone.details, is_predicate=gone.is_predicate
+    )

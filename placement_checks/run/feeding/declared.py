@@ -100,6 +100,7 @@ class DeclaredFeeding:
                 f"names {plural(len(self._shares), 'tower')}, and {towers.name} has inputs for "
                 f"{len(towers.inputs)}",
                 "give one number per tower",
+                is_predicate=True,
             )
         fixed = self._fixed_batch_size()
         total = towers.gpus if towers.shared else sum(self._shares)
