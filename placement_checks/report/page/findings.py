@@ -13,17 +13,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.core.devices import Device
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.core.results import Finding, Report, by_impact
+from placement_checks.core.results import Finding, PathStep, Report, by_impact
 from placement_checks.report.common.findings import Group, Section, Sections, group_findings
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text import error_bars
-from placement_checks.util.text import join_and, plural
-
-_NOT_FOUND = -1
-_RELATIVE_CLAUSE = re.compile(r",? which ")  # the devices after it are not at fault
+from placement_checks.util.text import join_and, plural, range_text
 
 
 def rules_data(report: Report) -> list[dict[str, Any]]:
@@ -51,32 +47,33 @@ def findings_data(
     """
     sections = Sections(report.verdicts)
     in_order = chain(sections.causes, sections.consequences)
-    return [group for section in in_order for group in _section_data(section, places, number)]
-
-
-def _section_data(
-    section: Section, places: DeviceTable, number: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    groups = [_group_data(section.rule, group, places, number) for group in section.groups]
-    if groups and section.figures:
-        groups[-1]["figure"] = [line.plain for line in error_bars.draw_error_bars(section.figures)]
-    return groups
+    found = []
+    for section in in_order:
+        groups = [
+            _group_data(section.rule, group, report.evidence.placement, places, number)
+            for group in section.groups
+        ]
+        if groups and section.figures:
+            bars = error_bars.draw_error_bars(section.figures)
+            groups[-1]["figure"] = [line.plain for line in bars]
+        found += groups
+    return found
 
 
 def _group_data(
-    rule: str, group: Group, places: DeviceTable, number: Mapping[str, int]
+    rule: str,
+    group: Group,
+    placement: Placement,
+    places: DeviceTable,
+    number: Mapping[str, int],
 ) -> dict[str, Any]:
     first, where = group.first, group.where
-    objects = [number[each.object] for each in group.findings if each.object in number]
-    shown = [
-        op
+    objects = {number[each.object] for each in group.findings if each.object in number}
+    shown = {
+        name
         for each in group.findings
-        for op in (
-            *(number.get(name, _NOT_FOUND) for name in each.ops),
-            *_path_ops(each.path, number),
-        )
-        if op != _NOT_FOUND
-    ]
+        for name in (*each.ops, *(step.op for step in each.path if isinstance(step, PathStep)))
+    }
     return {
         "rule": rule,
         "message": first.message,
@@ -88,34 +85,23 @@ def _group_data(
         "fix": first.fix,
         "follows": first.follows or "",
         "figure": [],
-        "objects": sorted(set(objects)),
-        "ops": sorted({*objects, *shown}),
-        "devices": _devices(group, places),
+        "objects": sorted(objects),
+        "ops": sorted(objects | {number[name] for name in shown if name in number}),
+        "devices": _devices(group, placement, places),
     }
 
 
-def _path_ops(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
-    """The op of each step of a path, which begins or ends with its name."""
-    found = []
-    for step in path:
-        first, last = re.split(r" \(|: ", step)[0], step.rpartition(": ")[2]
-        found.append(number.get(first, number.get(last, _NOT_FOUND)))
-    return found
-
-
-def _devices(group: Group, places: DeviceTable) -> list[int]:
-    """The devices that are objects of the findings, or that the first message names."""
-    objects = {finding.object for finding in group.findings}
-    about = _RELATIVE_CLAUSE.split(group.first.message, maxsplit=1)[0]
+def _devices(group: Group, placement: Placement, places: DeviceTable) -> list[int]:
+    """The devices that are objects of the findings, or at fault in the first one."""
+    first = group.first
+    at_fault = {device.short for device in first.devices}
+    misplaced = placement.ops.get(first.placed or first.object)
+    if not at_fault and first.evidence == "assigned" and misplaced and misplaced.assigned:
+        at_fault = {misplaced.assigned.short}
+    names = at_fault | {finding.object for finding in group.findings}
     return [
-        number
-        for number, device in enumerate(places.devices)
-        if device and (device.short in objects or _names_device(about, device))
+        number for number, device in enumerate(places.devices) if device and device.short in names
     ]
-
-
-def _names_device(text: str, device: Device) -> bool:
-    return re.search(re.escape(device.short) + r"(?![\w:])", text) is not None
 
 
 # The order of broken rules of one impact: the rules that explain most about devices come first.
@@ -125,9 +111,6 @@ _FIRST = (
 )
 _LONGEST = 160
 _MOST_NAMED = 4  # devices
-_NOT_USED = re.compile(r"takes no gradients of the towers? on (.+?), which")
-_END = re.compile(r" \(built at|; |\n")
-_OWN_WORDS = ("the ", "a ", "an ", "variable ", "all ", "no ")
 
 
 class Headline(NamedTuple):
@@ -189,13 +172,13 @@ def _no_idle_device(findings: Sequence[Finding]) -> str:
 
 
 def _every_tower_counts(findings: Sequence[Finding]) -> str | None:
-    towers = _NOT_USED.search(findings[0].message)
-    if towers is None:
+    unused = findings[0].devices
+    if not unused:
         return None
-    several = " and " in towers[1]
-    verb, whose = ("count", "their") if several else ("counts", "its")
+    verb, whose = ("counts", "its") if len(unused) == 1 else ("count", "their")
+    towers = range_text(device.short for device in unused)
     variables = plural(len(findings), "variable")
-    return f"{towers[1]} never {verb}: the update of {variables} does not use {whose} gradients"
+    return f"{towers} never {verb}: the update of {variables} does not use {whose} gradients"
 
 
 def _variables_on_host(findings: Sequence[Finding]) -> str | None:
@@ -217,11 +200,11 @@ _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
 
 
 def _first_finding(section: Section) -> str:
-    group = group_findings(section.findings)[0]
-    text = _END.split(group.first.message)[0]
+    first = group_findings(section.findings)[0].first
+    text = first.summary or first.message
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 1]}…"
-    if text.startswith(_OWN_WORDS):  # otherwise it begins with a name
+    if not text.startswith(first.object):
         text = f"{text[:1].upper()}{text[1:]}"
     more = len(section.findings) - 1
     return f"{text} (and {more} more)" if more else text

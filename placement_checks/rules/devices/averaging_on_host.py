@@ -82,6 +82,10 @@ class AveragingOnHost(Rule):
         towers = range_text(str(analysis.towers[tower]) for tower in numbers)
         names = device_names(self.device)
         expected = devices_text(names)
+        summary = (
+            f"{op.name} ({op.type}) sits on {assigned.short}, not on {expected}, and "
+            f"combines the gradients of the towers on {towers}"
+        )
         return Finding(
             object=op.name,
             op=op.type,
@@ -94,9 +98,9 @@ class AveragingOnHost(Rule):
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]
             ),
-            message=f"{op.name} ({op.type}) sits on {assigned.short}, not on {expected}, and "
-            f"combines the gradients of the towers on {towers}; "
-            f"it asks for {requested_device(op)}",
+            message=f"{summary}; it asks for {requested_device(op)}",
+            summary=summary,
+            devices=(assigned,),
             consequence=f"all gradients travel to {assigned.short}, which adds them up in "
             "addition to its other work",
             fix="compute a list of gradients per tower, and average the lists under "

@@ -101,14 +101,15 @@ class SessionMemory(Rule):
     def _finding(self, own: Claim) -> Finding:
         takes = f"{own.share:g}" if own.share < 1 else "all"
         gpus = _gpus_text(own.gpus) if own.gpus else "every visible GPU"
+        summary = f"the session takes {takes} of the memory of {gpus} when it starts"
         return Finding(
             object="gpu_options",
             op="",
             evidence="configuration",
             expected=f"allow_growth, or at most {self.fraction:g} of the memory",
             found=f"{takes} of it",
-            message=f"the session takes {takes} of the memory of {gpus} when it starts; a second "
-            "program there fails",
+            message=f"{summary}; a second program there fails",
+            summary=summary,
             fix="set config.gpu_options.allow_growth = True, or "
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",
         )

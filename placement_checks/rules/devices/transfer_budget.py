@@ -19,7 +19,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
@@ -99,8 +99,8 @@ class TransferBudget(Rule):
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
             return self.not_checked(
-                f"the size of {unknown} tensors is not known; set the number of rows of the "
-                "global batch: --set transfer-budget.rows=N",
+                f"the size of {plural(unknown, 'tensor')} is not known; set the number of rows of "
+                "the global batch: --set transfer-budget.rows=N",
                 note,
             )
         return self.verdict([], note)
@@ -111,13 +111,17 @@ class TransferBudget(Rule):
         size = sum(map(_size, copied))
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
             largest = producer_of(max(copied, key=_size).tensor)
+            summary = (
+                f"one step sends {excess.amount} between devices, over the budget of "
+                f"{excess.budget}"
+            )
             yield _finding(
                 copied,
                 excess,
                 object=largest,
                 op=placement.ops[largest].type,
-                message=f"one step sends {excess.amount} between devices, over the budget of "
-                f"{excess.budget}{_whole_graph_note(placement)}; the largest is {largest}",
+                message=f"{summary}{_whole_graph_note(placement)}; the largest is {largest}",
+                summary=summary,
             )
 
     def _link_findings(
@@ -134,6 +138,10 @@ class TransferBudget(Rule):
             if others:
                 are = "is" if len(others) == 1 else "are"
                 more = f"; {plural(len(others), 'other link')} of that task {are} over it too"
+            summary = (
+                f"one step sends {excess.amount} from {task} to {worst.to}, over the budget of "
+                f"{excess.budget} per link"
+            )
             yield _finding(
                 [
                     copy
@@ -143,8 +151,8 @@ class TransferBudget(Rule):
                 excess,
                 object=str(task),
                 op="",
-                message=f"one step sends {excess.amount} from {task} to {worst.to}, over the "
-                f"budget of {excess.budget} per link{more}{_whole_graph_note(placement)}",
+                message=f"{summary}{more}{_whole_graph_note(placement)}",
+                summary=summary,
             )
 
     def _constant_findings(
@@ -232,6 +240,7 @@ def _finding(
     object: str,
     op: str,
     message: str,
+    summary: str = "",
     alike: Hashable = None,
     fix: str = "keep large tensors on the devices that use them; feed each tower only its part",
 ) -> Finding:
@@ -245,10 +254,14 @@ def _finding(
         ops=(producer_of(largest[0].tensor),),
         alike=alike,
         path=tuple(
-            f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
-            + ("unknown size" if copy.bytes is None else f"{copy.bytes:,} bytes")
+            PathStep(
+                f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
+                + ("unknown size" if copy.bytes is None else f"{copy.bytes:,} bytes"),
+                producer_of(copy.tensor),
+            )
             for copy in largest
         ),
         message=message,
+        summary=summary,
         fix=fix,
     )

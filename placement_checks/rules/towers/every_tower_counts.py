@@ -12,7 +12,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
@@ -105,12 +105,13 @@ def _finding(
         found=f"an update by the gradients of {towers}",
         ops=(look_at,),
         alike=(tuple(missing), used, never_used),
+        devices=analysis.devices_of(lost),
         path=(
             *path_lines(placement, [update.op]),
             *(
-                f"the tower on {analysis.towers[number]} reads {what}: "
-                f"{analysis.towers[number].reads[read_as[number]]}"
+                PathStep(f"the tower on {analysis.towers[number]} reads {what}: {reader}", reader)
                 for number in missing
+                if (reader := analysis.towers[number].reads[read_as[number]])
             ),
         ),
         message=f"the update of {variable} takes no gradients of {analysis.names_of(lost)}, which "

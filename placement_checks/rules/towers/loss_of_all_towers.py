@@ -134,6 +134,8 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
         path=path_lines(placement, path),
         message=f"{name} ({kind}) reports only the loss of {towers}; it does not depend on "
         f"{without}",
+        summary=f"{name} ({kind}) reports only the loss of {towers}",
+        devices=analysis.devices_of(analysis.all_towers),
         consequence="the printed number looks like the loss of the batch, and is the loss of a "
         "part of it",
         fix=_OVER_TOWERS if placement.strategy is None else _OVER_REPLICAS,
@@ -173,6 +175,7 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterat
                 fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
                 "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
                 alike="repeated",
+                devices=analysis.towers[first].devices,
             )
 
 

@@ -230,6 +230,7 @@ def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
         found="no update",
         ops=_applying_op(evidence.placement),
         message=f"{name} is trainable, and no step updates it; the step of {reference} does",
+        summary=f"{name} is trainable, and no step updates it",
         consequence="it keeps its initial value",
         fix=_APPLY_ALL,
     )

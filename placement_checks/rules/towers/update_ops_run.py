@@ -149,6 +149,7 @@ def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
         else "evaluation uses the initial values: no step changes them",
         fix=f"{_GROUP}{_ONE_TOWER if runs else ''}",
         alike=bool(runs),
+        devices=analysis.devices_of(towers),
     )
 
 
