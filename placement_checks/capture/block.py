@@ -46,7 +46,7 @@ def watch(gpus: int = 2, *, name: str = "", eager: bool = False) -> Iterator[Wat
     program = Program(code.name, lambda: None)
     with (_watch_eager_code if eager else _watch_graph_code)(program, gpus) as found:
         yield code
-    reason = Missing("the code of a block cannot be built for one GPU", "place a function")
+    reason = Missing("the code of a block cannot be built for one GPU", option="place a function")
     code.built = built_program(program, gpus, found[0], lambda _: reason)
 
 

@@ -239,8 +239,11 @@ def _same_graph(script: Script, gpus: int) -> Missing:
             script.name,
             f"{reason}: {{gpus}} has no effect",
             f"write {{gpus}} where the program reads the number, such as {fix}",
+            is_predicate=True,
         )
-    return Missing(f"it {reason}", f"pass it the number: {{gpus}} in its arguments, or {fix}")
+    return Missing(
+        f"it {reason}", option=f"pass it the number: {{gpus}} in its arguments, or {fix}"
+    )
 
 
 def _why_not_rebuilt(program: Program | Script) -> Missing | None:
@@ -249,9 +252,9 @@ def _why_not_rebuilt(program: Program | Script) -> Missing | None:
         if program.uses_gpus:
             return None
         reason = "it does not receive the number of GPUs"
-        return Missing(reason, "write {gpus} in its arguments, or --let NAME={gpus}")
+        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
     if program.takes_num_gpus:
         return None
     if "num_gpus" in program.given.names:
-        return Missing("its target sets num_gpus", "write num_gpus={gpus} there")
+        return Missing("its target sets num_gpus", option="write num_gpus={gpus} there")
     return Missing("its builder takes no num_gpus")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
+from placement_checks.core.missing import Missing
 from placement_checks.util.text import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # environment variable: show tracebacks of internal errors
@@ -74,7 +75,22 @@ class PlacerError(PlacementError):
     kind = "internal"
 
 
-class CannotRun(Exception):
+class Unavailable(Exception):
+    """A part of the evidence is not available here.
+
+    Attributes:
+        missing: the reason and the fix.
+    """
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason, fix)
+        self.missing = Missing(reason, fix)
+
+    def __str__(self) -> str:
+        return str(self.missing)
+
+
+class CannotRun(Unavailable):
     """A program cannot be run here, so that rules on runs are not checked."""
 
 

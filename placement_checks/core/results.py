@@ -119,6 +119,8 @@ class Verdict:
     """The result of a rule for a program.
 
     Attributes:
+        reason: why the rule is not checked, with the fix.
+        fix: the fix in ``reason``, or ``""``.
         note: a note for readers, besides the state.
         figures: measured values, as plain mappings for reports.
         error: the error that ended the rule before it had an answer.
@@ -134,6 +136,7 @@ class Verdict:
     figures: Sequence[Mapping[str, Any]] = ()
     error: PlacementError | None = None
     one_tower: bool = field(default=False, compare=False)
+    fix: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         why = f", {self.reason}" if self.reason else ""

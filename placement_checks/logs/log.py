@@ -19,10 +19,13 @@ from placement_checks.core.variables import Variable, Variables
 from placement_checks.logs.record_formats import Record
 from placement_checks.util.text import plural, printable
 
-_NO_REQUESTS = (
-    "a placement log has neither requests nor edges; give the program that printed it with --graph"
+_NO_REQUESTS = Missing(
+    "a placement log has neither requests nor edges",
+    "give the program that printed it with --graph",
 )
-_NO_DEVICE_LIST = "the log does not list the machine's devices; set their number with --gpus"
+_NO_DEVICE_LIST = Missing(
+    "the log does not list the machine's devices", "set their number with --gpus"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +115,7 @@ class Log:
         """
         self.require_records()
         printed = None if graph is None else Evidence.of(graph).placement
-        requested = printed or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
+        requested = printed or Placement(self.name, {}, requested=_NO_REQUESTS)
         ops = self._ops(printed)
         if printed and not any(op.assigned for op in ops.values()):
             raise InputError(
@@ -136,7 +139,7 @@ class Log:
             machine=machine if machine and own.gpus else own,
             placer="log",
             assigned=True,
-            all_devices=True if listed else Missing(_NO_DEVICE_LIST),
+            all_devices=True if listed else _NO_DEVICE_LIST,
             complete=Missing(f"the log was not read in full: {self.unread}")
             if self.unread
             else True,

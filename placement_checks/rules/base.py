@@ -95,13 +95,17 @@ class Rule(ABC):
 
     def without(self, missing: Missing) -> Verdict:
         """Return a not-checked verdict for a part of the evidence that is missing."""
-        return self.not_checked(str(missing), one_tower=isinstance(missing, NotApplicable))
+        one_tower = isinstance(missing, NotApplicable)
+        return replace(self.not_checked(str(missing), one_tower=one_tower), fix=missing.fix)
 
     def not_checked(
-        self, reason: str, note: str | None = None, *, one_tower: bool = False
+        self, reason: str, note: str | None = None, *, fix: str = "", one_tower: bool = False
     ) -> Verdict:
-        """Return a not-checked verdict with its reason."""
-        return Verdict(self.name, "not-checked", None, reason, note=note, one_tower=one_tower)
+        """Return a not-checked verdict with its reason, and the fix if there is one."""
+        reason = str(Missing(reason, fix))
+        return Verdict(
+            self.name, "not-checked", None, reason, note=note, one_tower=one_tower, fix=fix
+        )
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:

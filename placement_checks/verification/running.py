@@ -121,7 +121,7 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
     try:
         return run()
     except CannotRun as reason:
-        return Missing(str(reason))
+        return reason.missing
 
 
 def _conditions(rules: Mapping[str, Rule]) -> Conditions:

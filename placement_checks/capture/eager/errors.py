@@ -103,7 +103,10 @@ def detect_eager_code(calls: CallWatch) -> Iterator[None]:
         yield
     except NotAGraphProgram:
         raise EagerOnlyError(
-            "the program", "trains in a traced function", "call it eagerly, not in a graph"
+            "the program",
+            "trains in a traced function",
+            "call it eagerly, not in a graph",
+            is_predicate=True,
         ) from None
     except InputError as error:
         if calls.means_eager or _CLUSTER_LOOKUP.search(error.details):

@@ -101,7 +101,9 @@ def _build(
         )
         raise EagerOnlyError.from_error(error) if building.calls.means_eager else error
     if returned is None and _seems_eager(graph, building.calls):
-        raise EagerOnlyError(program.name, "took no training step", "return it, or call it")
+        raise EagerOnlyError(
+            program.name, "took no training step", "return it, or call it", is_predicate=True
+        )
     return building.built(graph, step)
 
 

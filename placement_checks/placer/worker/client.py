@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from placement_checks.core.errors import PlacerError
+from placement_checks.core.errors import PlacerError, Unavailable
 from placement_checks.placer.worker import protocol
 from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.util.child import Child, Ended
@@ -48,8 +48,8 @@ class Request(NamedTuple):
         return PLACE_LIMIT + PLACE_LIMIT_PER_OP * self.ops
 
 
-class PlacerUnavailable(Exception):
-    """This installation has no usable placer; the message gives the reason."""
+class PlacerUnavailable(Unavailable):
+    """This installation has no usable placer."""
 
 
 class PlacerProcess:
@@ -66,7 +66,7 @@ class PlacerProcess:
         self._environment = environment
         self._lock = threading.RLock()  # a builder may place a graph of its own
         self._child: _PlacerChild | None = None
-        self._unavailable = ""
+        self._unavailable: PlacerUnavailable | None = None
         atexit.register(self.stop)
 
     @property
@@ -95,8 +95,8 @@ class PlacerProcess:
                 needs more than the available memory; the next request gets a new process.
         """
         with self._lock:
-            if self._unavailable:
-                raise PlacerUnavailable(self._unavailable)
+            if self._unavailable is not None:
+                raise self._unavailable
             self._check_memory(request.ops)
             child, self._child = self._running(), None
             with contextlib.ExitStack() as unanswered:
@@ -104,7 +104,7 @@ class PlacerProcess:
                 try:
                     child.send(request)
                 except PlacerUnavailable as reason:
-                    self._unavailable = str(reason)
+                    self._unavailable = reason
                     raise
                 limit = request.limit
                 del request  # its graph may be large
@@ -173,7 +173,7 @@ class _PlacerChild(Child):
         if not self._is_ready:
             reply, _ = self.receive(START_LIMIT)
             if "unavailable" in reply:
-                raise PlacerUnavailable(reply["unavailable"])
+                raise PlacerUnavailable(reply["unavailable"], reply["fix"])
             self._is_ready = True
         self._requests += 1
         header = {

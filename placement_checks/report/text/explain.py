@@ -145,7 +145,7 @@ def _variable_rows(placement: Placement, op: Op) -> Iterator[Row]:
     readers = analysis.reads_by_gpu.readers.get(op.name, [])
     yield Row("read by", list(_by_tower(placement, readers)) or ["no op that computes"])
     updates = analysis.updates.by_variable.get(op.name, [])
-    nothing = analysis.updates.unknown or "no op of the step"
+    nothing = _unknown_updates(placement) or "no op of the step"
     yield Row(
         "updated by", [_describe_op(placement, update.op) for update in updates] or [nothing]
     )
@@ -163,7 +163,13 @@ def _gradients(placement: Placement, variable: str) -> Iterator[str]:
             if analysis.towers_behind[value] & analysis.gradient_bit:
                 yield f"{_describe_op(placement, value)}{of}"
     if not updates and variable in placement.collected.get(TRAINABLE, ()):
-        yield analysis.updates.unknown or "no update applies a gradient"
+        yield _unknown_updates(placement) or "no update applies a gradient"
+
+
+def _unknown_updates(placement: Placement) -> str:
+    """Why the updates of a step are unknown, with the fix; "" if they are known."""
+    updates = analyze(placement).updates
+    return f"{updates.unknown}; {updates.fix}" if updates.unknown else ""
 
 
 def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:

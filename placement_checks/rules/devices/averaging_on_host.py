@@ -59,9 +59,8 @@ class AveragingOnHost(Rule):
         analysis = analyze(placement)
         joining = _judged_ops(placement)
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
-            return self.not_checked(
-                analysis.updates.unknown or "no variable is updated by a gradient"
-            )
+            reason = analysis.updates.unknown or "no variable is updated by a gradient"
+            return self.not_checked(reason, fix=analysis.updates.fix)
         if not joining:
             return self.not_checked(_no_op_reason(placement))
         names = device_names(self.device)

@@ -66,7 +66,7 @@ class GradientsColocated(Rule):
                 else "the graph computes no gradients"
             )
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
-            return self.not_checked(mixed.reason)
+            return self.without(mixed)
         return self.verdict(findings, plural(judged, "backward op"))
 
 

@@ -74,7 +74,7 @@ class NoIdleDevice(Rule):
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
             findings = list(_parameter_gpu_findings(placement, serving, gpus, work))
         if not placement.all_devices and not findings:
-            return self.not_checked(placement.all_devices.reason)
+            return self.without(placement.all_devices)
         note = _note(gpus, work)
         if all_gpus > len(gpus):
             others = plural(all_gpus - len(gpus), "GPU")

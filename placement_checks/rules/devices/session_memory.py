@@ -72,7 +72,8 @@ class SessionMemory(Rule):
         if not (_SETTINGS & options.keys() or declared or forced in ("true", "false")):
             return self.not_checked(
                 "the session configuration does not limit GPU memory, so TensorFlow takes all of "
-                "it; if other programs need some, --set session-memory.fraction=0.9"
+                "it",
+                fix="if other programs need some, --set session-memory.fraction=0.9",
             )
         if forced == "true":
             own = own._replace(share=0)

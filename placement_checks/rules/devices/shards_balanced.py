@@ -62,13 +62,13 @@ class ShardsBalanced(Rule):
         job = self.job or _server_job(placement)
         if not job:
             return self.not_checked(
-                "the job of the parameter servers is not known; name it: "
-                "--set shards-balanced.job=J"
+                "the job of the parameter servers is not known",
+                fix="name it: --set shards-balanced.job=J",
             )
         if job not in jobs:
             lacking = placement.machine.lacks(Device(job))
             return self.not_checked(
-                f"the rule {lacking}; {placement.machine.fix_for(Device(job))}"
+                f"the rule {lacking}", fix=placement.machine.fix_for(Device(job))
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")

@@ -99,9 +99,9 @@ class TransferBudget(Rule):
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
             return self.not_checked(
-                f"the size of {plural(unknown, 'tensor')} is not known; set the number of rows of "
-                "the global batch: --set transfer-budget.rows=N",
+                f"the size of {plural(unknown, 'tensor')} is not known",
                 note,
+                fix="set the number of rows of the global batch: --set transfer-budget.rows=N",
             )
         return self.verdict([], note)
 
@@ -216,8 +216,9 @@ def _find_excess(
 
 
 def _whole_graph_note(placement: Placement) -> str:
-    unknown = analyze(placement).updates.unknown
-    return f" (all ops of the graph were counted: {unknown})" if unknown else ""
+    updates = analyze(placement).updates
+    unknown = f"{updates.unknown}; {updates.fix}"
+    return f" (all ops of the graph were counted: {unknown})" if updates.unknown else ""
 
 
 def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:

@@ -42,10 +42,9 @@ class EveryTowerCounts(Rule):
         placement = evidence.placement
         gradients = gradient_flow(placement)
         if not gradients.trained:
-            return self.not_checked(
-                analyze(placement).updates.unknown
-                or "no variable that towers read is updated by a gradient"
-            )
+            updates = analyze(placement).updates
+            reason = updates.unknown or "no variable that towers read is updated by a gradient"
+            return self.not_checked(reason, fix=updates.fix)
         layout = variable_layout(placement)
         used = {
             variable: reduce(or_, map(gradients.towers, updates), 0)
