@@ -91,7 +91,9 @@ def write_legend(timing: Timing, console: Console) -> None:
 
 
 def _loop(timing: Timing, loop: Loop) -> str:
-    return f"{_duration(loop.median)}, {timing.examples(loop):,.0f} examples/s"
+    seconds = loop.median
+    duration = f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+    return f"{duration}, {timing.examples(loop):,.0f} examples/s"
 
 
 _CELLS: Mapping[str, Callable[[Timing], str]] = {
@@ -110,10 +112,6 @@ _CELLS: Mapping[str, Callable[[Timing], str]] = {
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
 
 
 def render_json(timings: Sequence[Timing]) -> str:

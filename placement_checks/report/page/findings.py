@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, PathStep, Report, by_impact
-from placement_checks.report.common.findings import Group, Section, Sections, group_findings
+from placement_checks.report.common.findings import Group, Sections, group_findings
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text import error_bars
@@ -45,12 +43,15 @@ def findings_data(
         places: the devices with their numbers.
         number: the number of each op by its name.
     """
-    sections = Sections(report.verdicts)
-    in_order = chain(sections.causes, sections.consequences)
+    sections, placement = Sections(report.verdicts), report.evidence.placement
     found = []
-    for section in in_order:
+    for section in (*sections.causes, *sections.consequences):
         groups = [
-            _group_data(section.rule, group, report.evidence.placement, places, number)
+            {
+                "rule": section.rule,
+                **_group_data(group, number),
+                "devices": _devices(group, placement, places),
+            }
             for group in section.groups
         ]
         if groups and section.figures:
@@ -60,13 +61,7 @@ def findings_data(
     return found
 
 
-def _group_data(
-    rule: str,
-    group: Group,
-    placement: Placement,
-    places: DeviceTable,
-    number: Mapping[str, int],
-) -> dict[str, Any]:
+def _group_data(group: Group, number: Mapping[str, int]) -> dict[str, Any]:
     first, where = group.first, group.where
     objects = {number[each.object] for each in group.findings if each.object in number}
     shown = {
@@ -75,7 +70,6 @@ def _group_data(
         for name in (*each.ops, *(step.op for step in each.path if isinstance(step, PathStep)))
     }
     return {
-        "rule": rule,
         "message": first.message,
         "where": where or "",
         "source": (source_text(where) if where else None) or "",
@@ -87,7 +81,6 @@ def _group_data(
         "figure": [],
         "objects": sorted(objects),
         "ops": sorted(objects | {number[name] for name in shown if name in number}),
-        "devices": _devices(group, placement, places),
     }
 
 
@@ -133,8 +126,12 @@ def headline(report: Report, places: DeviceTable) -> Headline:
         facts = [f"{checked} {verb} broken: {join_and(broken)}."]
         state, sentence = "broken", _label_devices(_worst_finding(report), places)
     elif kept:
-        state, sentence = "kept", _all_kept(placement, places, kept)
-        facts = []
+        state, facts = "kept", []
+        sentence = f"all {kept} rules that could be checked are kept"
+        if kept == 1:
+            sentence = "the one rule that could be checked is kept"
+        sharing = _variable_sharing(placement, places)
+        sentence = f"{sharing}: {sentence}" if sharing else _capitalize(sentence)
     elif report.verdicts:
         state, facts = "not-checked", []
         sentence = f"{_op_devices(placement, places)}: nothing could be checked"
@@ -142,7 +139,13 @@ def headline(report: Report, places: DeviceTable) -> Headline:
         state, sentence, facts = "placed", _op_devices(placement, places), []
     if unchecked and state != "not-checked":
         facts.append(f"{unchecked} not checked.")
-    return Headline(state, f"{sentence.rstrip('.')}.", [*facts, *_facts(placement, places)])
+    facts.append(f"{plural(len(placement.ops), 'op')}.")
+    facts += filter(None, [_trained_variables(placement, places)])
+    return Headline(state, f"{sentence.rstrip('.')}.", facts)
+
+
+def _capitalize(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 def _worst_finding(report: Report) -> str:
@@ -150,7 +153,16 @@ def _worst_finding(report: Report) -> str:
     order = {rule: place for place, rule in enumerate(_FIRST)}
     worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
     describe = _SENTENCES.get(worst.rule)
-    return (describe and describe(worst.findings)) or _first_finding(worst)
+    if describe and (sentence := describe(worst.findings)):
+        return sentence
+    first = group_findings(worst.findings)[0].first
+    text = first.summary or first.message
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 1]}…"
+    if not text.startswith(first.object):
+        text = _capitalize(text)
+    more = len(worst.findings) - 1
+    return f"{text} (and {more} more)" if more else text
 
 
 def _placeable(findings: Sequence[Finding]) -> str | None:
@@ -199,37 +211,17 @@ _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
 }
 
 
-def _first_finding(section: Section) -> str:
-    first = group_findings(section.findings)[0].first
-    text = first.summary or first.message
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 1]}…"
-    if not text.startswith(first.object):
-        text = f"{text[:1].upper()}{text[1:]}"
-    more = len(section.findings) - 1
-    return f"{text} (and {more} more)" if more else text
-
-
 def _label_devices(sentence: str, places: DeviceTable) -> str:
-    """A sentence with the labels of devices in the picture."""
-    for device in sorted(places.devices, key=lambda each: -len(each.short)):
-        if device.type is not None and device.index is not None:
-            pattern = re.escape(device.short) + r"(?![\w:])"
-            sentence = re.sub(pattern, partial(_replace_with, places.label(device)), sentence)
-    return sentence
-
-
-def _replace_with(text: str, _match: re.Match[str]) -> str:
-    """A replacement that may contain backslashes."""
-    return text
-
-
-def _all_kept(placement: Placement, places: DeviceTable, kept: int) -> str:
-    rules = f"all {kept} rules that could be checked are kept"
-    if kept == 1:
-        rules = "the one rule that could be checked is kept"
-    where = _variable_sharing(placement, places)
-    return f"{where}: {rules}" if where else f"{rules[:1].upper()}{rules[1:]}"
+    """A sentence with the labels of devices in the picture in place of their names."""
+    labels = {
+        device.short: places.label(device)
+        for device in places.devices
+        if device.type is not None and device.index is not None
+    }
+    names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
+    if not names:
+        return sentence
+    return re.sub(rf"(?:{names})(?![\w:])", lambda match: labels[match[0]], sentence)
 
 
 def _variable_sharing(placement: Placement, places: DeviceTable) -> str:
@@ -256,14 +248,6 @@ def _op_devices(placement: Placement, places: DeviceTable) -> str:
     where = [places.label(device) for device in places.devices if device in used]
     named = join_and(where) if len(where) <= _MOST_NAMED else plural(len(where), "device")
     return f"{plural(len(placement.ops), 'op')} on {named}"
-
-
-def _facts(placement: Placement, places: DeviceTable) -> list[str]:
-    facts = [f"{plural(len(placement.ops), 'op')}."]
-    where = _trained_variables(placement, places)
-    if where:
-        facts.append(where)
-    return facts
 
 
 def _trained_variables(placement: Placement, places: DeviceTable) -> str:

@@ -298,13 +298,12 @@ def _ops_elsewhere(requesting: Sequence[Op], device: Device) -> list[str]:
         if op.assigned and not op.assigned.matches(device):
             ops[op.assigned.short, op.fallback_reason].append(op.name)
     return [
-        f"{join_and(names[:1])}{_more(names)} to {where}" + (f": {reason}" if reason else "")
+        names[0]
+        + (f" and {plural(len(names) - 1, 'other op')}" if len(names) > 1 else "")
+        + f" to {where}"
+        + (f": {reason}" if reason else "")
         for (where, reason), names in ops.items()
     ]
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {plural(len(names) - 1, 'other op')}" if len(names) > 1 else ""
 
 
 _STYLES = {"-": "red", "+": "green"}
@@ -312,13 +311,11 @@ _STYLES = {"-": "red", "+": "green"}
 
 def write_rule(explanation: str, example: Sequence[str], console: Console) -> None:
     """Print the explanation of a rule, and the diff from a broken program to a fixed one."""
-    diff = _diff(example) if example else ()
-    for line in (*map(Text, explanation.splitlines()), *diff):
-        print_line(console, line)
-
-
-def _diff(example: Sequence[str]) -> Iterator[Text]:
-    yield Text()
-    yield Text("A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:")
-    yield Text()
-    yield from (Text(line, _STYLES.get(line[:1], "")) for line in example)
+    lines = explanation.splitlines()
+    if example:
+        title = "A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:"
+        lines += ["", title, ""]
+    for line in lines:
+        print_line(console, Text(line))
+    for line in example:
+        print_line(console, Text(line, _STYLES.get(line[:1], "")))
