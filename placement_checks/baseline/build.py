@@ -361,7 +361,7 @@ def _join(
     widen: Callable[[Address], Address],
     all_of: Mapping[Hashable, set[str]],
 ) -> None:
-    """Join equal lines for all layers of a type, or for all types of a layer, into one line.
+    """Joins equal lines for all layers of a type, or for all types of a layer, into one line.
 
     Args:
         exceptions: the lines, which are changed.

@@ -110,7 +110,7 @@ def is_current(file: Path, baseline: Baseline) -> bool:
 
 
 def write(file: Path, baseline: Baseline) -> bool:
-    """Write a baseline unless the file is current; returns whether it was written.
+    """Writes a baseline unless the file is current; returns whether it was written.
 
     Raises:
         UsageError: the file cannot be written; the error's details contain the changes as a diff.

@@ -126,7 +126,7 @@ class _Reader:
         self._section: Callable[[str], None] = self._unexpected
 
     def read(self, line: str) -> None:
-        """Read a line, which must be neither blank nor a comment."""
+        """Reads a line, which must be neither blank nor a comment."""
         if line[0] == " ":
             self._section(line)
             return
@@ -229,7 +229,7 @@ class _Reader:
             self._defaults[self._part] = place
 
     def _read_counts(self, text: str) -> None:
-        """Read the numbers of ops by type: ``MatMul 2 Tanh 1``."""
+        """Reads the numbers of ops by type: ``MatMul 2 Tanh 1``."""
         if not self._counted:
             raise ValueError(text)
         while text:

@@ -166,7 +166,10 @@ def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
 
 
 def groups_text(tasks: Iterable[Task]) -> Iterator[str]:
-    """The groups of equal tasks, in the form that is read; single ones where indices have gaps."""
+    """Format tasks as groups that `parse_tasks` reads, such as ``worker*2: gpu*4``.
+
+    Tasks whose indices do not continue the job's previous indices are groups of their own.
+    """
     following: dict[str, int] = {}
     for (job, devices), group in groupby(tasks, key=lambda task: (task.job, task.devices)):
         indices = [task.index for task in group]
@@ -179,7 +182,7 @@ def groups_text(tasks: Iterable[Task]) -> Iterator[str]:
 
 
 def devices_text(devices: tuple[tuple[str, int], ...]) -> str:
-    """Devices in the form that is read, such as ``cpu*2, gpu*4``; one CPU is left out."""
+    """Format devices as `parse_tasks` reads them: ``cpu*2, gpu*4``; a single CPU is left out."""
     shown = [f"{kind.lower()}*{count}" for kind, count in devices if (kind, count) != ("CPU", 1)]
     return ", ".join(shown) or "cpu*1"
 

@@ -30,7 +30,7 @@ _NAME = "placement_checks"
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write errors, findings, rules that must be checked and were not, and the counts."""
+    """Writes errors, findings, rules that must be checked and were not, and the counts."""
     files = Repository()
     errors = [_command("error", [one_line(str(error))], _NAME) for error in outcome.errors]
     errors += [_annotation(each, files) for each in rank_root_causes(outcome.reports)]

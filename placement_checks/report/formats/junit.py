@@ -18,7 +18,7 @@ _RESULT_KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the document; errors that prevented judging a program form a suite of their own."""
+    """Writes the document; errors that prevented judging a program form a suite of their own."""
     suites, files = ET.Element("testsuites", name="placement_checks"), Repository()
     for report in outcome.reports:
         suites.append(_set_counts(_suite(report, outcome, files)))
@@ -91,7 +91,7 @@ def _add_result(case: ET.Element, kind: str, message: str, type: str, text: str 
 
 
 def _set_counts(element: ET.Element) -> ET.Element:
-    """Set the numbers of test cases and results of one suite, or of all suites."""
+    """Sets the numbers of test cases and results of one suite, or of all suites."""
     element.set("tests", str(len(list(element.iter("testcase")))))
     for attribute, kind in _RESULT_KINDS.items():
         element.set(attribute, str(len(list(element.iter(kind)))))

@@ -33,7 +33,7 @@ _MARKS = frozenset("|`*_\\[]~!")
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the counts, a table of the programs, the findings in folds, and the next step."""
+    """Writes the counts, a table of the programs, the findings in folds, and the next step."""
     stream.write("".join(f"{line}\n" for line in _lines(outcome)))
 
 

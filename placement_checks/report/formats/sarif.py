@@ -33,7 +33,7 @@ _Json = dict[str, Any]
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the document: one run with rules, results, errors and rules that were not checked."""
+    """Writes the document: one run with rules, results, errors and rules that were not checked."""
     document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_Run(outcome).document()]}
     stream.write(escape_controls(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
 

@@ -310,7 +310,7 @@ _STYLES = {"-": "red", "+": "green"}
 
 
 def write_rule(explanation: str, example: Sequence[str], console: Console) -> None:
-    """Print the explanation of a rule, and the diff from a broken program to a fixed one."""
+    """Prints the explanation of a rule, and the diff from a broken program to a fixed one."""
     lines = explanation.splitlines()
     if example:
         title = "A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:"

@@ -22,7 +22,7 @@ _columns: ContextVar[int] = ContextVar("columns", default=WIDTH)
 
 @contextmanager
 def terminal_width(columns: int) -> Iterator[None]:
-    """Wrap lines in this block to the width of a terminal, within limits."""
+    """Wraps lines in this block to the width of a terminal, within limits."""
     before = _columns.set(max(_MIN_WIDTH, min(columns, WIDTH)))
     try:
         yield
@@ -89,7 +89,7 @@ def _width(word: str) -> int:
 
 
 def print_line(console: Console, line: Text) -> None:
-    """Print a line without wrapping, with control characters escaped.
+    """Prints a line without wrapping, with control characters escaped.
 
     A line with control characters is printed without colors.
     """

@@ -155,7 +155,7 @@ def write(
     *,
     only: Callable[[Report], bool] | None = None,
 ) -> None:
-    """Print the verdicts and findings of every program, the counts and the next step.
+    """Prints the verdicts and findings of every program, the counts and the next step.
 
     Args:
         reports: the reports of the programs; several are preceded by a grid.

@@ -95,7 +95,7 @@ class Cluster:
         """Return an error for a task that has ended; None if all tasks seem to run."""
         return None
 
-    def answers(self) -> None:
+    def check_answering(self) -> None:
         """Check that every task accepts connections.
 
         Raises:
@@ -180,7 +180,7 @@ class Cluster:
         from placement_checks.run.preconditions import check_step_known
         from placement_checks.run.runnable import make_runnable
 
-        self.answers()
+        self.check_answering()
         program = load(target, self.machine.towers)
         try:
             runnable_program = make_runnable(
@@ -263,7 +263,7 @@ class Cluster:
             if gone := self.ended():
                 raise _with_activity(gone, activity)
         try:
-            self.answers()  # names the task that has ended, unlike TensorFlow's error
+            self.check_answering()  # names the task that ended, unlike TensorFlow's error
         except InputError as gone:
             raise _with_activity(gone, activity) from None
         raise failure or InputError(
