@@ -71,7 +71,7 @@ SHOWN = {
         PlacementBaseline(Path("placements"), "test_it", BaselineFiles()),
         "PlacementBaseline(of the program in placements)",
     ),
-    "PlacementError": (InputError("train.py", "is no program"), None),
+    "PlacementError": (InputError("train.py", "is no program", is_predicate=True), None),
     "Program": (Program("train.py:build", print), "Program(train.py:build)"),
     "Report": (Report(Evidence(GRAPH), [BROKEN, UNCHECKED]), None),
     "Rule": (RULES["variables-on-host"](), None),

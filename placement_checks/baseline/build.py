@@ -103,6 +103,7 @@ class Spread:
                 placement.program,
                 "is placed on an unknown machine",
                 'name the machine: --machine "gpu*2"',
+                is_predicate=True,
             )
         self.placement = placement
         self._addresses = addresses(placement)
@@ -360,7 +361,7 @@ def _join(
     widen: Callable[[Address], Address],
     all_of: Mapping[Hashable, set[str]],
 ) -> None:
-    """Join equal lines for all layers of a type, or for all types of a layer, into one line.
+    """Joins equal lines for all layers of a type, or for all types of a layer, into one line.
 
     Args:
         exceptions: the lines, which are changed.

@@ -57,6 +57,7 @@ def compare(
             f"{new.machine}",
             f'compare on that machine: --machine "{old.machine}"; or write a baseline for this '
             "machine to another file",
+            is_predicate=True,
         )
     return _Comparison(old, new, spread, exact).difference(name)
 

@@ -190,7 +190,7 @@ def _match_by(
     new: Sequence[HeldVariable],
     matches: dict[str, HeldVariable],
 ) -> None:
-    """Match the remaining variables with equal keys, in their order."""
+    """Matches the remaining variables with equal keys, in their order."""
     matched = {variable.name for variable in matches.values()}
     old_by_key: dict[Hashable, list[HeldVariable]] = defaultdict(list)
     for variable in old:
@@ -209,7 +209,7 @@ def _match_by(
 def _equalize(
     old: Sequence[HeldVariable], new: Sequence[HeldVariable]
 ) -> tuple[Sequence[HeldVariable], Sequence[HeldVariable]]:
-    """Shorten the longer sequence to the variables with the most similar names."""
+    """Shortens the longer sequence to the variables with the most similar names."""
     if len(old) == len(new):
         return old, new
     short, long = sorted((old, new), key=len)

@@ -65,7 +65,9 @@ def read(file: Path) -> Baseline | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        raise InputError(str(file), "is not a text file, so it is not a baseline") from None
+        raise InputError(
+            str(file), "is not a text file, so it is not a baseline", is_predicate=True
+        ) from None
     except OSError as reason:
         raise InputError(str(file), reason.strerror or "cannot be read") from None
     return parse(text, str(file))
@@ -90,6 +92,7 @@ def read_target(target: str) -> Baseline | None:
             target,
             "is empty, so it is neither a baseline nor a placement log",
             f"{REWRITE}; or write the log again: python train.py > log 2>&1",
+            is_predicate=True,
         )
     return read(file) if is_baseline(head) else None
 
@@ -107,7 +110,7 @@ def is_current(file: Path, baseline: Baseline) -> bool:
 
 
 def write(file: Path, baseline: Baseline) -> bool:
-    """Write a baseline unless the file is current; returns whether it was written.
+    """Writes a baseline unless the file is current; returns whether it was written.
 
     Raises:
         UsageError: the file cannot be written; the error's details contain the changes as a diff.
@@ -124,6 +127,7 @@ def write(file: Path, baseline: Baseline) -> bool:
             f"cannot be written: {reason.strerror or reason}",
             "apply the diff above by hand, or make the directory writable",
             details=_diff(file, text),
+            is_predicate=True,
         ) from None
     return True
 

@@ -76,13 +76,17 @@ def parse(text: str, name: str) -> Baseline:
     form = lines[0].removeprefix(TITLE).partition(":")[0]
     if not lines[0].startswith(TITLE) or not form.isdecimal():
         raise InputError(
-            f"{name}:1", f"is not a baseline: it does not begin with {TITLE!r}", REWRITE
+            f"{name}:1",
+            f"is not a baseline: it does not begin with {TITLE!r}",
+            REWRITE,
+            is_predicate=True,
         )
     if int(form) != FORM:
         raise InputError(
             f"{name}:1",
             f"is a baseline of form {form}, but this placement_checks reads form {FORM}",
             "install a newer placement_checks" if int(form) > FORM else REWRITE,
+            is_predicate=True,
         )
     reader = _Reader()
     for number, line in enumerate(lines, 1):
@@ -91,7 +95,10 @@ def parse(text: str, name: str) -> Baseline:
                 reader.read(line)
             except (ValueError, LookupError):
                 raise InputError(
-                    f"{name}:{number}", f"cannot be parsed: {line.strip():.60}", REWRITE
+                    f"{name}:{number}",
+                    f"cannot be parsed: {line.strip():.60}",
+                    REWRITE,
+                    is_predicate=True,
                 ) from None
     try:
         return reader.baseline()
@@ -119,7 +126,7 @@ class _Reader:
         self._section: Callable[[str], None] = self._unexpected
 
     def read(self, line: str) -> None:
-        """Read a line, which must be neither blank nor a comment."""
+        """Reads a line, which must be neither blank nor a comment."""
         if line[0] == " ":
             self._section(line)
             return
@@ -222,7 +229,7 @@ class _Reader:
             self._defaults[self._part] = place
 
     def _read_counts(self, text: str) -> None:
-        """Read the numbers of ops by type: ``MatMul 2 Tanh 1``."""
+        """Reads the numbers of ops by type: ``MatMul 2 Tanh 1``."""
         if not self._counted:
             raise ValueError(text)
         while text:

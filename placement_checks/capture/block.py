@@ -45,7 +45,7 @@ def watch(gpus: int = 2, *, name: str = "", eager: bool = False) -> Iterator[Wat
     program = Program(code.name, lambda: None)
     with (_watch_eager_code if eager else _watch_graph_code)(program, gpus) as found:
         yield code
-    reason = Missing("the code of a block cannot be built for one GPU", "place a function")
+    reason = Missing("the code of a block cannot be built for one GPU", option="place a function")
     code.built = replace(found[0], loader=reason)
 
 
@@ -71,6 +71,7 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[CapturedProg
             "built no graph",
             "call the function that trains inside the block; if its step is a tf.function, write "
             "watch(eager=True)",
+            is_predicate=True,
         )
 
 
@@ -91,6 +92,7 @@ def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[CapturedProg
                 program.name,
                 f"is one of several tasks, {built.server.name}, but a block runs as one task only",
                 'place the function that trains: place(train.main, machine="worker*2: gpu*2")',
+                is_predicate=True,
             )
         found.append(built)
 

@@ -96,7 +96,7 @@ def _load(source: Loadable, gpus: int, machine: Machine | None = None) -> Captur
     if isinstance(source, WatchedCode):
         if source.built is None:
             fix = "place it after the block, outside of its indentation"
-            raise UsageError(source.name, "is still being captured", fix)
+            raise UsageError(source.name, "is still being captured", fix, is_predicate=True)
         return source.built
     reason = Missing("a graph cannot be built again for one GPU")
     return _from_graph("the graph", from_live_graph(source, "the graph"), gpus, reason)
@@ -198,9 +198,10 @@ class _Builds:
                 self._program.name,
                 f"{same_graph}: {{gpus}} has no effect",
                 f"write {{gpus}} where the program reads the number, such as {fix}",
+                is_predicate=True,
             )
         return Missing(
-            f"it {same_graph}", f"pass it the number: {{gpus}} in its arguments, or {fix}"
+            f"it {same_graph}", option=f"pass it the number: {{gpus}} in its arguments, or {fix}"
         )
 
 
@@ -210,9 +211,9 @@ def _why_not_rebuilt(program: Program | Script) -> Missing | None:
         if program.uses_gpus:
             return None
         reason = "it does not receive the number of GPUs"
-        return Missing(reason, "write {gpus} in its arguments, or --let NAME={gpus}")
+        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
     if program.takes_num_gpus:
         return None
     if "num_gpus" in program.given.names:
-        return Missing("its target sets num_gpus", "write num_gpus={gpus} there")
+        return Missing("its target sets num_gpus", option="write num_gpus={gpus} there")
     return Missing("its builder takes no num_gpus")

@@ -40,13 +40,17 @@ class Baselines:
         """
         if update and folder is None:
             raise UsageError(
-                "--update", "writes baselines, but no directory is named", "add --baseline FOLDER"
+                "--update",
+                "writes baselines, but no directory is named",
+                "add --baseline FOLDER",
+                is_predicate=True,
             )
         if update and files.is_ci():
             raise UsageError(
                 "--update",
                 "writes no baselines if CI is set, because nobody would review them",
                 "run it where you commit from, or set CI= before the command",
+                is_predicate=True,
             )
         return Baselines(None if folder is None else Path(folder), update)
 
@@ -67,6 +71,7 @@ class Baselines:
                 placement.program,
                 f"has the same baseline file as {other}: {file}",
                 "verify them with two directories",
+                is_predicate=True,
             )
         if self.update:
             is_new = files.write(file, baseline_from_placement(placement))
@@ -78,6 +83,7 @@ class Baselines:
                 str(file),
                 "does not exist: this program has no baseline",
                 "write it: the same command with --update",
+                is_predicate=True,
             )
         difference = compare(old, placement, str(file))
         difference = with_rules(difference, report.evidence, [settings.policy])

@@ -55,11 +55,13 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
                 new,
                 "is a baseline, which must be the first of the two targets",
                 f"run {shlex.join(['placement-checks', 'diff', new, old])}",
+                is_predicate=True,
             )
         raise UsageError(
             f"{old} and {new}",
             "are both baselines, and diff compares a baseline only with a program",
             f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
+            is_predicate=True,
         )
     if baseline is not None:
         if output_format == "html":
@@ -67,6 +69,7 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
                 old,
                 "is a baseline, which lists no ops that --format html could draw",
                 "compare two programs or logs, or omit --format html",
+                is_predicate=True,
             )
         target = parse_target(new)
         with stdout_for_report(), live():

@@ -60,6 +60,7 @@ def command(name: str, target: str | None, settings: Settings) -> int:
                 "is not a rule" if is_object else "is explained without a program",
                 "to explain an op or device, name its program: placement-checks explain "
                 f"{name} train.py:build",
+                is_predicate=True,
             )
         text = rule_named(name).explanation()
         explain.write_rule(text, example(name), Console(file=sys.stdout))
@@ -79,7 +80,10 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
         if name not in RULES:
             raise
         raise UsageError(
-            repr(name), "is a rule", f"placement-checks verify {target} --rule {name}"
+            repr(name),
+            "is a rule",
+            f"placement-checks verify {target} --rule {name}",
+            is_predicate=True,
         ) from None
     verdicts = verify(evidence, [settings.policy]).verdicts
     if isinstance(found, Device):
@@ -103,7 +107,9 @@ def object_named(placement: Placement, text: str) -> Op | Device:
     if device.index is None and not device.job:
         names = " or ".join(map(repr, _similar_names(producer_of(text), placement)))
         fix = f"did you mean {names}?" if names else "placement-checks place TARGET lists them"
-        raise UsageError(repr(text), f"is not an op or device of {placement.program}", fix)
+        raise UsageError(
+            repr(text), f"is not an op or device of {placement.program}", fix, is_predicate=True
+        )
     machine = placement.machine
     requested = {op.requested for op in placement.ops.values()}
     if (machine is not None and machine.has(device)) or any(
@@ -111,7 +117,9 @@ def object_named(placement: Placement, text: str) -> Op | Device:
     ):
         return device
     known = join_and(each.short for each in (machine.devices if machine else ())) or "none by name"
-    raise UsageError(repr(text), f"is not a device of {placement.program}", f"it has {known}")
+    raise UsageError(
+        repr(text), f"is not a device of {placement.program}", f"it has {known}", is_predicate=True
+    )
 
 
 def _similar_names(name: str, placement: Placement) -> list[str]:

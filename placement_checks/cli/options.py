@@ -170,7 +170,9 @@ def _settings(
         ConfigError: ``--set`` names an unknown rule or field, or a value is of the wrong type.
     """
     if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
-        raise UsageError("--gpus and --machine", "are mutually exclusive", "give one of them")
+        raise UsageError(
+            "--gpus and --machine", "are mutually exclusive", "give one of them", is_predicate=True
+        )
     if gpus is not None:
         checked_gpus(gpus)
     if machine is not None:
@@ -185,6 +187,8 @@ def _settings(
         name, equals, value = pair.partition("=")
         if not equals or not all(part.isidentifier() for part in name.split(".")):
             fix = "write it like --let NUM_GPUS={gpus}"
-            raise UsageError(f"--let {pair}", "is not of the form NAME=VALUE", fix)
+            raise UsageError(
+                f"--let {pair}", "is not of the form NAME=VALUE", fix, is_predicate=True
+            )
         overrides[name] = value
     return Settings(gpus=gpus, machine=machine, policy=policy, let=overrides, **others)

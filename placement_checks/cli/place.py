@@ -105,14 +105,21 @@ def _check_options(
     shows_transfers: bool, rows: int | None, tensorboard: str | None, output_format: str
 ) -> None:
     if rows is not None and not shows_transfers:
-        raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
+        raise UsageError(
+            "--rows", "is for --transfers", "add --transfers, or leave it out", is_predicate=True
+        )
     if output_format == "json" and not shows_transfers:
-        raise UsageError("--format json", "is for --transfers", "add --transfers, or leave it out")
+        raise UsageError(
+            "--format json",
+            "is for --transfers",
+            "add --transfers, or leave it out",
+            is_predicate=True,
+        )
     if output_format == "html" and shows_transfers:
-        raise UsageError("--transfers", "is part of the page", "leave it out")
+        raise UsageError("--transfers", "is part of the page", "leave it out", is_predicate=True)
     if tensorboard is not None and (shows_transfers or output_format == "html"):
         fix = "leave out the other option, or run the command twice"
-        raise UsageError("--tensorboard", "writes only the graph", fix)
+        raise UsageError("--tensorboard", "writes only the graph", fix, is_predicate=True)
 
 
 def _refusal(placement: Placement, target: str) -> InputError:
@@ -121,7 +128,10 @@ def _refusal(placement: Placement, target: str) -> InputError:
     reason = finding.message.splitlines()[0].replace(" cannot be placed: ", ": ", 1)
     at = f" (built at {finding.where})" if finding.where and "(built at" not in reason else ""
     return InputError(
-        target, f"cannot be placed on {placement.machine}: {reason}{at}", finding.fix
+        target,
+        f"cannot be placed on {placement.machine}: {reason}{at}",
+        finding.fix,
+        is_predicate=True,
     )
 
 
@@ -138,6 +148,7 @@ def _write_for_tensorboard(evidence: Evidence, folder: str) -> Iterator[str]:
             placement.program,
             "is a placement log, which has no graph",
             "name the program that printed it",
+            is_predicate=True,
         )
     from placement_checks.graph.event_files import write_event_file
 

@@ -134,6 +134,7 @@ def _complete(call: Settings, target: Target) -> Settings:
             f"machine '{settings.machine}'",
             "is not used: programs are timed on this machine",
             "give --gpus N",
+            is_predicate=True,
         )
     if settings.reference is None and target.kind != "program":
         raise UsageError(
@@ -164,7 +165,7 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
         with step(f"timing {target.name}"):
             return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
     except CannotRun as reason:
-        raise InputError(target.name, f"cannot be timed: {reason}") from None
+        raise InputError(target.name, f"cannot be timed: {reason}", is_predicate=True) from None
 
 
 def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int) -> Timing:
@@ -212,11 +213,12 @@ def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
     except OSError as error:
         raise InputError(file, error.strerror or "cannot be read", fix) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(file, "is not a saved run", fix) from None
+        raise InputError(file, "is not a saved run", fix, is_predicate=True) from None
     raise InputError(
         file,
         f"has schema {schema}, but this version reads schema {timing_report.SCHEMA}",
         "run it again: placement-checks time … --format json --output FILE",
+        is_predicate=True,
     )
 
 

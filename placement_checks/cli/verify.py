@@ -134,7 +134,10 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     """
     if options.declare and options.output_format != "text":
         raise UsageError(
-            "--declare", f"prints TOML, not {options.output_format}", "leave out --format"
+            "--declare",
+            f"prints TOML, not {options.output_format}",
+            "leave out --format",
+            is_predicate=True,
         )
     for name in (*settings.rules, *settings.without):
         rule_named(name)
@@ -168,6 +171,7 @@ def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
             f"-- {call.args[0]}",
             "is an argument for a program, but no program is named",
             f"name it first: placement-checks verify train.py -- {call.args[0]}",
+            is_predicate=True,
         )
     if not jobs:
         raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
@@ -231,6 +235,7 @@ class _Results:
                         f"--batch {settings.batch}",
                         "is for a comparison, but no reference is named",
                         "name the program for one GPU: --reference train.py:build_single",
+                        is_predicate=True,
                     )
                 return evidence
             return with_numbers(

@@ -110,7 +110,7 @@ class Baseline:
         placer: the source of the placement.
         soft: whether soft placement was allowed.
         versions: the versions of placement_checks and TensorFlow.
-        variables: the variables in the order of data flow, without slots.
+        variables: the variables in the order of data flow; slots are listed with their variable.
         folded: further variables beyond the first hundreds, by scope.
         towers: the device of each tower.
         defaults: the default device of each part.

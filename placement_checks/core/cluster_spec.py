@@ -40,7 +40,7 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     """
     jobs = spec.as_dict() if hasattr(spec, "as_dict") else spec
     if not isinstance(jobs, Mapping) or not jobs:
-        raise InputError(name, "names no jobs", _FIX)
+        raise InputError(name, "names no jobs", _FIX, is_predicate=True)
     cluster: Addresses = {}
     owners: dict[str, str] = {}
     for job, tasks in jobs.items():
@@ -67,10 +67,17 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
         InputError: ``TF_CONFIG`` is not set, is malformed, or names a task that its cluster lacks.
     """
     if not os.environ.get(TF_CONFIG):
-        raise InputError(TF_CONFIG, "is not set", "export it, or write the machine out")
+        raise InputError(
+            TF_CONFIG, "is not set", "export it, or write the machine out", is_predicate=True
+        )
     described = _described()
     if not described.get("cluster"):
-        raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_FIX}')
+        raise InputError(
+            TF_CONFIG,
+            "describes no cluster",
+            f'its "cluster" is missing; {_FIX}',
+            is_predicate=True,
+        )
     cluster = addresses(described["cluster"], TF_CONFIG)
     own = described.get("task")
     if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
@@ -93,6 +100,7 @@ def check_environment() -> None:
             TF_CONFIG,
             "has a cluster, and does not state the task of this process",
             'add "task": {"type": "worker", "index": 0} next to "cluster"',
+            is_predicate=True,
         )
 
 
@@ -120,9 +128,14 @@ def _described() -> Mapping[str, Any]:
     try:
         described = json.loads(os.environ.get(TF_CONFIG) or "{}")
     except (ValueError, RecursionError) as error:
-        raise InputError(TF_CONFIG, f"is not JSON: {error}") from None
+        raise InputError(TF_CONFIG, f"is not JSON: {error}", is_predicate=True) from None
     if not isinstance(described, Mapping):
-        raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_FIX}')
+        raise InputError(
+            TF_CONFIG,
+            "describes no cluster",
+            f'its "cluster" is missing; {_FIX}',
+            is_predicate=True,
+        )
     return described
 
 
@@ -207,7 +220,12 @@ class RecordedServer:
         if tasks is None or server.task not in tasks:
             jobs = f"its jobs are {', '.join(cluster)}"
             has = f"the job {server.job} has {tasks_text(sorted(tasks))}" if tasks else jobs
-            raise InputError(server.name, "is not in the cluster of the program's server", has)
+            raise InputError(
+                server.name,
+                "is not in the cluster of the program's server",
+                has,
+                is_predicate=True,
+            )
         return server
 
     @property

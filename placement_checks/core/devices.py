@@ -206,7 +206,10 @@ def checked_gpus(count: int) -> int:
     """
     if isinstance(count, bool) or not isinstance(count, Integral):
         raise UsageError(
-            f"gpus={count!r:.60}", "is not a whole number", "give one, such as gpus=2"
+            f"gpus={count!r:.60}",
+            "is not a whole number",
+            "give one, such as gpus=2",
+            is_predicate=True,
         )
     if not 1 <= count <= MAX_GPUS:
         raise UsageError(

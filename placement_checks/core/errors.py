@@ -5,18 +5,10 @@ from __future__ import annotations
 import os
 import traceback
 
+from placement_checks.core.missing import Missing
 from placement_checks.util.text import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # environment variable: show tracebacks of internal errors
-
-# A message that begins with one of these verbs has the object as its subject.
-_VERBS = frozenset(
-    (
-        *("answered", "are", "builds", "built", "calls", "came", "cannot", "could", "describes"),
-        *("did", "does", "ended", "gave", "gives", "has", "holds", "is", "names", "needs"),
-        *("opened", "prints", "say", "says", "took", "trains", "was", "writes"),
-    )
-)
 
 
 class PlacementError(Exception):
@@ -24,20 +16,29 @@ class PlacementError(Exception):
 
     Attributes:
         object: the file, target, field or device that is at fault.
-        message: the problem: a sentence, or the rest of a sentence that begins with the object,
-            such as "is a folder".
+        message: the problem: a sentence, or a predicate of the object, such as "is a folder".
         fix: the remedy, one sentence, or ``""``.
         details: further lines for a terminal, such as the frames of a user's own traceback.
+        is_predicate: whether the message is a predicate. Otherwise a colon separates the two.
     """
 
     kind = "internal"
 
-    def __init__(self, object: str, message: str, fix: str = "", *, details: str = "") -> None:
+    def __init__(
+        self,
+        object: str,
+        message: str,
+        fix: str = "",
+        *,
+        details: str = "",
+        is_predicate: bool = False,
+    ) -> None:
         super().__init__(object, message, fix)
         self.object = object
         self.message = message
         self.fix = fix
         self.details = details
+        self.is_predicate = is_predicate
 
     def __str__(self) -> str:
         return printable(f"{self.fault}; {self.fix}" if self.fix else self.fault)
@@ -47,8 +48,7 @@ class PlacementError(Exception):
         """The object and the message, without the fix."""
         if not self.object:
             return self.message
-        colon = "" if self.message.partition(" ")[0] in _VERBS else ":"
-        return f"{self.object}{colon} {self.message}"
+        return f"{self.object}{'' if self.is_predicate else ':'} {self.message}"
 
 
 class UsageError(PlacementError):
@@ -75,7 +75,22 @@ class PlacerError(PlacementError):
     kind = "internal"
 
 
-class CannotRun(Exception):
+class Unavailable(Exception):
+    """A part of the evidence is not available here.
+
+    Attributes:
+        missing: the reason and the fix.
+    """
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason, fix)
+        self.missing = Missing(reason, fix)
+
+    def __str__(self) -> str:
+        return str(self.missing)
+
+
+class CannotRun(Unavailable):
     """A program cannot be run here, so that rules on runs are not checked."""
 
 

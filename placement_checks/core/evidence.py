@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 NO_PROGRAM: Final = Missing("only a placement is given, and no program")
-NO_REFERENCE: Final = Missing("no reference is given", "--reference TARGET --batch TARGET")
+NO_REFERENCE: Final = Missing("no reference is given", option="--reference TARGET --batch TARGET")
 
 NOT_BUILT_FOR_ONE: Final = Missing("it was not built for one GPU")
 
@@ -71,6 +71,7 @@ class Evidence:
             "is not a placement",
             "give what place(build_towers) returns, or of a log "
             "read_logs(['outputlog']).placement()",
+            is_predicate=True,
         )
 
     @property

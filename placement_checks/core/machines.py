@@ -76,12 +76,12 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
     for group in filter(None, (part.strip() for part in text.split(";"))):
         if stated := _MASTER.fullmatch(group):
             if master is not None:
-                raise malformed(text, "names two masters")
+                raise malformed(text, "names two masters", is_predicate=True)
             master = (stated[1], int(stated[2]))
         else:
             tasks += _parse_group(group, after=tasks, whole=text)
     if not tasks:
-        raise malformed(text, "names no devices")
+        raise malformed(text, "names no devices", is_predicate=True)
     return tasks, master
 
 
@@ -166,7 +166,10 @@ def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
 
 
 def groups_text(tasks: Iterable[Task]) -> Iterator[str]:
-    """The groups of equal tasks, in the form that is read; single ones where indices have gaps."""
+    """Format tasks as groups that `parse_tasks` reads, such as ``worker*2: gpu*4``.
+
+    Tasks whose indices do not continue the job's previous indices are groups of their own.
+    """
     following: dict[str, int] = {}
     for (job, devices), group in groupby(tasks, key=lambda task: (task.job, task.devices)):
         indices = [task.index for task in group]
@@ -179,15 +182,18 @@ def groups_text(tasks: Iterable[Task]) -> Iterator[str]:
 
 
 def devices_text(devices: tuple[tuple[str, int], ...]) -> str:
-    """Devices in the form that is read, such as ``cpu*2, gpu*4``; one CPU is left out."""
+    """Format devices as `parse_tasks` reads them: ``cpu*2, gpu*4``; a single CPU is left out."""
     shown = [f"{kind.lower()}*{count}" for kind, count in devices if (kind, count) != ("CPU", 1)]
     return ", ".join(shown) or "cpu*1"
 
 
-def malformed(text: str, message: str) -> UsageError:
+def malformed(text: str, message: str, *, is_predicate: bool = False) -> UsageError:
     """The error for a machine that is described in a wrong form."""
     return UsageError(
-        f"machine '{text}'", message, 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
+        f"machine '{text}'",
+        message,
+        'write it like "gpu*4" or "ps*2; worker*8: gpu*4"',
+        is_predicate=is_predicate,
     )
 
 
@@ -234,7 +240,7 @@ class Machine:
         machine = Machine(tuple(tasks), master)
         if master is not None:
             if machine.is_local:
-                raise malformed(text, "names a master, and is one host")
+                raise malformed(text, "names a master, and is one host", is_predicate=True)
             if lacking := machine.lacks(Device(master[0], task=master[1])):
                 raise malformed(text, lacking)
         return machine

@@ -13,18 +13,21 @@ class Missing:
     It is false, so that ``if evidence.trace:`` narrows the type.
 
     Attributes:
-        reason: a clause, such as "no reference is given".
-        fix: the remedy, such as ``--reference TARGET --batch TARGET``; or ``""``.
+        reason: a clause, such as "the train op is unknown".
+        fix: the remedy, a clause, or ``""``.
+        option: what supplies the value, such as ``--reference TARGET --batch TARGET``, or ``""``.
     """
 
     reason: str
     fix: str = ""
+    option: str = ""
 
     def __bool__(self) -> Literal[False]:
         return False
 
     def __str__(self) -> str:
-        return f"{self.reason} ({self.fix})" if self.fix else self.reason
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{self.reason}{fix}" + (f" ({self.option})" if self.option else "")
 
 
 class NotApplicable(Missing):

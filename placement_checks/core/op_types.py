@@ -12,13 +12,13 @@ from functools import cache
 
 # --- Variables ---
 
-# A resource variable is a handle; a ref variable is its value, by reference.
+# A resource variable is a handle to its value; a ref variable is a reference to its value.
 VARIABLE_HANDLE = "VarHandleOp"
 RESOURCE_VARIABLES = frozenset({VARIABLE_HANDLE})
-# Grappler, TensorFlow's graph optimizer, knows AutoReloadVariable; the registry does not.
+# AutoReloadVariable is not registered, but Grappler, TensorFlow's graph optimizer, knows it.
 REF_VARIABLES = frozenset({"VariableV2", "Variable", "AutoReloadVariable"})
 VARIABLES = RESOURCE_VARIABLES | REF_VARIABLES
-# Reads of resource variables: of the whole variable, and of rows.
+# Reads of a whole resource variable, and of some of its rows.
 VARIABLE_READS = frozenset({"ReadVariableOp"})
 VARIABLE_LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 # Tests whether a resource or ref variable is initialized.
@@ -33,7 +33,7 @@ ASSIGNS = ADDITIONS | {
     *("Assign", "AssignVariableOp", "AssignSub", "AssignSubVariableOp"),
     "AssignVariableXlaConcatND",
 }
-# Changes to a value that does not depend on the old one.
+# Updates whose new value does not depend on the old value.
 OVERWRITES = frozenset(
     [
         *("Assign", "AssignVariableOp", "AssignVariableXlaConcatND", "StridedSliceAssign"),
@@ -64,8 +64,8 @@ def is_update(kind: str) -> bool:
 
 # Passes several values on, each as an output.
 IDENTITY_N = "IdentityN"
-# Besides updates, consumers of a variable that compute nothing with its value. The last three add
-# a gradient to an accumulator. A consumer of an IdentityN's output is a read of its own.
+# Consumers of a variable that neither update it nor compute with its value. The last three add a
+# gradient to an accumulator. After an IdentityN, its consumers count as reads instead.
 NOT_A_READ = INITIALIZATION_TESTS | {
     IDENTITY_N,
     *("Save", "SaveSlices", "SaveV2", "VariableShape"),
@@ -78,7 +78,7 @@ RESTORES = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
 
 # --- Other state, behind a handle, that persists between runs ---
 
-# Not ops that only look one up, such as IteratorFromStringHandle.
+# Ops that create an iterator. Ops that look one up, such as IteratorFromStringHandle, do not.
 ITERATORS = frozenset(
     [
         *("Iterator", "IteratorV2", "OneShotIterator"),
@@ -86,8 +86,8 @@ ITERATORS = frozenset(
         *("MultiDeviceIterator", "AnonymousMultiDeviceIterator", "AnonymousMultiDeviceIteratorV3"),
     ]
 )
-# Assign a dataset, the first input, to an iterator.
-ITERATOR_INITIALISERS = frozenset({"MakeIterator", "MultiDeviceIteratorInit"})
+# Ops that assign a dataset, their first input, to an iterator.
+ITERATOR_INITIALIZERS = frozenset({"MakeIterator", "MultiDeviceIteratorInit"})
 QUEUES = frozenset(
     [
         *("FIFOQueue", "FIFOQueueV2", "PaddingFIFOQueue", "PaddingFIFOQueueV2"),
@@ -191,12 +191,12 @@ IDENTITIES = frozenset({IDENTITY, IDENTITY_N})
 # Control flow v1: into a loop, and to one of two outputs.
 ENTERS = frozenset({"Enter", "RefEnter"})
 SWITCHES = frozenset({"Switch", "RefSwitch"})
-# For handles and references. Not Merge and Exit, as a loop may have changed the value, nor
-# NextIteration, which leads back into its own loop.
+# Ops that pass on handles and references. Merge and Exit are not among them, because a loop may
+# have changed the value; NextIteration is not, because it leads back into its own loop.
 PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
-# For values too. Not IdentityN, which has several.
+# Ops that pass on values too. IdentityN has several values.
 PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
-# Changes the dtype only. In none of the sets above.
+# Changes the dtype only, so it is in none of the sets above.
 CAST = "Cast"
 # Pass the value of a variable to the ops that compute with it.
 PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}

@@ -157,6 +157,7 @@ class Program:
                 "is not a program",
                 "give the function that builds the graph, not what it returns; a tf.Graph, the "
                 "path of a saved graph, or a target such as 'train.py:build_towers'",
+                is_predicate=True,
             )
         name = getattr(build, "__qualname__", type(build).__qualname__)
         try:

@@ -21,6 +21,21 @@ Kind = Literal["requested", "assigned", "executed", "configuration"]  # of evide
 Places = tuple[Device, ...]
 
 
+class PathStep(str):
+    """A line of a finding's path.
+
+    Attributes:
+        op: the op that it shows; ``""`` for none.
+    """
+
+    op: str
+
+    def __new__(cls, text: str, op: str = "") -> PathStep:
+        step = super().__new__(cls, text)
+        step.op = op
+        return step
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding:
     """One violation of a rule.
@@ -33,11 +48,14 @@ class Finding:
         evidence: the kind of evidence.
         expected, found: the expected and the actual value.
         message: a sentence with all facts.
+        summary: the message without further facts, for headlines; by default the whole message.
         fix: the change to make.
         consequence: the effect on training, one sentence; ``""`` if it is obvious.
         alike: a key of findings that differ in their objects only: one is shown, with a list of
             the other objects. None for the message without the object's name.
-        path: the ops that show the violation, in order.
+        path: the ops that show the violation, in order: a text, or a `PathStep` for each.
+        devices: the devices at fault, which the page highlights. By default the device of
+            ``placed`` or of the object, if the evidence is an assigned device.
         ops: the ops with the source lines to show; by default the object.
         placed: the op with the wrong device.
         frames: the user's source lines that all of ``ops`` were built through, the outermost
@@ -71,6 +89,8 @@ class Finding:
     known: str = ""
     others: tuple[str, ...] = ()
     impact: Impact | None = field(default=None, compare=False)
+    summary: str = field(default="", compare=False)
+    devices: tuple[Device, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         at = f", at {self.where}" if self.where else ""
@@ -99,6 +119,8 @@ class Verdict:
     """The result of a rule for a program.
 
     Attributes:
+        reason: why the rule is not checked, with the fix.
+        fix: the fix in ``reason``, or ``""``.
         note: a note for readers, besides the state.
         figures: measured values, as plain mappings for reports.
         error: the error that ended the rule before it had an answer.
@@ -114,6 +136,7 @@ class Verdict:
     figures: Sequence[Mapping[str, Any]] = ()
     error: PlacementError | None = None
     one_tower: bool = field(default=False, compare=False)
+    fix: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         why = f", {self.reason}" if self.reason else ""

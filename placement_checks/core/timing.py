@@ -129,9 +129,10 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The CPU time of the baseline divided by the single program's: the overhead of towers.
+        """The CPU time of a baseline step divided by the CPU time of a step of the single program.
 
-        Uses the fastest step of each, which depends little on other load.
+        Above 1, towers cost additional work. Only the fastest step of each program counts, because
+        other load on the machine hardly affects it.
         """
         return min(self.baseline.cpu) / min(self.single.cpu)
 

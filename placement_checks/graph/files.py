@@ -46,7 +46,9 @@ def _parse(file: Path, name: str) -> Any:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InputError(name, f"cannot be read: {error.strerror}", "check the path") from None
+        raise InputError(
+            name, f"cannot be read: {error.strerror}", "check the path", is_predicate=True
+        ) from None
     reasons = []
     for kind in _KINDS[file.suffix]:
         try:
@@ -69,6 +71,7 @@ def _parse(file: Path, name: str) -> Any:
         name,
         f"cannot be read as a graph: {reasons[0]}",
         "write the file again, it may be truncated",
+        is_predicate=True,
     )
 
 

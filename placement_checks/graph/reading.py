@@ -93,6 +93,7 @@ class GraphSource:
                     program,
                     f"has two ops of the name '{name}'" if name else "has an op without a name",
                     "write the file again; TensorFlow writes no such graph",
+                    is_predicate=True,
                 )
             if text not in devices:
                 devices[text] = device_of(text, name)

@@ -47,6 +47,7 @@ def infer_outputs(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
                 ended.how,
                 "run it again, or deselect the rule",
                 details=ended.output,
+                is_predicate=True,
             ) from None
     return {
         name: [Tensor(dtype, None if dims is None else tuple(dims)) for dtype, dims in outputs]

@@ -19,10 +19,13 @@ from placement_checks.core.variables import Variable, Variables
 from placement_checks.logs.record_formats import Record
 from placement_checks.util.text import plural, printable
 
-_NO_REQUESTS = (
-    "a placement log has neither requests nor edges; give the program that printed it with --graph"
+_NO_REQUESTS = Missing(
+    "a placement log has neither requests nor edges",
+    "give the program that printed it with --graph",
 )
-_NO_DEVICE_LIST = "the log does not list the machine's devices; set their number with --gpus"
+_NO_DEVICE_LIST = Missing(
+    "the log does not list the machine's devices", "set their number with --gpus"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +93,7 @@ class Log:
             InputError: there are no records; the message names the likely reason.
         """
         if self.reason:
-            raise InputError(self.name, "has no placements", self.reason)
+            raise InputError(self.name, "has no placements", self.reason, is_predicate=True)
 
     def placement(
         self, machine: Machine | None = None, graph: Evidence | Placement | None = None
@@ -112,13 +115,14 @@ class Log:
         """
         self.require_records()
         printed = None if graph is None else Evidence.of(graph).placement
-        requested = printed or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
+        requested = printed or Placement(self.name, {}, requested=_NO_REQUESTS)
         ops = self._ops(printed)
         if printed and not any(op.assigned for op in ops.values()):
             raise InputError(
                 self.name,
                 f"has none of the {len(ops)} ops of {printed.program}",
                 "is it the log of this program?",
+                is_predicate=True,
             )
         own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)
         listed = machine is not None or any(device.is_gpu for device in self.devices)
@@ -135,7 +139,7 @@ class Log:
             machine=machine if machine and own.gpus else own,
             placer="log",
             assigned=True,
-            all_devices=True if listed else Missing(_NO_DEVICE_LIST),
+            all_devices=True if listed else _NO_DEVICE_LIST,
             complete=Missing(f"the log was not read in full: {self.unread}")
             if self.unread
             else True,

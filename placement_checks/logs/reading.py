@@ -65,9 +65,12 @@ def read_logs(
                     name,
                     "is a binary file, not a log",
                     "name a file with the output of the process",
+                    is_predicate=True,
                 )
             if source.troubles and not tally.has_text:
-                raise InputError(name, f"has nothing that can be read: {source.troubles[0]}")
+                raise InputError(
+                    name, f"has nothing that can be read: {source.troubles[0]}", is_predicate=True
+                )
             total.merge(tally)
             troubles += [f"{name}: {trouble}" for trouble in source.troubles]
         return total.log(" + ".join(map(str, paths)), troubles)

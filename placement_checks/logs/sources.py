@@ -58,7 +58,9 @@ class Source:
         try:
             self.sample = self._file.read(min(_SAMPLE, _MAGIC if self.size is None else _SAMPLE))
         except OSError as error:
-            raise InputError(name, f"cannot be read: {error.strerror}") from None
+            raise InputError(
+                name, f"cannot be read: {error.strerror}", is_predicate=True
+            ) from None
         self._start = self.sample
         self._zipped = packed and self.sample.startswith(_GZIP)
         if self._zipped:
@@ -66,7 +68,12 @@ class Source:
                 self.sample = zlib.decompressobj(wbits=_GZIP_FORMAT).decompress(self.sample)
         for start, (kind, command) in _OTHERS.items():
             if packed and self.sample.startswith(start):
-                raise InputError(name, f"is compressed with {kind}", f"unpack it first: {command}")
+                raise InputError(
+                    name,
+                    f"is compressed with {kind}",
+                    f"unpack it first: {command}",
+                    is_predicate=True,
+                )
 
     @property
     def is_binary(self) -> bool:
@@ -148,11 +155,13 @@ def _opened(name: str) -> io.BufferedReader:
     try:
         return open(0 if name == STDIN else name, "rb", closefd=name != STDIN)
     except IsADirectoryError:
-        raise InputError(name, "is a folder", "name the log files in it") from None
+        raise InputError(
+            name, "is a folder", "name the log files in it", is_predicate=True
+        ) from None
     except FileNotFoundError:
         raise InputError(name, "there is no such file") from None
     except OSError as error:
-        raise InputError(name, f"cannot be read: {error.strerror}") from None
+        raise InputError(name, f"cannot be read: {error.strerror}", is_predicate=True) from None
 
 
 def _first_end(data: bytes) -> int:

@@ -66,7 +66,7 @@ def place_async(
         try:
             answer = stack.enter_context(query.send(soft=placement.soft))
         except PlacerUnavailable as reason:
-            missing = Missing(str(reason))
+            missing = reason.missing
             yield lambda: replace(placement, assigned=missing)
         else:
             yield partial(_receive, query, answer, kind)
@@ -92,7 +92,7 @@ def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) 
             assigned=Missing("the placer refused the graph"),
         )
     except PlacerUnavailable as reason:
-        return replace(placement, assigned=Missing(str(reason)))
+        return replace(placement, assigned=reason.missing)
     return _with_assigned(placement, devices).knowing(refusals=tuple(refusals), placer=kind)
 
 

@@ -20,7 +20,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Frame, Op, Placement
-from placement_checks.core.results import Finding, Kind, State, Verdict
+from placement_checks.core.results import Finding, Kind, PathStep, State, Verdict
 from placement_checks.rules.requirements import Need
 
 AVERAGE = (
@@ -95,13 +95,17 @@ class Rule(ABC):
 
     def without(self, missing: Missing) -> Verdict:
         """Return a not-checked verdict for a part of the evidence that is missing."""
-        return self.not_checked(str(missing), one_tower=isinstance(missing, NotApplicable))
+        one_tower = isinstance(missing, NotApplicable)
+        return replace(self.not_checked(str(missing), one_tower=one_tower), fix=missing.fix)
 
     def not_checked(
-        self, reason: str, note: str | None = None, *, one_tower: bool = False
+        self, reason: str, note: str | None = None, *, fix: str = "", one_tower: bool = False
     ) -> Verdict:
-        """Return a not-checked verdict with its reason."""
-        return Verdict(self.name, "not-checked", None, reason, note=note, one_tower=one_tower)
+        """Return a not-checked verdict with its reason, and the fix if there is one."""
+        reason = str(Missing(reason, fix))
+        return Verdict(
+            self.name, "not-checked", None, reason, note=note, one_tower=one_tower, fix=fix
+        )
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
@@ -134,7 +138,7 @@ def requested_device(op: Op) -> str:
     return op.requested.short if op.requested else "no device"
 
 
-def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
+def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[PathStep, ...]:
     """Return a line for each op of a path: its name, type and source line.
 
     The middle of a long path is left out.
@@ -143,10 +147,11 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
     hidden = len(ops) - 2 * _PATH_ENDS
     lines = []
     for op in ops if hidden <= 0 else (*ops[:_PATH_ENDS], *ops[-_PATH_ENDS:]):
-        where = placement.where(flow.names[op])
-        lines.append(f"{flow.names[op]} ({flow.types[op]})" + (f" {where}" if where else ""))
+        name, where = flow.names[op], placement.where(flow.names[op])
+        text = f"{name} ({flow.types[op]})" + (f" {where}" if where else "")
+        lines.append(PathStep(text, name))
     if hidden > 0:
-        lines.insert(_PATH_ENDS, f"… {hidden} more")
+        lines.insert(_PATH_ENDS, PathStep(f"… {hidden} more"))
     return tuple(lines)
 
 

@@ -152,7 +152,7 @@ def _incomplete(placement: Placement, strategy: Strategy, group: CollectiveGroup
     name, *_ = group.members
     devices = [placement.ops[member].requested for member in group.members]
     absent = [
-        replica.short
+        replica
         for replica in strategy.replicas
         if not any(replica.matches(device) for device in devices)
     ]
@@ -166,7 +166,8 @@ def _incomplete(placement: Placement, strategy: Strategy, group: CollectiveGroup
         ops=tuple(group.members),
         message=f"{_noun(placement, name)} {name} waits for {plural(group.size, 'replica')}, "
         f"but only {joining} {'joins' if len(group.members) == 1 else 'join'} it"
-        + (f", not {join_and(absent)}" if absent else ""),
+        + (f", not {join_and(replica.short for replica in absent)}" if absent else ""),
+        devices=(*devices, *absent),
         consequence="the step never ends",
         fix="run the same step in every worker; let only the chief process the result of the step",
         alike=("waits", tuple(devices)),
@@ -190,6 +191,7 @@ def _unequal(placement: Placement, group: CollectiveGroup) -> Finding:
         consequence="the step fails, or never ends",
         fix="build the same model in every worker",
         alike="other shapes",
+        devices=tuple(placement.ops[member].requested for member in group.members),
     )
 
 

@@ -34,6 +34,7 @@ from placement_checks.core.op_types import (
     SUM,
 )
 from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.results import PathStep
 from placement_checks.rules.base import path_lines
 from placement_checks.rules.source_lines import frames_up_to, joining_ops
 
@@ -110,7 +111,7 @@ def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeL
     return MistakeLocation()
 
 
-def _weights(placement: Placement, op: int) -> Iterator[str]:
+def _weights(placement: Placement, op: int) -> Iterator[PathStep]:
     """Yield a line for each constant that multiplies a gradient before an op combines them."""
     analysis = analyze(placement)
     backward, types = analysis.backward.ops, analysis.flow.types
@@ -118,7 +119,10 @@ def _weights(placement: Placement, op: int) -> Iterator[str]:
         for scale in sorted(analysis.flow.reachable([gradient], until=backward.__getitem__)):
             if types[scale] in SCALES and not backward[scale]:
                 line = path_lines(placement, [scale])[0]
-                yield from (f"{factor:g} x in {line}" for factor in _factors(placement, scale))
+                yield from (
+                    PathStep(f"{factor:g} x in {line}", line.op)
+                    for factor in _factors(placement, scale)
+                )
 
 
 def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:

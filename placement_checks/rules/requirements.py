@@ -44,8 +44,8 @@ def _placer(evidence: Evidence) -> Missing | None:
     if evidence.placer != "log":
         return None
     return Missing(
-        "a log lists the ops that were placed, not the ops that the placer refuses; verify the "
-        "program"
+        "a log lists the ops that were placed, not the ops that the placer refuses",
+        "verify the program",
     )
 
 
@@ -53,8 +53,8 @@ def _gpus(evidence: Evidence) -> Missing | None:
     if evidence.placer != "log" or (evidence.machine and evidence.machine.gpus):
         return None
     return Missing(
-        "the log comes from a machine without GPUs, where every op is on a CPU; verify the "
-        "program itself, which needs no GPU"
+        "the log comes from a machine without GPUs, where every op is on a CPU",
+        "verify the program itself, which needs no GPU",
     )
 
 
@@ -78,8 +78,8 @@ def _two_towers(evidence: Evidence) -> Missing | None:
         return None
     if not towers:
         return Missing(
-            "no op that requests a GPU reads a variable, so there are no towers; build each "
-            "tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …"
+            "no op that requests a GPU reads a variable, so there are no towers",
+            "build each tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …",
         )
     batches = analyze(placement).micro_batches
     if batches > 1:
@@ -97,8 +97,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
 
 
 def _losses(evidence: Evidence) -> Missing | None:
-    unknown = analyze(evidence.placement).losses.unknown
-    return Missing(unknown) if unknown else None
+    return analyze(evidence.placement).losses.unknown
 
 
 def _losses_apart(evidence: Evidence) -> Missing | None:
@@ -107,8 +106,8 @@ def _losses_apart(evidence: Evidence) -> Missing | None:
         return None
     tower = analyze(evidence.placement).towers[mixed[0].tower]
     return Missing(
-        f"the loss of the tower on {tower} contains the loss of another tower; fix losses-apart "
-        "first"
+        f"the loss of the tower on {tower} contains the loss of another tower",
+        "fix losses-apart first",
     )
 
 
@@ -124,12 +123,12 @@ def _session_config(evidence: Evidence) -> Missing | None:
         return Missing("a log does not contain the session configuration")
     if evidence.placement.step.traced:
         return Missing(
-            "the step is a tf.function, which runs without a session; "
-            "tf.config.experimental.set_memory_growth controls its use of GPU memory"
+            "the step is a tf.function, which runs without a session",
+            "tf.config.experimental.set_memory_growth controls its use of GPU memory",
         )
     return Missing(
-        "no session configuration is known; return it from the function that builds the graph: "
-        "{'config': config}"
+        "no session configuration is known",
+        "return it from the function that builds the graph: {'config': config}",
     )
 
 
@@ -140,7 +139,7 @@ def _if_run_missing(evidence: Evidence, part: object) -> Missing | None:
     one.
     """
     if part is NO_REFERENCE and _is_log(evidence):
-        return Missing("a log cannot be run; verify the program that printed it")
+        return Missing("a log cannot be run", "verify the program that printed it")
     return _if_missing(part)
 
 

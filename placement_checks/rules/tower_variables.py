@@ -12,7 +12,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import GpuReads
 from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.core.results import Finding
+from placement_checks.core.results import Finding, PathStep
 from placement_checks.rules.base import REUSE
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import join_and, plural
@@ -125,14 +125,21 @@ class OwnVariables:
             expected=f"{copy.original}, which the tower on {other} reads",
             found=f"another variable in the tower on {tower}",
             path=(
-                f"{copy.original} -> {copy.original_tower.reads[copy.original]} ({other})",
-                f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
+                PathStep(
+                    f"{copy.original} -> {copy.original_tower.reads[copy.original]} ({other})",
+                    copy.original,
+                ),
+                PathStep(
+                    f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
+                    copy.variable,
+                ),
             ),
             message=f"the tower on {tower} reads {copy.variable}, but the tower on {other} reads "
             f"{copy.original}: they are {kind}",
             consequence=consequence,
             fix=fix,
             alike=("doubled", trained, by_tf_variable, numbered),
+            devices=(copy.tower.device, copy.original_tower.device),
             ops=(copy.variable, copy.original),
             at=self.line(copy.variable),
         )
@@ -163,13 +170,15 @@ class OwnVariables:
         """Return the finding on a variable that the program for one GPU does not have."""
         placement = self._placement
         readers = [
-            tower.device.short
+            tower.device
             for tower in analyze(placement).reads_by_gpu.gpus
             if variable in tower.reads
         ]
         towers = "the tower" if len(readers) == 1 else "the towers"
         verb = "reads" if len(readers) == 1 else "read"
-        by = f"; {towers} on {join_and(readers)} {verb} it" if readers else ""
+        names = [device.short for device in readers]
+        by = f"; {towers} on {join_and(names)} {verb} it" if names else ""
+        summary = f"{variable} exists only when the program is built with more than one tower"
         gpus = gpu_count(placement)
         return Finding(
             object=variable,
@@ -177,13 +186,14 @@ class OwnVariables:
             evidence="requested",
             expected="the variables of the program with one tower",
             found="an additional variable" + (f" with {plural(gpus, 'GPU')}" if gpus else ""),
-            message=f"{variable} exists only when the program is built with more than one "
-            f"tower{by}",
+            message=f"{summary}{by}",
+            summary=summary,
             consequence="each optimizer adapts its steps only to the gradients of its own tower"
             if slot
             else "a checkpoint of this program does not fit the program for one GPU",
             fix=_ONE_OPTIMIZER if slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
-            alike=("added", slot, tuple(readers)),
+            alike=("added", slot, tuple(names)),
+            devices=tuple(readers),
             at=self._loop_lines.line(variable),
         )
 

@@ -87,14 +87,15 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                 )
             raise CannotRun(
                 f"nothing feeds the placeholder '{name}' of {program.name}"
-                f"{_built_at(program, name)}; list it in the inputs that its builder returns, and "
-                "let the batch function return its value"
+                f"{_built_at(program, name)}",
+                "list it in the inputs that its builder returns, and "
+                "let the batch function return its value",
             )
         if ops[name].type in _PIPELINE:
             raise CannotRun(
                 f"{program.name} reads rows from '{name}' ({ops[name].type})"
-                f"{_built_at(program, name)}, so both programs cannot be fed the same rows; make "
-                "it a placeholder_with_default, and list that in its inputs"
+                f"{_built_at(program, name)}, so both programs cannot be fed the same rows",
+                "make it a placeholder_with_default, and list that in its inputs",
             )
 
 
@@ -123,8 +124,8 @@ def check_step_known(program: RunnableProgram) -> None:
     """
     if not program.placement.step.train_op:
         raise CannotRun(
-            f"{program.name} declares no train_op; return it from the function that builds the "
-            "graph: {'train_op': train_op}"
+            f"{program.name} declares no train_op",
+            "return it from the function that builds the graph: {'train_op': train_op}",
         )
 
 
@@ -210,7 +211,8 @@ def _random_gradients(
         )
     return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type}){_built_at(program, random)}; {fix}"
+        f"({program.placement.ops[random].type}){_built_at(program, random)}",
+        fix,
     )
 
 
@@ -320,7 +322,7 @@ def _check_trains(program: RunnableProgram) -> None:
             program.name, "its step trains no variable", "return the op that trains as train_op"
         )
     raise CannotRun(
-        f"no op of {program.name} applies a gradient; return the op that trains as train_op"
+        f"no op of {program.name} applies a gradient", "return the op that trains as train_op"
     )
 
 
@@ -338,14 +340,15 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
                 f", nor {plural(len(missing) - 1, 'other variable')} of the reference"
                 if missing[1:]
                 else ""
-            )
-            + "; fix names-portable first"
+            ),
+            "fix names-portable first",
         )
     for variable in reference.placement.variables:
         if variable.name in trained and shapes[variable.name] != variable.shape:
             raise CannotRun(
                 f"variable {variable.name} has shape {shapes[variable.name]} in {program.name} "
-                f"and {variable.shape} in the reference; fix names-portable first"
+                f"and {variable.shape} in the reference",
+                "fix names-portable first",
             )
 
 

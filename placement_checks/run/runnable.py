@@ -179,8 +179,9 @@ def _check_initial_values(built: CapturedProgram) -> None:
             raise CannotRun(
                 f"the first step of {built.name} creates {variable.name}"
                 f"{f' (built at {where})' if where else ''}, with an initial value that depends "
-                "on the step; create it before: a layer with model.build(…), slots with "
-                "optimizer.build(model.trainable_variables)"
+                "on the step",
+                "create it before: a layer with model.build(…), slots with "
+                "optimizer.build(model.trainable_variables)",
             )
 
 

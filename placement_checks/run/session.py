@@ -152,8 +152,8 @@ class ProgramSession:
         if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
             reference = shlex.quote(script.for_gpus(1).name)
         return CannotRun(
-            "comparison skipped: it would exceed the time limit; pass --reference "
-            f"{reference} to lift it"
+            "comparison skipped: it would exceed the time limit",
+            f"pass --reference {reference} to lift it",
         )
 
     def _explain(self, error: Exception) -> tuple[str, str]:

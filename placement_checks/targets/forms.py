@@ -122,6 +122,7 @@ def resolve(
                 f"--let {next(iter(let))}",
                 f"is for a whole program, but {target.name} is a function",
                 "remove the function, or pass the value as an argument: train.py:build(NAME=4)",
+                is_predicate=True,
             )
         if target.kind == "program" or wants_process:
             pairs = tuple(sorted(let.items()))
@@ -134,6 +135,7 @@ def resolve(
             f"the program's options for {name:.60}",
             "are for a program in a file or module",
             "remove them, or name the program by a string such as 'train.py'",
+            is_predicate=True,
         )
     if isinstance(target, Target):
         if target.kind == "log":
@@ -141,6 +143,7 @@ def resolve(
                 target.name,
                 "is neither a Python file nor a saved graph",
                 f"for a placement log, pass read_logs([{target.name!r}]).placement()",
+                is_predicate=True,
             )
         return target
     if isinstance(target, Program | Script | WatchedCode | LiveGraph):
@@ -164,14 +167,23 @@ def _parse_graph(text: str) -> Target:
         saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
         path = next((file for file in saved if file_kind(file) == "file"), path)
         if file_kind(path) == "directory":
-            raise InputError(name, "is a directory without a saved_model.pb", "name a SavedModel")
-    if reason := _unreadable(path):
-        raise InputError(name, reason, "check the path")
+            raise InputError(
+                name,
+                "is a directory without a saved_model.pb",
+                "name a SavedModel",
+                is_predicate=True,
+            )
+    _check_readable(path, name, "check the path")
     if path.suffix not in _GRAPH_SUFFIXES:
-        raise InputError(name, "is not a saved graph", f"name a file {', '.join(_GRAPH_SUFFIXES)}")
+        raise InputError(
+            name,
+            "is not a saved graph",
+            f"name a file {', '.join(_GRAPH_SUFFIXES)}",
+            is_predicate=True,
+        )
     if path.stat().st_size >= _MOST_BYTES:
         message = "is larger than 2 GB, the limit of protobuf"
-        raise InputError(name, message, "save it without its constants")
+        raise InputError(name, message, "save it without its constants", is_predicate=True)
     return Target("graph", name, str(path))
 
 
@@ -217,8 +229,7 @@ def _parse_function(text: str) -> Target:
 def _check_code(path: str, text: str) -> None:
     """Check that the file or module of a target exists."""
     if path.endswith(".py"):
-        if reason := _unreadable(Path(path)):
-            raise InputError(path, reason, _suggest_file(Path(path)))
+        _check_readable(Path(path), path, _suggest_file(Path(path)))
     elif not _is_importable(path):
         raise no_module_error(path, text)
 
@@ -260,7 +271,7 @@ def _parse_arguments(target: str, function: str, text: str) -> Arguments:
     for keyword in call.keywords:
         name, literal = str(keyword.arg), ast.unparse(keyword.value)
         if name in literals:
-            raise InputError(target, f"gives '{name}' twice", "give it once")
+            raise InputError(target, f"gives '{name}' twice", "give it once", is_predicate=True)
         try:
             value_of(literal, 1)
         except (ValueError, TypeError, RecursionError, MemoryError):
@@ -291,16 +302,17 @@ def file_kind(path: str | Path) -> str:
     return "file" if S_ISREG(mode) else "directory" if S_ISDIR(mode) else "other"
 
 
-def _unreadable(path: Path) -> str:
-    """Return why a path cannot be read as a file; ``""`` if it can."""
-    match file_kind(path):
-        case "file":
-            return "" if os.access(path, os.R_OK) else "cannot be read: permission denied"
-        case "directory":
-            return "is a directory"
-        case "other":
-            return "is a pipe or device, not a file"  # which may never end
-    return "there is no such file"
+def _check_readable(path: Path, name: str, fix: str) -> None:
+    """Raise an `InputError` for ``name`` if a path is not a readable file."""
+    kind = file_kind(path)
+    if kind == "nothing":
+        raise InputError(name, "there is no such file", fix)
+    if kind == "directory":
+        raise InputError(name, "is a directory", fix, is_predicate=True)
+    if kind == "other":  # reading it may never end
+        raise InputError(name, "is a pipe or device, not a file", fix, is_predicate=True)
+    if not os.access(path, os.R_OK):
+        raise InputError(name, "cannot be read: permission denied", fix, is_predicate=True)
 
 
 def _is_module(text: str) -> bool:
@@ -337,13 +349,16 @@ def _incomplete_target_error(target: str) -> InputError:
             target,
             "names no function, and only a function takes arguments in parentheses",
             f"write {bare}:build{parenthesis}{arguments}, with the name of the function",
+            is_predicate=True,
         )
+    is_path = bool(path.suffix) or "/" in target
     return InputError(
         target,
-        "there is no such file" if path.suffix or "/" in target else "is not a target",
+        "there is no such file" if is_path else "is not a target",
         _suggest_file(path)
         or "write path/to/file.py, path/to/file.py:function, package.module:function or the path "
         "of a graph",
+        is_predicate=not is_path,
     )
 
 

@@ -87,6 +87,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
             "put the code into a 'with watch(eager=True):' block, or name the function by a "
             "target: 'train.py:main(depth=50)'",
             details=error.details,
+            is_predicate=error.is_predicate,
         )
     return Script(parse_target(name), eager=True)
 

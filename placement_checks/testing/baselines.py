@@ -195,7 +195,7 @@ class BaselineFiles:
                 tests = join_and(dict.fromkeys(self.conflicts[file]))
                 fix = 'name one of them: placement_baseline("name")'
                 message = f"is not written, because {tests} have different placements"
-                errors.append(UsageError(relpath(file), message, fix))
+                errors.append(UsageError(relpath(file), message, fix, is_predicate=True))
                 continue
             try:
                 if files.write(Path(file), parse(text, file)):

@@ -77,7 +77,9 @@ class TowerBenchmark:
                         break
                 timing = timed.timing()
         except CannotRun as reason:
-            raise InputError("tower_benchmark", f"cannot time the programs: {reason}") from None
+            raise InputError(
+                "tower_benchmark", f"cannot time the programs: {reason}", is_predicate=True
+            ) from None
         self._benchmark.extra_info |= summary(timing.document())
         if disabled:
             return timing

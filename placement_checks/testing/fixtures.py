@@ -60,6 +60,7 @@ def place(request: pytest.FixtureRequest) -> Place:
                 "batch",
                 "is for a comparison, but no reference is named",
                 "name the program for one GPU: reference=build_single",
+                is_predicate=True,
             )
         evidence = placing.place(target, devices=devices, **options)
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy

@@ -25,7 +25,9 @@ def check_installed() -> None:
         InputError: TensorFlow is not installed.
     """
     if importlib.util.find_spec("tensorflow") is None:
-        raise InputError("tensorflow", "is not installed, and this needs it", INSTALL)
+        raise InputError(
+            "tensorflow", "is not installed, and this needs it", INSTALL, is_predicate=True
+        )
 
 
 def import_tensorflow() -> None:
@@ -46,6 +48,7 @@ def import_tensorflow() -> None:
             "tensorflow",
             f"cannot be imported: {type(error).__name__}: {error}",
             "run python -c 'import tensorflow' to see the whole error",
+            is_predicate=True,
         ) from None
 
 

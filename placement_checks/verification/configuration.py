@@ -161,32 +161,42 @@ def load(folder: Path) -> Config:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            str(file), f"cannot be read: {error.strerror}", is_predicate=True
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(str(file), f"is not valid TOML: {error}", "correct that line") from None
+        raise ConfigError(
+            str(file), f"is not valid TOML: {error}", "correct that line", is_predicate=True
+        ) from None
     errors: list[ConfigError] = []
     tool = document.get("tool", {})
     if not isinstance(tool, dict):
-        raise ConfigError(f"{file}: tool", "is not a table")
+        raise ConfigError(f"{file}: tool", "is not a table", is_predicate=True)
     config = _config(tool.get(_NAME, {}), file, errors)
     for parent, tables in (("", document), ("tool.", tool)):
         for name in tables:
             similar = close_matches(name.lower().replace("-", "_"), [_NAME], cutoff=0.9)
             if similar and parent + name != _TABLE:  # it would be ignored silently
-                errors.append(ConfigError(parent + name, "is not read", f"write [{_TABLE}]"))
+                errors.append(
+                    ConfigError(
+                        parent + name, "is not read", f"write [{_TABLE}]", is_predicate=True
+                    )
+                )
     if len(errors) > 1:
         faults = "; ".join(
             error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
         )
         raise ConfigError(str(file), f"{len(errors)} fields are invalid: {faults}")
     for wrong in errors:
-        raise ConfigError(f"{file}: {wrong.object}", wrong.message, wrong.fix)
+        raise ConfigError(
+            f"{file}: {wrong.object}", wrong.message, wrong.fix, is_predicate=wrong.is_predicate
+        )
     return config
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
     if not isinstance(table, dict):
-        errors.append(ConfigError(_TABLE, "is not a table"))
+        errors.append(ConfigError(_TABLE, "is not a table", is_predicate=True))
         return Config()
     shared = _valid_fields(_Table, table, _TABLE, file, errors)
     programs = []
@@ -194,7 +204,11 @@ def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
         at = f"{_TABLE}.programs[{number}]"
         entry = {"target": entry} if isinstance(entry, str) else entry
         if not isinstance(entry, dict) or "target" not in entry:
-            errors.append(ConfigError(at, "has no target", "add target = 'file.py:function'"))
+            errors.append(
+                ConfigError(
+                    at, "has no target", "add target = 'file.py:function'", is_predicate=True
+                )
+            )
             continue
         own = _valid_fields(_Program, entry, at, file, errors)
         programs.append((own.pop("target", ""), Settings(**own)))
@@ -218,7 +232,12 @@ def _valid_fields(
     errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
     if "machine" in valid and "gpus" in valid:
         errors.append(
-            ConfigError(f"{at}.gpus", "and machine are mutually exclusive", "give one of them")
+            ConfigError(
+                f"{at}.gpus",
+                "and machine are mutually exclusive",
+                "give one of them",
+                is_predicate=True,
+            )
         )
     for key in valid.keys() & {"reference", "batch", "target"}:
         valid[key] = rebase(valid[key], file.parent)

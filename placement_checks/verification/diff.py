@@ -40,5 +40,5 @@ def _places(placement: Placement) -> Mapping[str, Places]:
     if not placement.assigned:
         raise InputError(placement.program, str(placement.assigned))
     if not placement.places:
-        raise InputError(placement.program, "has no op with a device")
+        raise InputError(placement.program, "has no op with a device", is_predicate=True)
     return placement.places

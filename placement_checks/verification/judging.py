@@ -72,7 +72,7 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
     except Exception as fault:
         error = as_error(evidence.placement.program, fault)
         reason = f"{error.message}; {error.fix}"
-        verdict = Verdict(rule.name, "not-checked", None, reason, error=error)
+        verdict = Verdict(rule.name, "not-checked", None, reason, error=error, fix=error.fix)
     if verdict.findings:
         findings = [
             replace(finding, impact=finding.impact or impact_of(type(rule), finding.op))

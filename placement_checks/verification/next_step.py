@@ -160,7 +160,7 @@ def _missing_evidence(reports: Sequence[Report]) -> str | None:
         for report in reports
         for verdict in report.verdicts
         if verdict.state == "not-checked" and not verdict.one_tower
-        if verdict.reason and "; " in verdict.reason
+        if verdict.fix
     }
     for reason, rules in Counter(reason for reason, _ in sorted(unchecked)).most_common(1):
         if rules >= _MIN_RULES:

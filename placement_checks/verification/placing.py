@@ -125,6 +125,7 @@ def request(
             f"machine {machine!r:.60}",
             "is not a machine",
             "write it like 'gpu*4' or 'worker*8: gpu*4'",
+            is_predicate=True,
         )
     _start_placer()
     if machine is not None:

@@ -41,7 +41,9 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
     if name not in names:
         known = f"its fields are {', '.join(names)}" if names else "it has no fields"
         known = f"its only field is {names[0]}" if len(names) == 1 else known
-        raise ConfigError("", "is not a known field", did_you_mean(name, names) or known)
+        raise ConfigError(
+            "", "is not a known field", did_you_mean(name, names) or known, is_predicate=True
+        )
     kind: Any = get_type_hints(owner, include_extras=True)[name]
     if kind == tuple[str, ...] and isinstance(value, str):
         return (value,)
@@ -66,7 +68,8 @@ def collect_errors(errors: list[ConfigError], at: str) -> Iterator[None]:
     except PlacementError as error:
         is_named = error.object in ("", at.rpartition(".")[2])
         message = error.message if is_named else error.fault
-        errors.append(ConfigError(at, message, error.fix))
+        is_predicate = is_named and error.is_predicate
+        errors.append(ConfigError(at, message, error.fix, is_predicate=is_predicate))
 
 
 def _finite(value: object) -> object:
@@ -123,7 +126,7 @@ def rule_named(name: str) -> type[Rule]:
     if name in RULES:
         return RULES[name]
     fix = did_you_mean(name, RULES) or f"the rules are {', '.join(RULES)}"
-    raise UsageError(f"rule '{name}'", "is not a known rule", fix)
+    raise UsageError(f"rule '{name}'", "is not a known rule", fix, is_predicate=True)
 
 
 def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
@@ -145,10 +148,16 @@ def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
         try:
             rule_named(name)
         except UsageError as error:
-            errors.append(ConfigError(f"{at}{name}", error.message, error.fix))
+            errors.append(
+                ConfigError(
+                    f"{at}{name}", error.message, error.fix, is_predicate=error.is_predicate
+                )
+            )
             continue
         if not isinstance(values, Mapping):
-            errors.append(ConfigError(f"{at}{name}", "is not a table of fields"))
+            errors.append(
+                ConfigError(f"{at}{name}", "is not a table of fields", is_predicate=True)
+            )
             continue
         for field, value in values.items():
             with collect_errors(errors, f"{at}{name}.{field}"):
@@ -172,6 +181,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
             f"--set {text}",
             "is not of the form RULE.FIELD=VALUE",
             "write it like --set variables-on-host.device=/gpu:0",
+            is_predicate=True,
         )
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]

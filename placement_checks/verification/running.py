@@ -103,6 +103,7 @@ def with_numbers(
             evidence.placement.program,
             f"cannot be compared with a reference: {towers}",
             "leave out the reference, or name the program that printed a log with --graph",
+            is_predicate=True,
         )
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
     ends_at = time.monotonic() + seconds
@@ -130,7 +131,7 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
     try:
         return run()
     except CannotRun as reason:
-        return Missing(str(reason))
+        return reason.missing
 
 
 def _trace(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:

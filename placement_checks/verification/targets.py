@@ -40,7 +40,10 @@ def gather(
         return _gather_log(target, settings, graph)
     if graph is not None:
         raise UsageError(
-            "--graph", f"is for placement logs, and {target.name} is not one", "leave it out"
+            "--graph",
+            f"is for placement logs, and {target.name} is not one",
+            "leave it out",
+            is_predicate=True,
         )
     program = settings.resolve(target)
     placing.prepare()
@@ -77,6 +80,7 @@ def _gather_log(target: Target, settings: Settings, graph: Target | None) -> Evi
             f"-- {settings.args[0]}",
             f"is for a program, but {target.name} is a placement log",
             "name the program that printed it: --graph train.py",
+            is_predicate=True,
         )
     program = None if graph is None else settings.resolve(graph)
     if program is not None:

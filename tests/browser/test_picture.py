@@ -12,10 +12,11 @@ from support.reports import broken, finding
 from support.timings import timeline
 from support.towers import gradient, host, on, program, split, variable
 
-from placement_checks import Op, Placement, Verdict, verify
+from placement_checks import Device, Op, Placement, Verdict, verify
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.results import PathStep
 from placement_checks.core.trace import Trace
 from placement_checks.report.page.data import changes_data
 from placement_checks.verification.diff import compare
@@ -134,8 +135,8 @@ def test_a_click_on_a_finding_lights_its_ops_and_devices(opened: Opened) -> None
     graph = sound()
     shown = finding(
         "fc/w",
-        path=(f"{gradient(1, 'fc/w')} (MatMul): /device:GPU:1",),
-        message="on /device:GPU:1",
+        path=(PathStep("MatMul on /device:GPU:1", gradient(1, "fc/w")),),
+        devices=(Device.parse("/gpu:1"),),
     )
     page = opened(data_of(graph, broken("some-rule", shown)))
     assert not texts(page, ".box.lit")

@@ -265,8 +265,8 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
 
 def test_a_log_says_that_it_has_no_requests() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
-        "a placement log has neither requests nor edges; give the program that printed it with "
-        "--graph"
+        "a placement log has neither requests nor edges",
+        "give the program that printed it with --graph",
     )
 
 

@@ -115,14 +115,14 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
 ) -> None:
     class NoKernels(PlacerProcess):
         def send(self, request: Request) -> Any:
-            raise PlacerUnavailable("a build without GPU kernels; install another")
+            raise PlacerUnavailable("a build without GPU kernels", "install another")
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
 
     evidence = place(build)
 
     assert evidence.placer is None
-    assert evidence.placement.assigned == Missing("a build without GPU kernels; install another")
+    assert evidence.placement.assigned == Missing("a build without GPU kernels", "install another")
 
 
 def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(

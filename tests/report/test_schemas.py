@@ -31,7 +31,7 @@ from placement_checks.report.common import json as json_report
 from placement_checks.report.schemas import NAMES, schema
 from placement_checks.testing.report_contents import JudgedTest, document
 
-ERROR = InputError("b.py", "is not there", "name another")
+ERROR = InputError("b.py", "is not there", "name another", is_predicate=True)
 DIFFERENT = BaselineDifference(
     "placements/q.txt",
     "q",

@@ -23,4 +23,7 @@ from placement_checks.util.text import printable
 )
 def test_what_is_not_printable_is_shown_in_escapes(text: str, shown: str) -> None:
     assert printable(text) == shown
-    assert str(InputError(text, "is bad", "correct it")) == f"{shown} is bad; correct it"
+    assert (
+        str(InputError(text, "is bad", "correct it", is_predicate=True))
+        == f"{shown} is bad; correct it"
+    )

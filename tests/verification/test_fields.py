@@ -146,9 +146,15 @@ def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) ->
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ConfigError("", "does not fit", "give more"), "a.b does not fit; give more"),
-        (ConfigError("b", "is no share"), "a.b is no share"),
-        (InputError("'gpu one'", "is no device"), "a.b: 'gpu one' is no device"),
+        (
+            ConfigError("", "does not fit", "give more", is_predicate=True),
+            "a.b does not fit; give more",
+        ),
+        (ConfigError("b", "is no share", is_predicate=True), "a.b is no share"),
+        (
+            InputError("'gpu one'", "is no device", is_predicate=True),
+            "a.b: 'gpu one' is no device",
+        ),
     ],
 )
 def test_errors_are_collected_where_they_stand(error: ConfigError, text: str) -> None:

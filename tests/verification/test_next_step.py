@@ -18,7 +18,8 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.program import CapturedProgram
 from placement_checks.verification.next_step import next_step
 
-NO_STEP = "the train op is unknown; return it from the function"
+FIX = "return it from the function"
+NO_STEP = f"the train op is unknown; {FIX}"
 
 
 def finding(object: str, *frames: str, **more: Any) -> Finding:
@@ -316,7 +317,7 @@ def test_rules_on_numbers_were_not_asked_for() -> None:
 def test_evidence_that_many_rules_lack_comes_first() -> None:
     def build(num_gpus: int) -> None: ...
 
-    few = [unchecked(rule, NO_STEP) for rule in ("one-update", "update-ops-run")]
+    few = [unchecked(rule, NO_STEP, fix=FIX) for rule in ("one-update", "update-ops-run")]
     sound = report(*few, *NOT_COMPARED, program=built(build), reference=NO_REFERENCE)
 
     assert next_step([sound]) == f"next: 2 rules could not be checked: {NO_STEP}"
@@ -324,7 +325,7 @@ def test_evidence_that_many_rules_lack_comes_first() -> None:
 
 
 def test_one_rule_of_several_programs_is_not_many() -> None:
-    sound = report(kept("placeable"), unchecked("one-update", NO_STEP))
+    sound = report(kept("placeable"), unchecked("one-update", NO_STEP, fix=FIX))
 
     assert next_step([sound, sound, sound], to_hold=False) is None
 
@@ -332,8 +333,11 @@ def test_one_rule_of_several_programs_is_not_many() -> None:
 @pytest.mark.parametrize(
     "verdicts",
     [
-        [unchecked("one-update", NO_STEP)],
-        [unchecked(rule, "there is one tower; so", one_tower=True) for rule in ("a", "b")],
+        [unchecked("one-update", NO_STEP, fix=FIX)],
+        [
+            unchecked(rule, "there is one tower; so", one_tower=True, fix="so")
+            for rule in ("a", "b")
+        ],
         [unchecked(rule, "no op updates statistics") for rule in ("a", "b")],
     ],
     ids=["one rule", "one tower", "nothing to do about it"],

@@ -15,7 +15,7 @@ from placement_checks.core.op_types import (
     COLLECTIVES,
     GRADIENT_OUTPUTS,
     IDENTITY_N,
-    ITERATOR_INITIALISERS,
+    ITERATOR_INITIALIZERS,
     PASSES_HANDLE,
     PIPELINE_OUTPUTS,
     SHAPE_ONLY,
@@ -262,7 +262,7 @@ class DataFlow:
             if len(producers) < 2 or kind in _WRITES_NOTHING:
                 continue
             into, *written = producers
-            if kind in ITERATOR_INITIALISERS:
+            if kind in ITERATOR_INITIALIZERS:
                 written, into = [into], written[0]
             holder = self.state_holder(into)
             if holder is not None:

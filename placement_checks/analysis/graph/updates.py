@@ -35,12 +35,16 @@ class Update(NamedTuple):
     values: Sequence[int]
 
 
+_RETURN_TRAIN_OP = "return it from the function that builds the graph: {'train_op': train_op}"
+
+
 class Updates:
     """The updates of one training step.
 
     Attributes:
         roots: the ops that the program runs for one training step.
         unknown: why the roots are unknown; ``""`` if they are known.
+        fix: how to make them known, or ``""``.
         steps: for each op whether it is part of a step; true for every op if that is unknown.
         by_variable: the updates of each variable, in creation order.
     """
@@ -49,6 +53,7 @@ class Updates:
         self._flow = flow
         self._ops = placement.ops
         self.roots, self.unknown = _train_ops(placement.step, flow)
+        self.fix = _RETURN_TRAIN_OP if self.unknown else ""
         self.steps = bytearray(b"\1") * len(flow.names)
         if not self.unknown:
             self.steps = bytearray(len(flow.names))
@@ -120,10 +125,7 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
         return declared, ""
     train_ops = [flow.number[name] for name in step.train_ops if name in flow.number]
     if not train_ops:
-        return [], (
-            "the train op is unknown; return it from the function that builds the graph: "
-            "{'train_op': train_op}"
-        )
+        return [], "the train op is unknown"
     # The program may run a group that contains the train op of an optimizer.
     groups: dict[int, list[int]] = defaultdict(list)
     for here in flow.having(GROUPS.__contains__):
@@ -135,6 +137,5 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
     names = listed(sorted(flow.names[op] for op in outermost))
     return sorted(outermost), (
         f"the graph has {len(outermost)} train ops, and it is unknown which of them one step "
-        f"runs: {names}; return it from the function that builds the graph: "
-        "{'train_op': train_op}"
+        f"runs: {names}"
     )

@@ -23,6 +23,7 @@ from placement_checks.analysis.towers.discovery import (
     towers_by_loss,
 )
 from placement_checks.analysis.towers.losses import Losses, tower_losses
+from placement_checks.core.devices import Device
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import range_text
@@ -203,6 +204,11 @@ class TowerAnalysis:
         """Name the towers in a bit mask, as in ``the tower on /device:GPU:0``."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
         return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
+
+    def devices_of(self, mask: int) -> tuple[Device, ...]:
+        """Return the devices of the towers in a bit mask."""
+        towers = (self.towers[number] for number in self.towers_in(mask))
+        return tuple(device for tower in towers for device in tower.devices)
 
     @cached_property
     def variables_read(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.core.missing import Missing
 
 _FIX = (
     "verify the function that builds the graph, which can return them: {'loss': [one per tower]}"
@@ -19,12 +20,12 @@ class Losses(NamedTuple):
         by_tower: for each tower its losses, as ops.
         joint: whether one loss trains all towers. ``by_tower`` then holds the parts of this loss:
             the last ops before it that belong to one tower.
-        unknown: why the losses are unknown; ``""`` if they are known.
+        unknown: why the losses are unknown; None if they are known.
     """
 
     by_tower: Sequence[Sequence[int]]
     joint: bool = False
-    unknown: str = ""
+    unknown: Missing | None = None
 
 
 def tower_losses(
@@ -44,7 +45,7 @@ def tower_losses(
         towers: the number of towers.
     """
     if not losses:
-        return Losses((), unknown=f"the losses are unknown; {_FIX}")
+        return Losses((), unknown=Missing("the losses are unknown", _FIX))
     all_towers = (1 << towers) - 1
     by_tower: list[list[int]] = [[] for _ in range(towers)]
     joint = []
@@ -69,7 +70,7 @@ def tower_losses(
             parts[number].append(part)
     if all(parts):
         return Losses(parts, joint=True)
-    return Losses((), unknown=f"the losses of some towers are unknown; {_FIX}")
+    return Losses((), unknown=Missing("the losses of some towers are unknown", _FIX))
 
 
 def _parts(

@@ -243,6 +243,7 @@ def _restore_error(failed: Sequence[tuple[_Rename, OSError]]) -> InputError:
         f"could not be restored: {error.strerror}",
         f"it is preserved as {first.after}: rename it yourself",
         details="\n".join(lines),
+        is_predicate=True,
     )
 
 

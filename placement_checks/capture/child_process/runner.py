@@ -89,6 +89,7 @@ def _find_spec(module: str) -> ModuleSpec:
             module,
             "is not a program: there is no such module, or it is a package without a __main__",
             "name a file, path/to/train.py, or a module that python -m accepts",
+            is_predicate=True,
         )
     return spec
 
@@ -200,6 +201,7 @@ class CapturedRun:
                     target,
                     "trains in a child process",
                     f"name the function that the child process calls: {target}:train",
+                    is_predicate=True,
                 )
             self._surroundings.close()
             os.chdir(self._directory)
@@ -236,6 +238,7 @@ class CapturedRun:
             self._script.target.name,
             f"did not reach a training step within {limit:g} s{line}",
             f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
+            is_predicate=True,
         )
         send_and_exit(error, self._answers)
 
@@ -280,12 +283,14 @@ def _no_step_error(target: str, watch: SessionWatch, started: Sequence[str]) -> 
             target,
             f"opened no session, but started another program, which is not captured: {started[0]}",
             "check that program instead: placement-checks verify FILE -- ARGS",
+            is_predicate=True,
         )
     return InputError(
         target,
         f"ended without a training step: it {_missing_part(watch)}",
         "pass the arguments with which it trains after --, or name the function that builds its "
         f"graph, {target}:build",
+        is_predicate=True,
     )
 
 

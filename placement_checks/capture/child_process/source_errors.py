@@ -42,19 +42,25 @@ def compile_error(error: BaseException, path: Path, source: bytes) -> InputError
     if not isinstance(error, SyntaxError):
         reason = message_of(error) or "it is nested too deeply"
         message = f"cannot be compiled: {reason}"
-        return InputError(name, message, "check that it is a Python script")
+        return InputError(name, message, "check that it is a Python script", is_predicate=True)
     where = f"{name}:{error.lineno}" if error.lineno else name
     if syntax := _python_2_syntax(error, source):
-        return InputError(where, f"is written in Python 2: it has {syntax}", _CONVERT)
+        return InputError(
+            where, f"is written in Python 2: it has {syntax}", _CONVERT, is_predicate=True
+        )
     if bad := _BAD_BYTES.match(error.msg):
         return InputError(
             name,
             f"is not valid {bad[1]}: it contains the byte {bad[2]}",
             "save it as UTF-8, or declare its encoding in the first line: "
             "# -*- coding: latin-1 -*-",
+            is_predicate=True,
         )
     return InputError(
-        where, f"is not valid Python 3: {error.msg}", "run it with python to see why"
+        where,
+        f"is not valid Python 3: {error.msg}",
+        "run it with python to see why",
+        is_predicate=True,
     )
 
 
@@ -92,7 +98,9 @@ def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
         if cause := _python_2_cause(error):
             stack = traceback.extract_tb(error.__traceback__)
             where = next(reversed(users_frames(stack, None)), program)
-            raise InputError(str(where), f"is written in Python 2: {cause}", _CONVERT) from None
+            raise InputError(
+                str(where), f"is written in Python 2: {cause}", _CONVERT, is_predicate=True
+            ) from None
         if is_v1 or not _is_missing_in_tensorflow(error):
             raise
         raise InputError(

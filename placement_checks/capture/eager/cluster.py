@@ -233,4 +233,5 @@ def _check_device_count(gpus: int, servers: int) -> None:
             f"has {plural(servers, 'server')}, but their number was unknown when TensorFlow "
             "started",
             f'name the cluster: --machine "chief*1; ps*{servers}; worker*2: gpu*{gpus}"',
+            is_predicate=True,
         )

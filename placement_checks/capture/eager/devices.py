@@ -35,14 +35,16 @@ class Refusal(BaseException):
     """Ends eager code that cannot be captured. Not an `Exception`, because programs catch those.
 
     Args:
-        message: the reason, one sentence.
+        message: the reason: a sentence, or a predicate of the program.
         fix: how to change the program.
+        is_predicate: whether the message is a predicate.
     """
 
-    def __init__(self, message: str, fix: str) -> None:
+    def __init__(self, message: str, fix: str, *, is_predicate: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.is_predicate = is_predicate
 
 
 def check_device_scope(name: Any) -> None:
@@ -98,6 +100,7 @@ def _refusal(device: Device) -> Refusal:
     return Refusal(
         f"names {named}{line}, which simulates {to_requested(named)} here",
         "name GPU devices, and no CPU device except /cpu:0",
+        is_predicate=True,
     )
 
 

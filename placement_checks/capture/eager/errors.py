@@ -64,7 +64,13 @@ class EagerOnlyError(InputError):
     @staticmethod
     def from_error(error: InputError, *, is_guess: bool = False) -> EagerOnlyError:
         """Convert an error, with the same message."""
-        same = EagerOnlyError(error.object, error.message, error.fix, details=error.details)
+        same = EagerOnlyError(
+            error.object,
+            error.message,
+            error.fix,
+            details=error.details,
+            is_predicate=error.is_predicate,
+        )
         same.is_guess = is_guess
         return same
 
@@ -97,7 +103,10 @@ def detect_eager_code(calls: CallWatch) -> Iterator[None]:
         yield
     except NotAGraphProgram:
         raise EagerOnlyError(
-            "the program", "trains in a traced function", "call it eagerly, not in a graph"
+            "the program",
+            "trains in a traced function",
+            "call it eagerly, not in a graph",
+            is_predicate=True,
         ) from None
     except InputError as error:
         if calls.means_eager or _CLUSTER_LOOKUP.search(error.details):
@@ -122,15 +131,22 @@ def explain_refusals(program: str) -> Iterator[None]:
         if not _is_graph_only(error.__context__):
             raise
         raise GraphOnlyError(
-            error.object, error.message, error.fix, details=error.details
+            error.object,
+            error.message,
+            error.fix,
+            details=error.details,
+            is_predicate=error.is_predicate,
         ) from None
     except Refusal as refusal:
-        raise InputError(program, refusal.message, refusal.fix) from None
+        raise InputError(
+            program, refusal.message, refusal.fix, is_predicate=refusal.is_predicate
+        ) from None
     except NotAGraphProgram:
         raise InputError(
             program,
             "calls the tf.function that trains inside a tf.Graph, where the whole step is one op",
             "call it eagerly, outside of the graph",
+            is_predicate=True,
         ) from None
 
 
@@ -174,7 +190,13 @@ def _with_note(error: InputError, when: str, other: InputError) -> InputError:
     fix = f"; {other.fix}" if other.fix else ""
     note = f"note: {when} {other.message}{fix}"
     details = f"{error.details}\n{note}" if error.details else note
-    return InputError(error.object, error.message, error.fix, details=details)
+    return InputError(
+        error.object,
+        error.message,
+        error.fix,
+        details=details,
+        is_predicate=error.is_predicate,
+    )
 
 
 def no_traced_step_error(program: str, calls: CallWatch) -> InputError:
@@ -185,6 +207,7 @@ def no_traced_step_error(program: str, calls: CallWatch) -> InputError:
             f"took gradients outside of any tf.function, {plural(calls.eager_gradients, 'time')}: "
             "such a training step has no graph that could be checked",
             f"decorate the training step with @tf.function, or return it: {EXAMPLE_STEP}",
+            is_predicate=True,
         )
     if calls.others:
         return InputError(
@@ -193,12 +216,14 @@ def no_traced_step_error(program: str, calls: CallWatch) -> InputError:
             f"{listed(list(calls.others), _MOST_FUNCTIONS)}, but none takes gradients and updates "
             "variables",
             f"call the function that trains, or return it: {EXAMPLE_STEP}",
+            is_predicate=True,
         )
     return InputError(
         program,
         "ended without a training step, and called no tf.function",
         f"call the function that trains, or return it: {EXAMPLE_STEP}; or return a Keras model: "
         f"{EXAMPLE_MODEL}",
+        is_predicate=True,
     )
 
 

@@ -98,7 +98,9 @@ def _build(
         )
         raise EagerOnlyError.from_error(error) if building.calls.means_eager else error
     if returned is None and _seems_eager(graph, building.calls):
-        raise EagerOnlyError(program.name, "took no training step", "return it, or call it")
+        raise EagerOnlyError(
+            program.name, "took no training step", "return it, or call it", is_predicate=True
+        )
     return building.built(graph, step)
 
 
@@ -218,12 +220,14 @@ def _fit(returned: Mapping[str, Any]) -> None:
             "the return value of the builder",
             f"has a 'model' of type {type(model).__name__}, which has no method fit",
             f"return a compiled Keras model and its data: {EXAMPLE_MODEL}",
+            is_predicate=True,
         )
     if "x" not in returned:
         raise InputError(
             "the return value of the builder",
             "has a 'model', but no 'x' to train it with",
             f"return its data too: {EXAMPLE_MODEL}",
+            is_predicate=True,
         )
     data = [returned[key] for key in ("x", "y") if key in returned]
     rows = {"batch_size": returned["batch"]} if "batch" in returned else {}

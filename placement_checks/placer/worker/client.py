@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from placement_checks.core.errors import PlacerError
+from placement_checks.core.errors import PlacerError, Unavailable
 from placement_checks.placer.worker import protocol
 from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.util.child import Child, Ended
@@ -48,8 +48,8 @@ class Request(NamedTuple):
         return PLACE_LIMIT + PLACE_LIMIT_PER_OP * self.ops
 
 
-class PlacerUnavailable(Exception):
-    """This installation has no usable placer; the message gives the reason."""
+class PlacerUnavailable(Unavailable):
+    """This installation has no usable placer."""
 
 
 class PlacerProcess:
@@ -66,7 +66,7 @@ class PlacerProcess:
         self._environment = environment
         self._lock = threading.RLock()  # a builder may place a graph of its own
         self._child: _PlacerChild | None = None
-        self._unavailable = ""
+        self._unavailable: PlacerUnavailable | None = None
         atexit.register(self.stop)
 
     @property
@@ -95,8 +95,8 @@ class PlacerProcess:
                 needs more than the available memory; the next request gets a new process.
         """
         with self._lock:
-            if self._unavailable:
-                raise PlacerUnavailable(self._unavailable)
+            if self._unavailable is not None:
+                raise self._unavailable
             self._check_memory(request.ops)
             child, self._child = self._running(), None
             with contextlib.ExitStack() as unanswered:
@@ -104,7 +104,7 @@ class PlacerProcess:
                 try:
                     child.send(request)
                 except PlacerUnavailable as reason:
-                    self._unavailable = str(reason)
+                    self._unavailable = reason
                     raise
                 limit = request.limit
                 del request  # its graph may be large
@@ -136,6 +136,7 @@ class PlacerProcess:
                 f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, and "
                 f"{free / 1e9:.1f} GB are free",
                 "place it on a machine with more memory, or with fewer GPUs",
+                is_predicate=True,
             )
 
     def stop(self) -> None:
@@ -172,7 +173,7 @@ class _PlacerChild(Child):
         if not self._is_ready:
             reply, _ = self.receive(START_LIMIT)
             if "unavailable" in reply:
-                raise PlacerUnavailable(reply["unavailable"])
+                raise PlacerUnavailable(reply["unavailable"], reply["fix"])
             self._is_ready = True
         self._requests += 1
         header = {
@@ -195,7 +196,7 @@ class _PlacerChild(Child):
             reply, blobs = protocol.read(self.replies)
             if reply["number"] != self._requests:
                 what = f"answered request {reply['number']} instead of {self._requests}"
-                raise _error(self._kind, what)
+                raise _error(self._kind, what, is_predicate=True)
             if "failed" in reply:
                 raise _error(self._kind, reply["failed"], self.last_output())
         return reply, blobs
@@ -207,15 +208,16 @@ class _PlacerChild(Child):
             with self.time_limit(limit + _PIPE_LIMIT):
                 yield
         except Ended as ended:
-            raise _error(self._kind, ended.how, ended.output) from None
+            raise _error(self._kind, ended.how, ended.output, is_predicate=True) from None
 
 
-def _error(kind: str, what: str, details: str = "") -> PlacerError:
+def _error(kind: str, what: str, details: str = "", *, is_predicate: bool = False) -> PlacerError:
     return PlacerError(
         f"the {kind} placer",
         what,
         "run it again, which starts a new process; if that fails too, report this graph",
         details=details,
+        is_predicate=is_predicate,
     )
 
 

@@ -34,8 +34,9 @@ def main() -> None:
     replies = reserve_stdout()
     try:
         placer = _placer(kind)
-    except _Unavailable as reason:
-        protocol.write(replies, {"number": 0, "unavailable": str(reason)})
+    except _Unavailable as fault:
+        reason, fix = fault.args
+        protocol.write(replies, {"number": 0, "unavailable": reason, "fix": fix})
         return
     except Failed as failure:
         protocol.write(replies, {"number": 0, "failed": str(failure)})
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 class _Unavailable(Exception):
-    """This installation has no kernels for GPUs; the message gives the fix."""
+    """This installation has no kernels for GPUs; the arguments are the reason and the fix."""
 
 
 def _placer(kind: str) -> Any:
@@ -74,8 +75,8 @@ def _placer(kind: str) -> Any:
     if not c_library.is_cuda_build():
         raise _Unavailable(
             f"tensorflow {c_library.version()} is a build without GPU kernels, so its "
-            "placer cannot place ops for a machine with GPUs; install the Linux x86-64 "
-            "wheel of tensorflow, which is a CUDA build"
+            "placer cannot place ops for a machine with GPUs",
+            "install the Linux x86-64 wheel of tensorflow, which is a CUDA build",
         )
     from placement_checks.placer.worker import gpu_less_server
 

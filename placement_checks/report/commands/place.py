@@ -8,7 +8,6 @@ from typing import Any
 from placement_checks.analysis.step.transfers import (
     PHASES,
     CopiedTensor,
-    LayerTraffic,
     Phase,
     SentTensor,
     TransferTotal,
@@ -87,7 +86,13 @@ def _table(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str
         return
     shown, others = layers[:_LAYERS], layers[_LAYERS:]
     phases = [phase for phase in PHASES if any(phase in each.phases for each in layers)]
-    rows = [_row(each, phases) for each in shown]
+    rows = [
+        [
+            shorten(each.layer or "no layer", _MAX_NAME),
+            *(_cell(each.phases.get(phase, TransferTotal())) for phase in phases),
+        ]
+        for each in shown
+    ]
     lines = [_line(placement, each.largest) or "" for each in shown]
     if others:
         names = {each.layer for each in others}
@@ -107,13 +112,6 @@ def _table(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str
         yield "? and ≥: some sizes are unknown; --rows N sets the number of rows of the batch"
 
 
-def _row(layer: LayerTraffic, phases: Sequence[Phase]) -> list[str]:
-    cells = [
-        _cell(total) for phase in phases for total in [layer.phases.get(phase, TransferTotal())]
-    ]
-    return [shorten(layer.layer or "no layer", _MAX_NAME), *cells]
-
-
 def _cells(all_sent: Sequence[SentTensor], phases: Sequence[Phase]) -> list[str]:
     return [
         _cell(TransferTotal.from_copies(each.copied for each in all_sent if each.phase == phase))
@@ -127,11 +125,5 @@ def _cell(total: TransferTotal) -> str:
     if total.unknown == total.copies:
         return f"? in {total.copies:,}"
     least = "≥" if total.unknown else ""
-    return f"{least}{_size_text(total.bytes)} in {total.copies:,}"
-
-
-def _size_text(size: int) -> str:
-    for unit, name in _UNITS:
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size} B"
+    size = next((f"{total.bytes / n:.1f} {unit}" for n, unit in _UNITS if total.bytes >= n), None)
+    return f"{least}{size or f'{total.bytes} B'} in {total.copies:,}"

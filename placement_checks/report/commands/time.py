@@ -51,13 +51,13 @@ _QUIET_CHECKS = {
 
 
 def write(timings: Sequence[Timing], console: Console) -> None:
-    """Print the figures of one pair of programs, and their meaning."""
+    """Prints the figures of one pair of programs, and their meaning."""
     write_table(timings, console)
     write_legend(timings[0], console)
 
 
 def write_table(timings: Sequence[Timing], console: Console) -> None:
-    """Print the figures of one pair of programs, with a column for each batch size."""
+    """Prints the figures of one pair of programs, with a column for each batch size."""
     at = timings[0].at
     towers = f", {plural(at.gpus, 'tower')}, compared with "
     print_line(console, Text.assemble((at.program, "bold"), towers, (at.reference, "bold")))
@@ -83,7 +83,7 @@ def write_table(timings: Sequence[Timing], console: Console) -> None:
 
 
 def write_legend(timing: Timing, console: Console) -> None:
-    """Print the meaning of the lines of the table."""
+    """Prints the meaning of the lines of the table."""
     rounds = plural(len(timing.single.wall), "round")
     for name, meaning in {**_QUIET_CHECKS[timing.at.devices], **_LEGEND}.items():
         line = Text.assemble((f"{name:<12}", "bold"), meaning.format(rounds=rounds), style="dim")
@@ -91,7 +91,9 @@ def write_legend(timing: Timing, console: Console) -> None:
 
 
 def _loop(timing: Timing, loop: Loop) -> str:
-    return f"{_duration(loop.median)}, {timing.examples(loop):,.0f} examples/s"
+    seconds = loop.median
+    duration = f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+    return f"{duration}, {timing.examples(loop):,.0f} examples/s"
 
 
 _CELLS: Mapping[str, Callable[[Timing], str]] = {
@@ -112,10 +114,6 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def _duration(seconds: float) -> str:
-    return f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
-
-
 def render_json(timings: Sequence[Timing]) -> str:
     """Returns the JSON document, which `placement-checks time --against` reads."""
     documents = [timing.document() for timing in timings]
@@ -134,7 +132,7 @@ def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def write_comparison(
     timings: Sequence[Timing], before: Sequence[Mapping[str, Any]], file: str, console: Console
 ) -> None:
-    """Print the ratios of a saved run for the same batches."""
+    """Prints the ratios of a saved run for the same batches."""
     for timing in timings:
         rows, comparison = plural(timing.rows, "row"), _compare_saved(timing.document(), before)
         print_line(console, Text(f"{rows} against {file}: {comparison}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from placement_checks.analysis.step.transfers import copies_text
-from placement_checks.core.baseline import Change, Copies, Crossing, Difference
+from placement_checks.core.baseline import Change, Copies, Difference
 from placement_checks.core.versions import versions
 from placement_checks.report.common.json import difference_document, to_json
 from placement_checks.util.text import join_and, plural, printable
@@ -41,7 +41,11 @@ def _text(difference: Difference, most: int) -> Iterator[str]:
     sections.insert(0 if any(each.kind == "tower" for each in difference.gone) else 2, gone)
     for title, changes in sections:
         yield from _section(title, [change_text(change) for change in changes], most)
-    yield from _section("copied now in each step", list(map(_crossing, difference.crosses)), most)
+    crosses = [
+        f"{source} -> {to}: {_amount(new)}, before {_amount(old)}"
+        for source, to, old, new in difference.crosses
+    ]
+    yield from _section("copied now in each step", crosses, most)
     yield from _section("other changes, on the same devices", difference.notes, most)
 
 
@@ -65,11 +69,6 @@ def change_text(change: Change) -> str:
     notes = "; ".join(filter(None, (change.note, change.where)))
     text += f"  ({notes})" if notes else ""
     return text + (f" [breaks {join_and(change.rules)}]" if change.rules else "")
-
-
-def _crossing(crossing: Crossing) -> str:
-    source, to, old, new = crossing
-    return f"{source} -> {to}: {_amount(new)}, before {_amount(old)}"
 
 
 def _amount(copies: Copies) -> str:

@@ -7,6 +7,7 @@ of one rule with the same message for several objects form one group.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict, worst_impact
 from placement_checks.util.text import plural
 
-_NAME_PUNCTUATION = frozenset("/_")
+_NAME_CHARACTER = re.compile(r"[\w/]")
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,11 @@ def _without_name(finding: Finding) -> str:
     name, message = finding.object, finding.message
     if not name:
         return message
-    kept, start, at = [], 0, message.find(name)
-    while at >= 0:
-        end = at + len(name)
-        around = message[at - 1 : at], message[end : end + 1]
-        if not any(map(_is_name_character, around)):
-            kept.append(message[start:at])
-            start = end
-        at = message.find(name, end)
-    return "\0".join((*kept, message[start:]))
-
-
-def _is_name_character(text: str) -> bool:
-    return text.isalnum() or text in _NAME_PUNCTUATION
+    text, *parts = message.split(name)
+    for part in parts:
+        is_inside = _NAME_CHARACTER.match(text[-1:]) or _NAME_CHARACTER.match(part)
+        text += f"{name if is_inside else chr(0)}{part}"
+    return text
 
 
 @dataclass(frozen=True)
@@ -209,9 +202,8 @@ def _by_impact(sections: Iterable[Section]) -> Sequence[Section]:
 def _distinct_figures(verdict: Verdict) -> Sequence[Mapping[str, Any]]:
     """The figures of a rule to draw: none if all variables differ by the same ratio."""
     figures = [figure for figure in verdict.figures if "error" in figure]
-    kinds = {(figure["state"], _ratio_text(figure["ratio"])) for figure in figures}
+    kinds = {
+        (figure["state"], None if figure["ratio"] is None else f"{figure['ratio']:.2g}")
+        for figure in figures
+    }
     return figures if len(kinds) > 1 else ()
-
-
-def _ratio_text(ratio: float | None) -> str | None:
-    return None if ratio is None else f"{ratio:.2g}"

@@ -30,13 +30,18 @@ _NAME = "placement_checks"
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write errors, findings, rules that must be checked and were not, and the counts."""
+    """Writes errors, findings, rules that must be checked and were not, and the counts."""
     files = Repository()
     errors = [_command("error", [one_line(str(error))], _NAME) for error in outcome.errors]
     errors += [_annotation(each, files) for each in rank_root_causes(outcome.reports)]
     errors += _baseline_annotations(outcome.reports, files)
-    warnings = [*_unchecked(outcome), *_consequences(outcome.reports, files)]
-    lines = [*errors, *warnings, *_closing_notice(outcome, len(errors))]
+    lines = [*errors, *_unchecked(outcome), *_consequences(outcome.reports, files)]
+    if outcome.reports:
+        notice = [summary(outcome.reports)]
+        if len(errors) > _SHOWN:
+            more = f"GitHub shows {_SHOWN} errors of a step; its log has all {len(errors)}."
+            notice.append(more)
+        lines.append(_command("notice", notice, _NAME))
     stream.write("".join(f"{line}\n" for line in lines))
 
 
@@ -81,27 +86,18 @@ def _consequences(reports: Sequence[Report], files: Repository) -> Iterator[str]
                 yield _command("warning", lines, section.rule, at)
 
 
-def _closing_notice(outcome: Outcome, errors: int) -> Iterator[str]:
-    if outcome.reports:
-        lines = [summary(outcome.reports)]
-        if errors > _SHOWN:
-            lines.append(f"GitHub shows {_SHOWN} errors of a step; its log has all {errors}.")
-        yield _command("notice", lines, _NAME)
-
-
 def _command(kind: str, lines: Sequence[str], title: str, at: Location | None = None) -> str:
     """Returns a workflow command, with GitHub's special characters escaped."""
     properties = {"title": title}
     if at is not None:
         line = {} if at.line is None else {"line": str(at.line)}
         properties = {"file": at.path, **line, **properties}
-    named = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())
-    return f"::{kind} {named}::{_escape_data(chr(10).join(lines))}"
+    named = ",".join(
+        f"{name}={_escape(value).replace(':', '%3A').replace(',', '%2C')}"
+        for name, value in properties.items()
+    )
+    return f"::{kind} {named}::{_escape(chr(10).join(lines))}"
 
 
-def _escape_data(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

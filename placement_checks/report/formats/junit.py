@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TextIO
 from xml.etree import ElementTree as ET
 
-from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, Verdict, by_impact
 from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.common.findings import group_findings
@@ -20,13 +18,18 @@ _RESULT_KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the document; errors that prevented judging a program form a suite of their own."""
+    """Writes the document; errors that prevented judging a program form a suite of their own."""
     suites, files = ET.Element("testsuites", name="placement_checks"), Repository()
     for report in outcome.reports:
         suites.append(_set_counts(_suite(report, outcome, files)))
     rule_errors = {str(error) for report in outcome.reports for error in report.errors}
     if others := [error for error in outcome.errors if str(error) not in rule_errors]:
-        suites.append(_set_counts(_error_suite(others)))
+        suite = ET.SubElement(suites, "testsuite", name="errors")
+        for error in others:
+            name = printable(error.object) or error.kind
+            case = ET.SubElement(suite, "testcase", classname="placement_checks", name=name)
+            _add_result(case, "error", error.message, error.kind, str(error))
+        _set_counts(suite)
     _set_counts(suites)
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
@@ -82,22 +85,13 @@ def _case(verdict: Verdict, report: Report, outcome: Outcome, files: Repository)
     return case
 
 
-def _error_suite(errors: Sequence[PlacementError]) -> ET.Element:
-    suite = ET.Element("testsuite", name="errors")
-    for error in errors:
-        name = printable(error.object) or error.kind
-        case = ET.SubElement(suite, "testcase", classname="placement_checks", name=name)
-        _add_result(case, "error", error.message, error.kind, str(error))
-    return suite
-
-
 def _add_result(case: ET.Element, kind: str, message: str, type: str, text: str = "") -> None:
     result = ET.SubElement(case, kind, message=printable(message), type=type)
     result.text = text or None
 
 
 def _set_counts(element: ET.Element) -> ET.Element:
-    """Set the numbers of test cases and results of one suite, or of all suites."""
+    """Sets the numbers of test cases and results of one suite, or of all suites."""
     element.set("tests", str(len(list(element.iter("testcase")))))
     for attribute, kind in _RESULT_KINDS.items():
         element.set(attribute, str(len(list(element.iter(kind)))))

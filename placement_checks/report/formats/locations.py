@@ -89,7 +89,6 @@ class Repository:
         here, workspace = Path.cwd().resolve(), os.environ.get(_WORKSPACE)
         checkout = Path(workspace).resolve() if workspace else here
         self.root = checkout if here.is_relative_to(checkout) else here
-        self._paths: dict[str, str | None] = {}
 
     def location(self, line: str | None) -> Location | None:
         """Returns the location of a line such as ``train.py:12``; None if its file does not exist.
@@ -113,16 +112,11 @@ class Repository:
 
     def _path(self, file: str) -> str | None:
         """The path of a file; None if it does not exist."""
-        if file not in self._paths:
-            self._paths[file] = _within(file, self.root)
-        return self._paths[file]
-
-
-def _within(file: str, root: Path) -> str | None:
-    try:
-        path = Path(file).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError):  # missing, not a valid name, or a loop of links
-        return None
-    if not path.is_file():
-        return None
-    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+        try:
+            path = Path(file).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):  # missing, an invalid name, a loop of links
+            return None
+        if not path.is_file():
+            return None
+        inside = path.is_relative_to(self.root)
+        return (path.relative_to(self.root) if inside else path).as_posix()

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TextIO
 
-from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, by_impact
 from placement_checks.report.common.baseline import render_text
 from placement_checks.report.common.findings import Sections
@@ -34,7 +33,7 @@ _MARKS = frozenset("|`*_\\[]~!")
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the counts, a table of the programs, the findings in folds, and the next step."""
+    """Writes the counts, a table of the programs, the findings in folds, and the next step."""
     stream.write("".join(f"{line}\n" for line in _lines(outcome)))
 
 
@@ -62,20 +61,18 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
         verdicts = by_impact(report.verdicts)
         broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
         counts = f"{report.count('kept')} | {report.count('not-checked')}"
-        yield f"| {_inline(_code(program_title(report)))} | {_inline(_rules(broken))} | {counts} |"
+        names = _inline(_text(", ".join(broken)) or "none")
+        yield f"| {_inline(_code(program_title(report)))} | {names} | {counts} |"
     if left := len(reports) - len(rows):
         yield f"| and {plural(left, 'program')} more | | | |"
-
-
-def _rules(names: Sequence[str]) -> str:
-    return _text(", ".join(names)) or "none"
 
 
 def _folds(outcome: Outcome) -> Iterator[str]:
     """Yields one line for each fold; without empty lines between them, they are one HTML block."""
     groups = rank_root_causes(outcome.reports)
+    errors = [f"<p><b>error</b>: {_text(str(error))}</p>" for error in outcome.errors]
     lines = [
-        *_first_lines([_failure(error) for error in outcome.errors], "error"),
+        *_first_lines(errors, "error"),
         *(_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])),
     ]
     if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
@@ -103,22 +100,16 @@ def _first_lines(lines: Sequence[str], noun: str) -> list[str]:
     return [*lines[:_OTHERS], *([f"<p>and {plural(left, noun)} more</p>"] if left > 0 else [])]
 
 
-def _failure(error: PlacementError) -> str:
-    return f"<p><b>error</b>: {_text(str(error))}</p>"
-
-
 def _fold(each: RankedGroup, *, is_open: bool) -> str:
     """A group of findings: its rule, line and message, with the details folded."""
     message, *others = finding_sentences(each.group)
     where = each.group.where
     at = f" {_code(where)}" if where else ""
     source = source_text(where) if where else None
-    programs = plural(len(each.reports), "program") if len(each.reports) > 1 else ""
-    details = [
-        *([_code(source)] if source else []),
-        *map(_text, others),
-        *([f"in {programs}"] if programs else []),
-    ]
+    details = [_code(source)] if source else []
+    details += map(_text, others)
+    if len(each.reports) > 1:
+        details.append(f"in {plural(len(each.reports), 'program')}")
     mark = "<details open>" if is_open else "<details>"
     return (
         f"{mark}<summary><b>{_text(each.title)}</b>{at}: {_text(message)}</summary>"
@@ -127,7 +118,6 @@ def _fold(each: RankedGroup, *, is_open: bool) -> str:
 
 
 def _baseline_fold(report: Report) -> str:
-    """The changes from the program's baseline, in a fold."""
     assert report.baseline is not None
     first, *others = render_text(report.baseline, _OTHERS).split("\n")
     lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {program_title(report)}"))

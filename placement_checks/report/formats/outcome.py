@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Report, Verdict
 
 
-def _no_explanation(_rule: str) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The verdicts on several programs, and how to report them.
@@ -39,7 +35,7 @@ class Outcome:
     extent: DetailLevel = DetailLevel.BRIEF
     is_quiet: bool = False
     next_step: str | None = None
-    explained: Callable[[str], str] = _no_explanation
+    explained: Callable[[str], str] = lambda _rule: ""
 
     def fails(self, report: Report) -> bool:
         """Whether a program makes the exit status non-zero."""

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
-from placement_checks.core.baseline import Difference
-from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.core.versions import versions
 from placement_checks.report.common.baseline import first_line, render_text
@@ -35,7 +33,7 @@ _Json = dict[str, Any]
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Write the document: one run with rules, results, errors and rules that were not checked."""
+    """Writes the document: one run with rules, results, errors and rules that were not checked."""
     document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_Run(outcome).document()]}
     stream.write(escape_controls(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
 
@@ -55,17 +53,29 @@ class _Run:
         self._seen: Counter[str] = Counter()
 
     def document(self) -> _Json:
-        results = [result for report in self._outcome.reports for result in self._results(report)]
+        outcome = self._outcome
+        results = [result for report in outcome.reports for result in self._results(report)]
         driver: _Json = {"name": "placement_checks"}
         if version := versions()["placement_checks"]:
             driver["version"] = version
-        driver["rules"] = [_rule(name, self._explained(name)) for name in self._rules]
+        driver["rules"] = [
+            _rule(name, _BASELINE_EXPLANATION if name == _BASELINE else outcome.explained(name))
+            for name in self._rules
+        ]
+        notifications: list[_Json] = [
+            {"level": "error", "message": _message([one_line(str(error))])}
+            for error in outcome.errors
+        ]
+        # As results, rules that were not checked would become alerts of code scanning.
+        notifications += [
+            self._note(verdict, report)
+            for report in outcome.reports
+            for verdict in report.verdicts
+            if verdict.state == "not-checked"
+        ]
         invocation = {
-            "executionSuccessful": not self._outcome.errors,
-            "toolExecutionNotifications": [
-                *map(_failure, self._outcome.errors),
-                *(note for report in self._outcome.reports for note in self._unchecked(report)),
-            ],
+            "executionSuccessful": not outcome.errors,
+            "toolExecutionNotifications": notifications,
         }
         return {
             "tool": {"driver": driver},
@@ -83,55 +93,52 @@ class _Run:
             "results": results,
         }
 
-    def _explained(self, name: str) -> str:
-        return _BASELINE_EXPLANATION if name == _BASELINE else self._outcome.explained(name)
-
     def _results(self, report: Report) -> Iterator[_Json]:
         """Yields root causes as errors, and findings that follow from them as warnings."""
         if report.baseline:
-            yield self._moved(report, report.baseline)
+            at = self._repository.location_of(first_line(report.baseline), report)
+            lines = render_text(report.baseline).split("\n")
+            fingerprint = _digest(_BASELINE, program_title(report))
+            yield {
+                **self._result(_BASELINE, "error", lines, report, fingerprint),
+                "locations": [{"physicalLocation": self._physical(at)}] if at else [],
+            }
         sections = Sections(report.verdicts)
         for level, of_level in (("error", sections.causes), ("warning", sections.consequences)):
             for section in of_level:
                 for group in section.groups:
-                    yield self._result(report, section.rule, group, level)
+                    yield self._finding(report, section.rule, group, level)
 
-    def _result(self, report: Report, rule: str, group: Group, level: str) -> _Json:
+    def _finding(self, report: Report, rule: str, group: Group, level: str) -> _Json:
+        first: Finding = group.first
         at = self._repository.location_of(group.where, report)
-        in_no_line = at is None or at.line is None
-        lines = [
-            *finding_sentences(group, with_line=in_no_line),
-            f"in {one_line(program_title(report))}",
-        ]
-        place: _Json = {"logicalLocations": [{"fullyQualifiedName": one_line(group.first.object)}]}
+        lines = [*finding_sentences(group, with_line=at is None or at.line is None)]
+        place: _Json = {"logicalLocations": [{"fullyQualifiedName": one_line(first.object)}]}
         if at is not None:
             place["physicalLocation"] = self._physical(at)
+        # Without line numbers, so that it stays the same; equal digests are numbered.
+        file = at.path if at else ""
+        digest = _digest(
+            rule, program_title(report), file, first.object, first.expected, first.found
+        )
+        self._seen[digest] += 1
+        fingerprint = f"{digest}:{self._seen[digest]}"
+        return {
+            **self._result(rule, level, lines, report, fingerprint),
+            "locations": [place],
+            "relatedLocations": self._related(group),
+        }
+
+    def _result(
+        self, rule: str, level: str, lines: Sequence[str], report: Report, fingerprint: str
+    ) -> _Json:
         return {
             "ruleId": rule,
             "ruleIndex": self._rules[rule],
             "kind": "fail",
             "level": level,
-            "message": {"text": _escape_links("\n".join(lines))},
-            "locations": [place],
-            "relatedLocations": self._related(group),
-            "partialFingerprints": {_FINGERPRINT: self._fingerprint(report, rule, group, at)},
-        }
-
-    def _moved(self, report: Report, difference: Difference) -> _Json:
-        """The changes from the program's baseline."""
-        at = self._repository.location_of(first_line(difference), report)
-        lines = [*render_text(difference).split("\n"), f"in {one_line(program_title(report))}"]
-        digest = sha256(
-            f"{_BASELINE}\0{program_title(report)}".encode("utf-8", "backslashreplace")
-        )
-        return {
-            "ruleId": _BASELINE,
-            "ruleIndex": self._rules[_BASELINE],
-            "kind": "fail",
-            "level": "error",
-            "message": {"text": _escape_links("\n".join(lines))},
-            "locations": [{"physicalLocation": self._physical(at)}] if at else [],
-            "partialFingerprints": {_FINGERPRINT: digest.hexdigest()[:32]},
+            "message": _message([*lines, f"in {one_line(program_title(report))}"]),
+            "partialFingerprints": {_FINGERPRINT: fingerprint},
         }
 
     def _physical(self, at: Location) -> _Json:
@@ -153,59 +160,30 @@ class _Run:
             for number, (at, text) in enumerate(in_files, 1)
         ]
 
-    def _fingerprint(self, report: Report, rule: str, group: Group, at: Location | None) -> str:
-        """A digest that does not depend on line numbers; equal digests are numbered."""
-        first: Finding = group.first
-        parts = (
-            *(rule, program_title(report), at.path if at else ""),
-            *(first.object, first.expected, first.found),
-        )
-        digest = sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
-        self._seen[digest] += 1
-        return f"{digest}:{self._seen[digest]}"
-
-    def _unchecked(self, report: Report) -> Iterator[_Json]:
-        """Yields rules that were not checked; results would become alerts of code scanning."""
-        for verdict in report.verdicts:
-            if verdict.state == "not-checked":
-                yield self._note(verdict, report)
-
     def _note(self, verdict: Verdict, report: Report) -> _Json:
         reason = one_line(verdict.reason or "")
         text = f"{verdict.rule} is not checked in {one_line(program_title(report))}: {reason}"
         return {
             "level": "warning" if self._outcome.must_be_checked(verdict) else "note",
-            "message": {"text": _escape_links(text)},
+            "message": _message([text]),
             "associatedRule": {"id": verdict.rule, "index": self._rules[verdict.rule]},
         }
 
 
 def _rule(name: str, explanation: str) -> _Json:
     first, _, rest = explanation.partition("\n")
+    paragraph = " ".join(rest.strip().partition("\n\n")[0].split())
     words = name.replace("-", " ")
+    help_text = explanation or words
     return {
         "id": name,
         "name": words.title().replace(" ", ""),
         "shortDescription": {"text": first or words},
-        "fullDescription": {"text": _paragraph(rest) or first or words},
-        "help": {"text": explanation or words, "markdown": _fence(explanation or words)},
+        "fullDescription": {"text": paragraph or first or words},
+        "help": {"text": help_text, "markdown": f"```text\n{help_text}\n```"},
         "defaultConfiguration": {"level": "error"},
         "properties": {"tags": ["tensorflow", "device-placement"]},
     }
-
-
-def _paragraph(text: str) -> str:
-    """The first paragraph of a text, in one line."""
-    return " ".join(text.strip().partition("\n\n")[0].split())
-
-
-def _fence(text: str) -> str:
-    """A text as a code block of Markdown."""
-    return f"```text\n{text}\n```"
-
-
-def _failure(error: PlacementError) -> _Json:
-    return {"level": "error", "message": {"text": _escape_links(one_line(str(error)))}}
 
 
 def _artifact(path: str) -> _Json:
@@ -214,9 +192,13 @@ def _artifact(path: str) -> _Json:
     return {"uri": quote(path), "uriBaseId": _ROOT}
 
 
-def _escape_links(text: str) -> str:
+def _message(lines: Sequence[str]) -> _Json:
     """A message without embedded links; braces need no escape in messages without arguments."""
-    return text.replace("](", "\\](")
+    return {"text": "\n".join(lines).replace("](", "\\](")}
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def _other_lines(group: Group) -> Iterator[tuple[str, str]]:

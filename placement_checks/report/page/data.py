@@ -20,7 +20,6 @@ from placement_checks.core.op_types import COLLECTIVES, CONST
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
 from placement_checks.core.results import Difference, Report
 from placement_checks.core.trace import Trace
-from placement_checks.core.variables import Variable
 from placement_checks.report.commands.diff import group_by_route, label_ops
 from placement_checks.report.commands.time import merge_short_spans, step_caption
 from placement_checks.report.page.devices import DeviceTable
@@ -54,16 +53,10 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         by = [] if mask.bit_count() == towers else [n for n in range(towers) if mask >> n & 1]
         kind = _TRAINED if name in trained else _SLOT if name in slots else _OTHER
         role = str(roles(placement)[name]) if placement.requested else ""
-        yield [number[name], _bytes(variable), kind, _dtype_and_shape(variable), by, role]
-
-
-def _bytes(variable: Variable) -> int | None:
-    return Tensor(variable.dtype.removesuffix("_ref"), variable.shape).bytes
-
-
-def _dtype_and_shape(variable: Variable) -> str:
-    shape = "?" if variable.shape is None else list(variable.shape)
-    return f"{variable.dtype} {shape}" if variable.dtype else ""
+        size = Tensor(variable.dtype.removesuffix("_ref"), variable.shape).bytes
+        shape = "?" if variable.shape is None else list(variable.shape)
+        form = f"{variable.dtype} {shape}" if variable.dtype else ""
+        yield [number[name], size, kind, form, by, role]
 
 
 _UNKNOWN = -1

@@ -8,22 +8,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.core.devices import Device
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.core.results import Finding, Report, by_impact
-from placement_checks.report.common.findings import Group, Section, Sections, group_findings
+from placement_checks.core.results import Finding, PathStep, Report, by_impact
+from placement_checks.report.common.findings import Group, Sections, group_findings
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text import error_bars
-from placement_checks.util.text import join_and, plural
-
-_NOT_FOUND = -1
-_RELATIVE_CLAUSE = re.compile(r",? which ")  # the devices after it are not at fault
+from placement_checks.util.text import join_and, plural, range_text
 
 
 def rules_data(report: Report) -> list[dict[str, Any]]:
@@ -49,36 +43,33 @@ def findings_data(
         places: the devices with their numbers.
         number: the number of each op by its name.
     """
-    sections = Sections(report.verdicts)
-    in_order = chain(sections.causes, sections.consequences)
-    return [group for section in in_order for group in _section_data(section, places, number)]
+    sections, placement = Sections(report.verdicts), report.evidence.placement
+    found = []
+    for section in (*sections.causes, *sections.consequences):
+        groups = [
+            {
+                "rule": section.rule,
+                **_group_data(group, number),
+                "devices": _devices(group, placement, places),
+            }
+            for group in section.groups
+        ]
+        if groups and section.figures:
+            bars = error_bars.draw_error_bars(section.figures)
+            groups[-1]["figure"] = [line.plain for line in bars]
+        found += groups
+    return found
 
 
-def _section_data(
-    section: Section, places: DeviceTable, number: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    groups = [_group_data(section.rule, group, places, number) for group in section.groups]
-    if groups and section.figures:
-        groups[-1]["figure"] = [line.plain for line in error_bars.draw_error_bars(section.figures)]
-    return groups
-
-
-def _group_data(
-    rule: str, group: Group, places: DeviceTable, number: Mapping[str, int]
-) -> dict[str, Any]:
+def _group_data(group: Group, number: Mapping[str, int]) -> dict[str, Any]:
     first, where = group.first, group.where
-    objects = [number[each.object] for each in group.findings if each.object in number]
-    shown = [
-        op
+    objects = {number[each.object] for each in group.findings if each.object in number}
+    shown = {
+        name
         for each in group.findings
-        for op in (
-            *(number.get(name, _NOT_FOUND) for name in each.ops),
-            *_path_ops(each.path, number),
-        )
-        if op != _NOT_FOUND
-    ]
+        for name in (*each.ops, *(step.op for step in each.path if isinstance(step, PathStep)))
+    }
     return {
-        "rule": rule,
         "message": first.message,
         "where": where or "",
         "source": (source_text(where) if where else None) or "",
@@ -88,34 +79,22 @@ def _group_data(
         "fix": first.fix,
         "follows": first.follows or "",
         "figure": [],
-        "objects": sorted(set(objects)),
-        "ops": sorted({*objects, *shown}),
-        "devices": _devices(group, places),
+        "objects": sorted(objects),
+        "ops": sorted(objects | {number[name] for name in shown if name in number}),
     }
 
 
-def _path_ops(path: Sequence[str], number: Mapping[str, int]) -> list[int]:
-    """The op of each step of a path, which begins or ends with its name."""
-    found = []
-    for step in path:
-        first, last = re.split(r" \(|: ", step)[0], step.rpartition(": ")[2]
-        found.append(number.get(first, number.get(last, _NOT_FOUND)))
-    return found
-
-
-def _devices(group: Group, places: DeviceTable) -> list[int]:
-    """The devices that are objects of the findings, or that the first message names."""
-    objects = {finding.object for finding in group.findings}
-    about = _RELATIVE_CLAUSE.split(group.first.message, maxsplit=1)[0]
+def _devices(group: Group, placement: Placement, places: DeviceTable) -> list[int]:
+    """The devices that are objects of the findings, or at fault in the first one."""
+    first = group.first
+    at_fault = {device.short for device in first.devices}
+    misplaced = placement.ops.get(first.placed or first.object)
+    if not at_fault and first.evidence == "assigned" and misplaced and misplaced.assigned:
+        at_fault = {misplaced.assigned.short}
+    names = at_fault | {finding.object for finding in group.findings}
     return [
-        number
-        for number, device in enumerate(places.devices)
-        if device and (device.short in objects or _names_device(about, device))
+        number for number, device in enumerate(places.devices) if device and device.short in names
     ]
-
-
-def _names_device(text: str, device: Device) -> bool:
-    return re.search(re.escape(device.short) + r"(?![\w:])", text) is not None
 
 
 # The order of broken rules of one impact: the rules that explain most about devices come first.
@@ -125,9 +104,6 @@ _FIRST = (
 )
 _LONGEST = 160
 _MOST_NAMED = 4  # devices
-_NOT_USED = re.compile(r"takes no gradients of the towers? on (.+?), which")
-_END = re.compile(r" \(built at|; |\n")
-_OWN_WORDS = ("the ", "a ", "an ", "variable ", "all ", "no ")
 
 
 class Headline(NamedTuple):
@@ -150,8 +126,12 @@ def headline(report: Report, places: DeviceTable) -> Headline:
         facts = [f"{checked} {verb} broken: {join_and(broken)}."]
         state, sentence = "broken", _label_devices(_worst_finding(report), places)
     elif kept:
-        state, sentence = "kept", _all_kept(placement, places, kept)
-        facts = []
+        state, facts = "kept", []
+        sentence = f"all {kept} rules that could be checked are kept"
+        if kept == 1:
+            sentence = "the one rule that could be checked is kept"
+        sharing = _variable_sharing(placement, places)
+        sentence = f"{sharing}: {sentence}" if sharing else _capitalize(sentence)
     elif report.verdicts:
         state, facts = "not-checked", []
         sentence = f"{_op_devices(placement, places)}: nothing could be checked"
@@ -159,7 +139,13 @@ def headline(report: Report, places: DeviceTable) -> Headline:
         state, sentence, facts = "placed", _op_devices(placement, places), []
     if unchecked and state != "not-checked":
         facts.append(f"{unchecked} not checked.")
-    return Headline(state, f"{sentence.rstrip('.')}.", [*facts, *_facts(placement, places)])
+    facts.append(f"{plural(len(placement.ops), 'op')}.")
+    facts += filter(None, [_trained_variables(placement, places)])
+    return Headline(state, f"{sentence.rstrip('.')}.", facts)
+
+
+def _capitalize(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 def _worst_finding(report: Report) -> str:
@@ -167,7 +153,16 @@ def _worst_finding(report: Report) -> str:
     order = {rule: place for place, rule in enumerate(_FIRST)}
     worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
     describe = _SENTENCES.get(worst.rule)
-    return (describe and describe(worst.findings)) or _first_finding(worst)
+    if describe and (sentence := describe(worst.findings)):
+        return sentence
+    first = group_findings(worst.findings)[0].first
+    text = first.summary or first.message
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 1]}…"
+    if not text.startswith(first.object):
+        text = _capitalize(text)
+    more = len(worst.findings) - 1
+    return f"{text} (and {more} more)" if more else text
 
 
 def _placeable(findings: Sequence[Finding]) -> str | None:
@@ -189,13 +184,13 @@ def _no_idle_device(findings: Sequence[Finding]) -> str:
 
 
 def _every_tower_counts(findings: Sequence[Finding]) -> str | None:
-    towers = _NOT_USED.search(findings[0].message)
-    if towers is None:
+    unused = findings[0].devices
+    if not unused:
         return None
-    several = " and " in towers[1]
-    verb, whose = ("count", "their") if several else ("counts", "its")
+    verb, whose = ("counts", "its") if len(unused) == 1 else ("count", "their")
+    towers = range_text(device.short for device in unused)
     variables = plural(len(findings), "variable")
-    return f"{towers[1]} never {verb}: the update of {variables} does not use {whose} gradients"
+    return f"{towers} never {verb}: the update of {variables} does not use {whose} gradients"
 
 
 def _variables_on_host(findings: Sequence[Finding]) -> str | None:
@@ -216,37 +211,17 @@ _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
 }
 
 
-def _first_finding(section: Section) -> str:
-    group = group_findings(section.findings)[0]
-    text = _END.split(group.first.message)[0]
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 1]}…"
-    if text.startswith(_OWN_WORDS):  # otherwise it begins with a name
-        text = f"{text[:1].upper()}{text[1:]}"
-    more = len(section.findings) - 1
-    return f"{text} (and {more} more)" if more else text
-
-
 def _label_devices(sentence: str, places: DeviceTable) -> str:
-    """A sentence with the labels of devices in the picture."""
-    for device in sorted(places.devices, key=lambda each: -len(each.short)):
-        if device.type is not None and device.index is not None:
-            pattern = re.escape(device.short) + r"(?![\w:])"
-            sentence = re.sub(pattern, partial(_replace_with, places.label(device)), sentence)
-    return sentence
-
-
-def _replace_with(text: str, _match: re.Match[str]) -> str:
-    """A replacement that may contain backslashes."""
-    return text
-
-
-def _all_kept(placement: Placement, places: DeviceTable, kept: int) -> str:
-    rules = f"all {kept} rules that could be checked are kept"
-    if kept == 1:
-        rules = "the one rule that could be checked is kept"
-    where = _variable_sharing(placement, places)
-    return f"{where}: {rules}" if where else f"{rules[:1].upper()}{rules[1:]}"
+    """A sentence with the labels of devices in the picture in place of their names."""
+    labels = {
+        device.short: places.label(device)
+        for device in places.devices
+        if device.type is not None and device.index is not None
+    }
+    names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
+    if not names:
+        return sentence
+    return re.sub(rf"(?:{names})(?![\w:])", lambda match: labels[match[0]], sentence)
 
 
 def _variable_sharing(placement: Placement, places: DeviceTable) -> str:
@@ -273,14 +248,6 @@ def _op_devices(placement: Placement, places: DeviceTable) -> str:
     where = [places.label(device) for device in places.devices if device in used]
     named = join_and(where) if len(where) <= _MOST_NAMED else plural(len(where), "device")
     return f"{plural(len(placement.ops), 'op')} on {named}"
-
-
-def _facts(placement: Placement, places: DeviceTable) -> list[str]:
-    facts = [f"{plural(len(placement.ops), 'op')}."]
-    where = _trained_variables(placement, places)
-    if where:
-        facts.append(where)
-    return facts
 
 
 def _trained_variables(placement: Placement, places: DeviceTable) -> str:

@@ -346,10 +346,11 @@ def _by_names(placement: Placement) -> PageLayout:
 
 
 def _stems(placement: Placement) -> Mapping[str, str]:
-    """The row names of outermost scopes: without numbers if each scope has its own device.
+    """The name of the row of each outermost scope.
 
-    So ``tower_0`` and ``tower_1`` share a row, but the layers ``dense`` and ``dense_1`` do not.
-    Very small scopes share a row as well.
+    Scopes whose names differ in a number share a row in two cases: each is on a device of its own,
+    as ``tower_0`` and ``tower_1`` are, or all are very small. The layers ``dense`` and ``dense_1``
+    on one device have separate rows.
     """
     on: dict[str, Counter[Device | None]] = defaultdict(Counter)
     for op in placement.by_number:

@@ -145,7 +145,7 @@ def _variable_rows(placement: Placement, op: Op) -> Iterator[Row]:
     readers = analysis.reads_by_gpu.readers.get(op.name, [])
     yield Row("read by", list(_by_tower(placement, readers)) or ["no op that computes"])
     updates = analysis.updates.by_variable.get(op.name, [])
-    nothing = analysis.updates.unknown or "no op of the step"
+    nothing = _unknown_updates(placement) or "no op of the step"
     yield Row(
         "updated by", [_describe_op(placement, update.op) for update in updates] or [nothing]
     )
@@ -163,7 +163,13 @@ def _gradients(placement: Placement, variable: str) -> Iterator[str]:
             if analysis.towers_behind[value] & analysis.gradient_bit:
                 yield f"{_describe_op(placement, value)}{of}"
     if not updates and variable in placement.collected.get(TRAINABLE, ()):
-        yield analysis.updates.unknown or "no update applies a gradient"
+        yield _unknown_updates(placement) or "no update applies a gradient"
+
+
+def _unknown_updates(placement: Placement) -> str:
+    """Why the updates of a step are unknown, with the fix; "" if they are known."""
+    updates = analyze(placement).updates
+    return f"{updates.unknown}; {updates.fix}" if updates.unknown else ""
 
 
 def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:
@@ -292,27 +298,24 @@ def _ops_elsewhere(requesting: Sequence[Op], device: Device) -> list[str]:
         if op.assigned and not op.assigned.matches(device):
             ops[op.assigned.short, op.fallback_reason].append(op.name)
     return [
-        f"{join_and(names[:1])}{_more(names)} to {where}" + (f": {reason}" if reason else "")
+        names[0]
+        + (f" and {plural(len(names) - 1, 'other op')}" if len(names) > 1 else "")
+        + f" to {where}"
+        + (f": {reason}" if reason else "")
         for (where, reason), names in ops.items()
     ]
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {plural(len(names) - 1, 'other op')}" if len(names) > 1 else ""
 
 
 _STYLES = {"-": "red", "+": "green"}
 
 
 def write_rule(explanation: str, example: Sequence[str], console: Console) -> None:
-    """Print the explanation of a rule, and the diff from a broken program to a fixed one."""
-    diff = _diff(example) if example else ()
-    for line in (*map(Text, explanation.splitlines()), *diff):
-        print_line(console, line)
-
-
-def _diff(example: Sequence[str]) -> Iterator[Text]:
-    yield Text()
-    yield Text("A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:")
-    yield Text()
-    yield from (Text(line, _STYLES.get(line[:1], "")) for line in example)
+    """Prints the explanation of a rule, and the diff from a broken program to a fixed one."""
+    lines = explanation.splitlines()
+    if example:
+        title = "A program that breaks the rule (-), and its fix (+); tf1 is tf.compat.v1:"
+        lines += ["", title, ""]
+    for line in lines:
+        print_line(console, Text(line))
+    for line in example:
+        print_line(console, Text(line, _STYLES.get(line[:1], "")))

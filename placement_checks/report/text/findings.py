@@ -50,7 +50,7 @@ def finding_lines(
         placement: the placement of the program; its ops show which of its lines ran.
         everything: whether to list all names and steps, instead of the first ones.
     """
-    for _, same_fix in groupby(groups, key=_consequence_and_fix):
+    for _, same_fix in groupby(groups, lambda each: (each.first.consequence, each.first.fix)):
         members = list(same_fix)
         for group in members:
             for kind, text in _group(group, placement, everything):
@@ -73,10 +73,6 @@ def first_lines(
 def line_counts(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
     """Yields the number of lines of each group, without shared fixes."""
     return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
-
-
-def _consequence_and_fix(group: Group) -> tuple[str, str]:
-    return group.first.consequence, group.first.fix
 
 
 def _sentence(kind: Kind, text: str, everything: bool) -> Iterator[Line]:
@@ -202,7 +198,11 @@ def findings_lines(
 
 
 def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Lines:
-    following = _consequence_lines(sections)
+    following = [
+        Text(line)
+        for section in sections.consequences
+        for line in wrap(f"{section.title} ({_HINT})", hanging=4)
+    ]
     causes = sections.causes
     room = lines - len(following) - len(causes)  # each may need a line for its omitted findings
     decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
@@ -212,7 +212,11 @@ def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Line
         given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
     for section, items in zip(causes, given, strict=True):
         if items:
-            yield from _first_items(section, items, placement)
+            is_drawn = bool(section.figures) and items > bool(section.findings)
+            groups = first_lines(section.groups, items - is_drawn, _HINT, placement)
+            yield from _with_title(section, _style_lines(groups))
+            if is_drawn:
+                yield from _picture(section)
     omitted = [
         section
         for section, items in zip(causes, given, strict=True)
@@ -222,15 +226,6 @@ def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Line
     yield from following
     if omitted or following:
         yield Text()
-
-
-def _consequence_lines(sections: Sections) -> list[Text]:
-    """The findings that follow from others: a line for each rule and its cause."""
-    return [
-        Text(line)
-        for section in sections.consequences
-        for line in wrap(f"{section.title} ({_HINT})", hanging=4)
-    ]
 
 
 def _omitted_titles(sections: Sequence[Section]) -> list[Text]:
@@ -246,15 +241,6 @@ def _costs(section: Section, placement: Placement | None) -> Iterator[int]:
     if section.figures:
         yield sum(1 for _ in _picture(section))
     yield from groups
-
-
-def _first_items(section: Section, items: int, placement: Placement | None) -> _Lines:
-    """Yields the lines of a section's first items."""
-    is_drawn = bool(section.figures) and items > bool(section.findings)
-    groups = first_lines(section.groups, items - is_drawn, _HINT, placement)
-    yield from _with_title(section, _style_lines(groups))
-    if is_drawn:
-        yield from _picture(section)
 
 
 def _with_title(section: Section, lines: _Lines) -> _Lines:

@@ -22,7 +22,7 @@ _columns: ContextVar[int] = ContextVar("columns", default=WIDTH)
 
 @contextmanager
 def terminal_width(columns: int) -> Iterator[None]:
-    """Wrap lines in this block to the width of a terminal, within limits."""
+    """Wraps lines in this block to the width of a terminal, within limits."""
     before = _columns.set(max(_MIN_WIDTH, min(columns, WIDTH)))
     try:
         yield
@@ -89,14 +89,11 @@ def _width(word: str) -> int:
 
 
 def print_line(console: Console, line: Text) -> None:
-    """Print a line without wrapping, with control characters escaped.
+    """Prints a line without wrapping, with control characters escaped.
 
     A line with control characters is printed without colors.
     """
-    _print(console, line if line.plain.isprintable() else Text(printable(line.plain)))
-
-
-def _print(console: Console, line: Text) -> None:
+    line = line if line.plain.isprintable() else Text(printable(line.plain))
     if console.is_terminal or console.record:
         console.print(line, soft_wrap=True, highlight=False)
     else:  # 40 times as fast, for text without colors
@@ -122,15 +119,12 @@ def layout_rows(headline: str, rows: Iterable[Row]) -> Iterator[str]:
     yield ""
     for row in filled:
         label = f"{_INDENT}{row.label}"
-        for line in _first_and_last(row.lines):
+        lines = row.lines
+        if len(lines) > _MAX_LINES:
+            omitted = f"… {len(lines) - _MAX_LINES + 1} more"
+            lines = [*lines[: _MAX_LINES - 2], omitted, lines[-1]]
+        for line in lines:
             first, *others = wrap(line, indent=width, hanging=width + len(_INDENT))
             yield f"{label:<{width}}{first[width:]}"
             yield from others
             label = ""
-
-
-def _first_and_last(lines: Sequence[str], most: int = _MAX_LINES) -> Sequence[str]:
-    """The lines, or the first ones, the number of omitted lines and the last line."""
-    if len(lines) <= most:
-        return lines
-    return [*lines[: most - 2], f"… {len(lines) - most + 1} more", lines[-1]]

@@ -8,7 +8,7 @@ which program breaks which rule.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -23,7 +23,6 @@ from placement_checks.util.text import file_size, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
-    from placement_checks.core.missing import Missing
 
 
 _MIN_NAME_WIDTH = 20
@@ -44,12 +43,8 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
     rows = [_cells(report, rules) for report in reports]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, title in enumerate(titles):
-        bars = " ".join("│".rjust(width) for width in widths[:number])
-        yield (
-            f"{bars} {'┌'.rjust(widths[number])} {title}"
-            if bars
-            else (f"{'┌'.rjust(widths[0])} {title}")
-        )
+        bars = ["│".rjust(width) for width in widths[:number]]
+        yield " ".join([*bars, "┌".rjust(widths[number]), title])
     room = max(_MIN_NAME_WIDTH, current_width() - sum(widths) - len(widths) - 1)
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
@@ -58,25 +53,13 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
 
 
 def _cells(report: Report, rules: Sequence[str]) -> list[str]:
-    verdicts = {verdict.rule: verdict for verdict in report.verdicts}
-    return [
-        *(_cell(verdicts.get(rule)) for rule in rules),
-        str(report.count("kept")),
-        str(report.count("not-checked")),
-    ]
-
-
-def _cell(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return ""
-    if verdict.state == "broken":
-        return _short_number(len(verdict.findings))
-    return "." if verdict.state == "kept" else "-"
-
-
-def _short_number(number: int) -> str:
-    """A number in at most three characters, if it is below 100,000."""
-    return str(number) if number < 1000 else f"{number // 1000}k"
+    cells = dict.fromkeys(rules, "")
+    for verdict in report.verdicts:
+        if verdict.rule in cells:
+            number = len(verdict.findings)
+            found = str(number) if number < 1000 else f"{number // 1000}k"
+            cells[verdict.rule] = {"broken": found, "kept": ".", "not-checked": "-"}[verdict.state]
+    return [*cells.values(), str(report.count("kept")), str(report.count("not-checked"))]
 
 
 STATES = {
@@ -100,7 +83,11 @@ def rule_table(
         is_brief: whether rows are limited to two lines.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
-    for members in _rows(verdicts):
+    rows: dict[Hashable, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        is_open = verdict.state == "not-checked"
+        rows[(verdict.reason, verdict.note) if is_open else verdict.rule].append(verdict)
+    for members in rows.values():
         first = members[0]
         details = "; ".join(filter(None, (first.reason, first.note, causes.get(first.rule))))
         most = 2
@@ -120,15 +107,6 @@ def names_by_state(verdicts: Sequence[Verdict]) -> Iterator[Text]:
             names = ", ".join(verdict.rule for verdict in members)
             more = " (--all shows why)" if state == "not-checked" else ""
             yield from _row(members[0], names, 0, more, None)
-
-
-def _rows(verdicts: Sequence[Verdict]) -> Iterable[Sequence[Verdict]]:
-    """The verdicts by row, in the order of the first verdict of each row."""
-    rows: dict[Hashable, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        is_open = verdict.state == "not-checked"
-        rows[(verdict.reason, verdict.note) if is_open else verdict.rule].append(verdict)
-    return rows.values()
 
 
 def _row(
@@ -177,7 +155,7 @@ def write(
     *,
     only: Callable[[Report], bool] | None = None,
 ) -> None:
-    """Print the verdicts and findings of every program, the counts and the next step.
+    """Prints the verdicts and findings of every program, the counts and the next step.
 
     Args:
         reports: the reports of the programs; several are preceded by a grid.
@@ -205,7 +183,15 @@ def _program(report: Report, extent: DetailLevel) -> Iterator[Text]:
     sections = Sections(report.verdicts)
     is_brief = extent is DetailLevel.BRIEF
     head = list(_head(report, _NOTES if is_brief else None))
-    below = list(_saved_case(report.evidence.measurement))
+    measurement = report.evidence.measurement
+    below = []
+    if measurement and measurement.saved:
+        size = file_size(measurement.saved_bytes)
+        below = [
+            Text(f"To run this again with the same rows ({size}):"),
+            Text(f"  --batch {measurement.saved}"),
+            Text(),
+        ]
     room = _LINES - len(head) - len(below) - _LAST_LINES - 2  # two empty lines
     if is_brief and report.count("broken"):
         table = list(names_by_state(report.verdicts))
@@ -234,14 +220,6 @@ def _head(report: Report, most: int | None) -> Iterator[Text]:
             yield Text(line, "yellow")
     if measurement:
         yield from map(Text, wrap(run_conditions(measurement, placement.program), hanging=4))
-
-
-def _saved_case(measurement: Measurement | Missing) -> Iterator[Text]:
-    if measurement and measurement.saved:
-        size = file_size(measurement.saved_bytes)
-        yield Text(f"To run this again with the same rows ({size}):")
-        yield Text(f"  --batch {measurement.saved}")
-        yield Text()
 
 
 def conditions(placement: Placement) -> str:

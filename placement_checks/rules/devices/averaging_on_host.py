@@ -59,9 +59,8 @@ class AveragingOnHost(Rule):
         analysis = analyze(placement)
         joining = _judged_ops(placement)
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
-            return self.not_checked(
-                analysis.updates.unknown or "no variable is updated by a gradient"
-            )
+            reason = analysis.updates.unknown or "no variable is updated by a gradient"
+            return self.not_checked(reason, fix=analysis.updates.fix)
         if not joining:
             return self.not_checked(_no_op_reason(placement))
         names = device_names(self.device)
@@ -82,6 +81,10 @@ class AveragingOnHost(Rule):
         towers = range_text(str(analysis.towers[tower]) for tower in numbers)
         names = device_names(self.device)
         expected = devices_text(names)
+        summary = (
+            f"{op.name} ({op.type}) sits on {assigned.short}, not on {expected}, and "
+            f"combines the gradients of the towers on {towers}"
+        )
         return Finding(
             object=op.name,
             op=op.type,
@@ -94,9 +97,9 @@ class AveragingOnHost(Rule):
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]
             ),
-            message=f"{op.name} ({op.type}) sits on {assigned.short}, not on {expected}, and "
-            f"combines the gradients of the towers on {towers}; "
-            f"it asks for {requested_device(op)}",
+            message=f"{summary}; it asks for {requested_device(op)}",
+            summary=summary,
+            devices=(assigned,),
             consequence=f"all gradients travel to {assigned.short}, which adds them up in "
             "addition to its other work",
             fix="compute a list of gradients per tower, and average the lists under "

@@ -7,7 +7,7 @@ from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
@@ -66,7 +66,7 @@ class GradientsColocated(Rule):
                 else "the graph computes no gradients"
             )
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
-            return self.not_checked(mixed.reason)
+            return self.without(mixed)
         return self.verdict(findings, plural(judged, "backward op"))
 
 
@@ -101,6 +101,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     found, expected = op.assigned.short, forward.assigned.short
     named = ", according to its name," if known_by == "name" else ""
     where = placement.where(forward.name)
+    summary = f"{op.name} sits on {found}, and its forward op{named} on {expected}"
     return Finding(
         object=op.name,
         op=op.type,
@@ -110,11 +111,15 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
         placed=op.name,
         alike=(op.assigned, op.requested),
         path=(
-            f"{op.name} ({op.type}) on {found}",
-            f"{forward.name} ({forward.type}) on {expected}{f' {where}' if where else ''}",
+            PathStep(f"{op.name} ({op.type}) on {found}", op.name),
+            PathStep(
+                f"{forward.name} ({forward.type}) on {expected}{f' {where}' if where else ''}",
+                forward.name,
+            ),
         ),
-        message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
-        f"it asks for {requested_device(op)}",
+        message=f"{summary}; it asks for {requested_device(op)}",
+        summary=summary,
+        devices=(op.assigned, forward.assigned),
         consequence=f"{found} computes the backward pass "
         + ("of other towers too" if op.assigned.is_gpu else "instead of the GPUs")
         + ", and the values that it needs from the forward pass are copied there",

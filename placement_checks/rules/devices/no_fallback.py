@@ -21,7 +21,7 @@ from placement_checks.core.op_types import (
     holds_state,
 )
 from placement_checks.core.placement import Op, Placement, producer_of
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 
@@ -248,7 +248,8 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         found=found,
         placed=first.name,
         alike=(first.fallback_reason, found, itself),
-        path=tuple(follower.name for follower in followers),
+        path=tuple(PathStep(follower.name, follower.name) for follower in followers),
+        devices=tuple(filter(None, (first.requested, first.assigned))),
         message=f"{what}: {first.fallback_reason or 'the placer gives no reason'}",
         consequence=_consequence(first, placement),
         fix=_fix(op, placement),

@@ -74,7 +74,7 @@ class NoIdleDevice(Rule):
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
             findings = list(_parameter_gpu_findings(placement, serving, gpus, work))
         if not placement.all_devices and not findings:
-            return self.not_checked(placement.all_devices.reason)
+            return self.without(placement.all_devices)
         note = _note(gpus, work)
         if all_gpus > len(gpus):
             others = plural(all_gpus - len(gpus), "GPU")
@@ -104,6 +104,7 @@ def _idle_findings(
             placed=pinned[0] if pinned else None,
             alike=others,
             message=f"{gpu.short} computes nothing; {others}",
+            summary=f"{gpu.short} computes nothing",
             consequence=_consequence(len(idle), len(busy)),
             fix=f"{_fix(gpu)}, or set --gpus to the number of GPUs that the program is for",
         )
@@ -125,6 +126,7 @@ def _parameter_gpu_findings(
     for gpu in serving:
         held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
         task = f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
+        summary = f"{gpu.short} computes no part of a loss, and only {task}"
         yield Finding(
             object=gpu.short,
             op="",
@@ -134,7 +136,8 @@ def _parameter_gpu_findings(
             ops=pinned,
             placed=pinned[0] if pinned else None,
             alike=("serving", others),
-            message=f"{gpu.short} computes no part of a loss, and only {task}; {others}",
+            message=f"{summary}; {others}",
+            summary=summary,
             consequence=f"the model is built {len(gpus)} times, and "
             f"{join_and(each.short for each in busy)} {computes} one copy after the other",
             fix=f"{_fix(gpu)}; to reserve a GPU for variables, declare it: "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, requested_device
 from placement_checks.rules.requirements import Need
 
@@ -55,6 +55,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         alike=_refusal_kind(placement, op, reason),
         path=tuple(_colocation_lines(rest)),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}",
+        devices=(op.requested,) if op else (),
         consequence="the session refuses the graph, and no step runs",
         fix=_fix(placement, op, rest),
     )
@@ -67,11 +68,12 @@ def _refusal_kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
     return op.type if op else "", _DEVICE.sub("", reason)
 
 
-def _colocation_lines(lines: Sequence[str]) -> Iterator[str]:
+def _colocation_lines(lines: Sequence[str]) -> Iterator[PathStep]:
     """Yield the placer's lines on the colocation group: supported devices, and members."""
     for line in lines:
-        if _SUPPORTED.fullmatch(line) or _MEMBER.fullmatch(line):
-            yield line.strip()
+        member = _MEMBER.fullmatch(line)
+        if member or _SUPPORTED.fullmatch(line):
+            yield PathStep(line.strip(), member[1] if member else "")
 
 
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:

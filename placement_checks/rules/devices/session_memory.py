@@ -72,7 +72,8 @@ class SessionMemory(Rule):
         if not (_SETTINGS & options.keys() or declared or forced in ("true", "false")):
             return self.not_checked(
                 "the session configuration does not limit GPU memory, so TensorFlow takes all of "
-                "it; if other programs need some, --set session-memory.fraction=0.9"
+                "it",
+                fix="if other programs need some, --set session-memory.fraction=0.9",
             )
         if forced == "true":
             own = own._replace(share=0)
@@ -101,14 +102,15 @@ class SessionMemory(Rule):
     def _finding(self, own: Claim) -> Finding:
         takes = f"{own.share:g}" if own.share < 1 else "all"
         gpus = _gpus_text(own.gpus) if own.gpus else "every visible GPU"
+        summary = f"the session takes {takes} of the memory of {gpus} when it starts"
         return Finding(
             object="gpu_options",
             op="",
             evidence="configuration",
             expected=f"allow_growth, or at most {self.fraction:g} of the memory",
             found=f"{takes} of it",
-            message=f"the session takes {takes} of the memory of {gpus} when it starts; a second "
-            "program there fails",
+            message=f"{summary}; a second program there fails",
+            summary=summary,
             fix="set config.gpu_options.allow_growth = True, or "
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",
         )

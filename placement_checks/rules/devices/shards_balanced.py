@@ -10,7 +10,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import Rule, matches_any
 from placement_checks.rules.requirements import Need
@@ -62,13 +62,13 @@ class ShardsBalanced(Rule):
         job = self.job or _server_job(placement)
         if not job:
             return self.not_checked(
-                "the job of the parameter servers is not known; name it: "
-                "--set shards-balanced.job=J"
+                "the job of the parameter servers is not known",
+                fix="name it: --set shards-balanced.job=J",
             )
         if job not in jobs:
             lacking = placement.machine.lacks(Device(job))
             return self.not_checked(
-                f"the rule {lacking}; {placement.machine.fix_for(Device(job))}"
+                f"the rule {lacking}", fix=placement.machine.fix_for(Device(job))
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")
@@ -193,6 +193,7 @@ def _round_robin_findings(
                 alike="out of turn",
                 message=f"variable {name} sits on {found}; the next server after {previous} on "
                 f"{shards[numbers[previous]].task} is {expected}",
+                summary=f"variable {name} sits on {found}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
                 "turn, and pin none",
             )
@@ -205,6 +206,7 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
     empty = [shard.task for shard in shards if not shard.variables]
     share = f", {heavy.bytes / total:.0%} of their bytes" if total else ""
     idle = f"; {join_and(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
+    summary = f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
     largest = sorted(heavy.variables, key=lambda variable: -(_bytes(variable) or 0))
     return Finding(
         object=str(heavy.task),
@@ -216,10 +218,11 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
         placed=largest[0].name,
         alike="holds too much",
         path=tuple(
-            f"{variable.name}: {_bytes(variable):,} bytes" for variable in largest[:_MOST_NAMED]
+            PathStep(f"{variable.name}: {_bytes(variable):,} bytes", variable.name)
+            for variable in largest[:_MOST_NAMED]
         ),
-        message=f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
-        f"{idle}",
+        message=f"{summary}{idle}",
+        summary=summary,
         consequence=f"every worker fetches all of them from {heavy.task} in each step, while the "
         "other servers wait",
         fix="pass replica_device_setter a ps_strategy that picks the server with the fewest "

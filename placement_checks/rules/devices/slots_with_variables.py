@@ -104,6 +104,7 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
     op, primary = placement.ops[slot], placement.ops[variable]
     found = op.assigned.short if op.assigned else "no device"
     expected = primary.assigned.short if primary.assigned else "no device"
+    summary = f"{slot} is a slot of {variable} and sits on {found}"
     return Finding(
         object=slot,
         op=op.type,
@@ -112,8 +113,9 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
         found=found,
         placed=slot,
         alike=(found, expected),
-        message=f"{slot} is a slot of {variable} and sits on {found}; the variable is on "
-        f"{expected}",
+        message=f"{summary}; the variable is on {expected}",
+        summary=summary,
+        devices=tuple(filter(None, (op.assigned, primary.assigned))),
         consequence=f"every step sends values between {found} and {expected} to update it",
         fix="create it under `with tf.device(variable.device):`, or under "
         "`with tf.compat.v1.colocate_with(variable):`",

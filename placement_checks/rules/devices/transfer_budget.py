@@ -19,7 +19,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
@@ -99,9 +99,9 @@ class TransferBudget(Rule):
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
             return self.not_checked(
-                f"the size of {unknown} tensors is not known; set the number of rows of the "
-                "global batch: --set transfer-budget.rows=N",
+                f"the size of {plural(unknown, 'tensor')} is not known",
                 note,
+                fix="set the number of rows of the global batch: --set transfer-budget.rows=N",
             )
         return self.verdict([], note)
 
@@ -111,13 +111,17 @@ class TransferBudget(Rule):
         size = sum(map(_size, copied))
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
             largest = producer_of(max(copied, key=_size).tensor)
+            summary = (
+                f"one step sends {excess.amount} between devices, over the budget of "
+                f"{excess.budget}"
+            )
             yield _finding(
                 copied,
                 excess,
                 object=largest,
                 op=placement.ops[largest].type,
-                message=f"one step sends {excess.amount} between devices, over the budget of "
-                f"{excess.budget}{_whole_graph_note(placement)}; the largest is {largest}",
+                message=f"{summary}{_whole_graph_note(placement)}; the largest is {largest}",
+                summary=summary,
             )
 
     def _link_findings(
@@ -134,6 +138,10 @@ class TransferBudget(Rule):
             if others:
                 are = "is" if len(others) == 1 else "are"
                 more = f"; {plural(len(others), 'other link')} of that task {are} over it too"
+            summary = (
+                f"one step sends {excess.amount} from {task} to {worst.to}, over the budget of "
+                f"{excess.budget} per link"
+            )
             yield _finding(
                 [
                     copy
@@ -143,8 +151,8 @@ class TransferBudget(Rule):
                 excess,
                 object=str(task),
                 op="",
-                message=f"one step sends {excess.amount} from {task} to {worst.to}, over the "
-                f"budget of {excess.budget} per link{more}{_whole_graph_note(placement)}",
+                message=f"{summary}{more}{_whole_graph_note(placement)}",
+                summary=summary,
             )
 
     def _constant_findings(
@@ -208,8 +216,9 @@ def _find_excess(
 
 
 def _whole_graph_note(placement: Placement) -> str:
-    unknown = analyze(placement).updates.unknown
-    return f" (all ops of the graph were counted: {unknown})" if unknown else ""
+    updates = analyze(placement).updates
+    unknown = f"{updates.unknown}; {updates.fix}"
+    return f" (all ops of the graph were counted: {unknown})" if updates.unknown else ""
 
 
 def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
@@ -232,6 +241,7 @@ def _finding(
     object: str,
     op: str,
     message: str,
+    summary: str = "",
     alike: Hashable = None,
     fix: str = "keep large tensors on the devices that use them; feed each tower only its part",
 ) -> Finding:
@@ -245,10 +255,14 @@ def _finding(
         ops=(producer_of(largest[0].tensor),),
         alike=alike,
         path=tuple(
-            f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
-            + ("unknown size" if copy.bytes is None else f"{copy.bytes:,} bytes")
+            PathStep(
+                f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
+                + ("unknown size" if copy.bytes is None else f"{copy.bytes:,} bytes"),
+                producer_of(copy.tensor),
+            )
             for copy in largest
         ),
         message=message,
+        summary=summary,
         fix=fix,
     )

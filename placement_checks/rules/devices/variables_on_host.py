@@ -76,7 +76,9 @@ class VariablesOnHost(Rule):
         devices = device_names(self.device) or ("",)
         for field, names in (("device", devices), ("local", self.local)):
             if not all(map(Device.parse, names)):
-                raise ConfigError(field, "names no device", "name one, such as /cpu:0")
+                raise ConfigError(
+                    field, "names no device", "name one, such as /cpu:0", is_predicate=True
+                )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -150,6 +152,8 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         alike=(op.assigned.job, op.assigned.type, tuple(names)),
         message=f"variable {op.name} sits on {found}, not on {devices_text(names)}"
         f"{_request_text(placement, op)}",
+        summary=f"variable {op.name} sits on {found}, not on {devices_text(names)}",
+        devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0]),
         follows="variables-shared"
@@ -194,6 +198,8 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
         alike="no device",
         message=f"variable {op.name} asks for no device; the placer chose {found} on this "
         f"machine and may choose another device on other machines",
+        summary=f"variable {op.name} asks for no device",
+        devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0]),
     )
 

@@ -10,7 +10,7 @@ from placement_checks.analysis.variables.clipping import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
@@ -228,7 +228,7 @@ def _diagnose(
         found[name] = Diagnosis(
             f"it is NaN or infinite; the first op that yields such a value is {op}{at}",
             "check the inputs of that op, such as a logarithm or a division by zero",
-            (op,),
+            (PathStep(op, op),),
         )
     return found
 
@@ -248,6 +248,7 @@ def _finding(
             f"; {placement.by_number[scaling[0]].name} multiplies the loss by this factor, and "
             "its gradients are not divided by it"
         )
+    summary = f"the gradient of {name} {verb} the reference's: {diagnosis.what}"
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -258,7 +259,8 @@ def _finding(
         frames=location.frames,
         alike=(diagnosis.mistake, diagnosis.fix, location.frames),
         path=(*diagnosis.shown, *location.path, *path_lines(placement, scaling)),
-        message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
+        message=f"{summary}{multiplied}",
+        summary=summary,
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,
     )

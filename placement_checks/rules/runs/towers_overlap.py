@@ -117,6 +117,7 @@ class TowersOverlap(Rule):
             frames=frames,
             alike=(frames, by_control),
             path=path_lines(placement, path),
+            devices=(*analysis.towers[late].devices, *analysis.towers[early].devices),
             message=f"the tower on {analysis.towers[late]} computes at once with the tower on "
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",

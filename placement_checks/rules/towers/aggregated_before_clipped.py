@@ -43,10 +43,9 @@ class AggregatedBeforeClipped(Rule):
         placement = evidence.placement
         trained = gradient_flow(placement).trained
         if not trained:
-            return self.not_checked(
-                analyze(placement).updates.unknown
-                or "no variable that towers read is updated by a gradient"
-            )
+            updates = analyze(placement).updates
+            reason = updates.unknown or "no variable that towers read is updated by a gradient"
+            return self.not_checked(reason, fix=updates.fix)
         clipped = [
             each
             for each in clipped_per_tower(placement)
@@ -55,9 +54,9 @@ class AggregatedBeforeClipped(Rule):
         if clipped and placement.strategy is None:
             names = [each.variable for each in clipped]
             return self.not_checked(
-                f"each tower clips its own gradient of {listed(names, 1)}, which may be "
-                "intended; pass a reference, or declare it: "
-                f"--set aggregated-before-clipped.allow={'*' if len(names) > 1 else names[0]}"
+                f"each tower clips its own gradient of {listed(names, 1)}, which may be intended",
+                fix="pass a reference, or declare it: "
+                f"--set aggregated-before-clipped.allow={'*' if len(names) > 1 else names[0]}",
             )
         copies = placement.strategy.copies if placement.strategy else {}
         originals = [

@@ -150,4 +150,5 @@ def _finding(placement: Placement, strategy: Strategy, outside: _Outside) -> Fin
         fix=f"create the {'model' if outside.is_trained else 'optimizer'} under "
         "`with strategy.scope():`",
         alike=(outside.is_trained, outside.updates, op.requested),
+        devices=(op.requested,),
     )

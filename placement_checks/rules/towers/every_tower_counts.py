@@ -12,7 +12,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
@@ -42,10 +42,9 @@ class EveryTowerCounts(Rule):
         placement = evidence.placement
         gradients = gradient_flow(placement)
         if not gradients.trained:
-            return self.not_checked(
-                analyze(placement).updates.unknown
-                or "no variable that towers read is updated by a gradient"
-            )
+            updates = analyze(placement).updates
+            reason = updates.unknown or "no variable that towers read is updated by a gradient"
+            return self.not_checked(reason, fix=updates.fix)
         layout = variable_layout(placement)
         used = {
             variable: reduce(or_, map(gradients.towers, updates), 0)
@@ -105,12 +104,13 @@ def _finding(
         found=f"an update by the gradients of {towers}",
         ops=(look_at,),
         alike=(tuple(missing), used, never_used),
+        devices=analysis.devices_of(lost),
         path=(
             *path_lines(placement, [update.op]),
             *(
-                f"the tower on {analysis.towers[number]} reads {what}: "
-                f"{analysis.towers[number].reads[read_as[number]]}"
+                PathStep(f"the tower on {analysis.towers[number]} reads {what}: {reader}", reader)
                 for number in missing
+                if (reader := analysis.towers[number].reads[read_as[number]])
             ),
         ),
         message=f"the update of {variable} takes no gradients of {analysis.names_of(lost)}, which "

@@ -121,7 +121,8 @@ def _shared_slice(
     flow, placement = analysis.flow, analysis.placement
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
-    both = analysis.names_of(1 << tower | 1 << later)
+    mask = 1 << tower | 1 << later
+    both = analysis.names_of(mask)
     consumer = None
     if tensor == copy:
         same = f"both read {copy.removesuffix(':0')}"
@@ -144,6 +145,7 @@ def _shared_slice(
         consequence=_SAME_GRADIENTS,
         fix=fix if placement.strategy is None else _DISTRIBUTE,
         alike="slice",
+        devices=analysis.devices_of(mask),
         ops=(consumer,) if consumer else (),
         at=placement.cached(LoopLines).line(consumer) if consumer else None,
     )
@@ -181,6 +183,7 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
                 fix="build the pipeline before the loop over towers, under "
                 "`with tf.device('/cpu:0'):`",
                 alike="on a GPU",
+                devices=(op.requested,),
                 placed=op.name,
             )
 
@@ -234,6 +237,7 @@ def _repeated_pipeline(
         consequence=consequence,
         fix=fix,
         alike=("repeated pipeline", shard is not None),
+        devices=(*one.devices, *other.devices),
         at=None if shard is not None else placement.cached(LoopLines).line(name),
     )
 
@@ -263,7 +267,8 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
         first = next(equal, None)
         if first is None:
             continue
-        both = analyze(placement).names_of(1 << first | 1 << later)
+        mask = 1 << first | 1 << later
+        both = analyze(placement).names_of(mask)
         original, name = producer_of(next(iter(rows[first]))), producer_of(next(iter(rows[later])))
         yield Finding(
             object=name,
@@ -275,6 +280,7 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
             consequence=_SAME_GRADIENTS,
             fix=_SPLIT_ROWS if strategy is None else _SHARD_BY_WORKER,
             alike="rows",
+            devices=analyze(placement).devices_of(mask),
         )
 
 

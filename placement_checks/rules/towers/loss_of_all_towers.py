@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
     SCALAR_SUMMARIES,
@@ -51,7 +52,7 @@ class LossOfAllTowers(Rule):
         of_losses = list(_loss_summaries(analysis, summaries))
         findings = list(_repeated_summaries(analysis, summaries))
         if not reported and not of_losses and not findings:
-            return self.not_checked(_NOT_RETURNED if placement.step.traced else _NOT_KNOWN)
+            return self.without(_NOT_RETURNED if placement.step.traced else _NOT_KNOWN)
         findings += _partial_loss(analysis, [analysis.flow.number[name] for name in reported])
         objects = {finding.object for finding in findings}
         repeated = {op: finding for finding in findings for op in finding.ops}
@@ -134,6 +135,8 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
         path=path_lines(placement, path),
         message=f"{name} ({kind}) reports only the loss of {towers}; it does not depend on "
         f"{without}",
+        summary=f"{name} ({kind}) reports only the loss of {towers}",
+        devices=analysis.devices_of(analysis.all_towers),
         consequence="the printed number looks like the loss of the batch, and is the loss of a "
         "part of it",
         fix=_OVER_TOWERS if placement.strategy is None else _OVER_REPLICAS,
@@ -173,6 +176,7 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterat
                 fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
                 "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
                 alike="repeated",
+                devices=analysis.towers[first].devices,
             )
 
 
@@ -193,8 +197,10 @@ _OVER_REPLICAS = (
     "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' if each "
     "replica's loss is the mean of its rows"
 )
-_NOT_KNOWN = (
-    "no reported loss is known: the step fetches none; the function that builds the graph may "
-    "return it: {'loss': loss}"
+_NOT_KNOWN = Missing(
+    "no reported loss is known: the step fetches none",
+    "the function that builds the graph may return it: {'loss': loss}",
 )
-_NOT_RETURNED = "no number that the step returns is computed from the loss that it trains with"
+_NOT_RETURNED = Missing(
+    "no number that the step returns is computed from the loss that it trains with"
+)

@@ -82,6 +82,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         fix="add up this tower's losses only: tf.compat.v1.get_collection(key, scope), of "
         "`with tf.name_scope(f'tower_{i}') as scope:`",
         alike="mixed",
+        devices=(*tower.devices, *other.devices),
     )
     if mixed.path[-1] in analysis.flow.reachable(analysis.losses.by_tower[mixed.other]):
         return finding
@@ -97,6 +98,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and pin no part of it to "
         "one GPU by its number",
         alike=("misplaced", mixed.other),
+        devices=other.devices,
     )
 
 

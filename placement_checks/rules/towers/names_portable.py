@@ -96,6 +96,7 @@ def _named_after_tower(
         "checkpoint",
         fix=_GET_VARIABLE if is_tf_variable else _NAME_SCOPE,
         alike=(scope.rstrip("0123456789"), is_tf_variable),
+        devices=tower.devices,
         at=own.line(variable),
     )
 

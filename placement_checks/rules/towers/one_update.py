@@ -72,19 +72,21 @@ class OneUpdate(Rule):
         analysis = analyze(evidence.placement)
         updates = analysis.updates
         if not updates.by_variable:
-            return self.not_checked(updates.unknown or "the train op updates no variable")
+            reason = updates.unknown or "the train op updates no variable"
+            return self.not_checked(reason, fix=updates.fix)
         findings = [
             finding
             for finding in (*_repeated_updates(analysis), *_miscounts(analysis))
             if not matches_any(finding.object, self.allow)
         ]
         if findings and updates.unknown:
-            return self.not_checked(updates.unknown)
+            return self.not_checked(updates.unknown, fix=updates.fix)
         counter, op = next(_separate_counters(analysis), ("", ""))
         if counter and not findings and not matches_any(counter, self.allow):
             return self.not_checked(
                 f"the step counter {counter} is incremented by {op}, which is not part of "
-                "the train op; return both as the train op"
+                "the train op",
+                fix="return both as the train op",
             )
         return self.verdict(findings, f"{plural(len(updates.by_variable), 'variable')} updated")
 

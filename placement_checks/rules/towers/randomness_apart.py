@@ -127,6 +127,7 @@ def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: in
         consequence=_SAME_NOISE,
         fix=fix,
         alike=kind in RANDOM_SEEDED,
+        devices=(*analysis.towers[tower].devices, *analysis.towers[first].devices),
     )
 
 
@@ -174,7 +175,8 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
         if len(most) < 2:
             continue
         name, consumers = flow.names[draw], [op for _, op in sorted(most.items())]
-        towers = analysis.names_of(sum(1 << tower for tower in most))
+        mask = sum(1 << tower for tower in most)
+        towers = analysis.names_of(mask)
         yield Finding(
             object=name,
             op=flow.types[draw],
@@ -188,6 +190,7 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
             fix="draw in the loop over towers, once for each; or draw for all rows and give each "
             "tower its part: tf.split(noise, num_gpus)[i]",
             alike="shared",
+            devices=analysis.devices_of(mask),
         )
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import NORMALIZATION
 from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import ADD_UP, Rule, matches_any, path_lines
 from placement_checks.rules.collective_sums import sums_without_key, unmet_sums
@@ -118,29 +119,33 @@ def _drifting_averages(
 def _drifting_copies(
     placement: Placement, strategy: Strategy, variable: str, groups: Groups
 ) -> Finding:
-    def devices(copies: Sequence[str]) -> str:
-        return join_and(device.short for copy in copies if (device := strategy.device_of(copy)))
+    def devices_of(copies: Sequence[str]) -> tuple[Device, ...]:
+        return tuple(device for copy in copies if (device := strategy.device_of(copy)))
+
+    def text(copies: Sequence[str]) -> str:
+        return join_and(device.short for device in devices_of(copies))
 
     analysis = analyze(placement)
     updates = analysis.updates.by_variable
     copies = [copy for group in groups for copy in group]
     updated = [copy for copy in copies if copy in updates]
+    odd: Sequence[str] = ()
     if len(updated) < len(copies):
-        left_out = [copy for copy in copies if copy not in updates]
-        found = f"an update of the copy on {devices(updated)} alone"
+        odd = [copy for copy in copies if copy not in updates]
+        found = f"an update of the copy on {text(updated)} alone"
         message = (
-            f"the step updates the copy of {variable} on {devices(updated)}, but not the copy on "
-            f"{devices(left_out)}"
+            f"the step updates the copy of {variable} on {text(updated)}, but not the copy on "
+            f"{text(odd)}"
         )
     elif all(len(group) == 1 for group in groups):
         found = _OWN_RESULTS
         message = f"each replica updates its copy of {variable} from its own results"
     else:
-        odd = devices(min(groups, key=len))
-        found = f"a different update of the copy on {odd}"
+        odd = min(groups, key=len)
+        found = f"a different update of the copy on {text(odd)}"
         message = (
-            f"the update of the copy of {variable} on {odd} depends on other examples than the "
-            "updates of the other copies"
+            f"the update of the copy of {variable} on {text(odd)} depends on other examples than "
+            "the updates of the other copies"
         )
     is_trained = variable in gradient_flow(placement).trained
     return Finding(
@@ -151,11 +156,12 @@ def _drifting_copies(
         found=found,
         ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
         path=tuple(
-            f"{copy} <- {step}"
+            PathStep(f"{copy} <- {step}", step.op)
             for copy in updated
             for step in path_lines(placement, [updates[copy][0].op])
         ),
         message=message,
+        devices=devices_of(odd),
         consequence="the copies drift apart: each replica trains its own model, and the first "
         "replica's is saved"
         if is_trained

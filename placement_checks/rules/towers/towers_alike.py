@@ -77,6 +77,7 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         consequence="gradients of different models are averaged, and their mean trains none of "
         "them",
         alike=(difference.expected, difference.found),
+        devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
         fix="build all towers by one function with the same arguments, and leave ops that only "
         "one tower needs out of its loss",
     )

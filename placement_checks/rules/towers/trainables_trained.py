@@ -56,7 +56,7 @@ class TrainablesTrained(Rule):
         if not trainable:
             return self.not_checked("no variable is in TRAINABLE_VARIABLES")
         if analysis.updates.unknown:
-            return self.not_checked(analysis.updates.unknown)
+            return self.not_checked(analysis.updates.unknown, fix=analysis.updates.fix)
         if not any(analysis.backward.ops):
             return self.not_checked("the graph computes no gradients")
         if analysis.updates.by_variable.keys().isdisjoint(trainable):
@@ -73,9 +73,10 @@ class TrainablesTrained(Rule):
             if len(unused) > 1:
                 which = f"gradients of {unused[0]} and {len(unused) - 1} more are"
             return self.not_checked(
-                f"the {which} computed and not applied, which may be intended; apply all, or "
+                f"the {which} computed and not applied, which may be intended",
+                fix="apply all, or "
                 "declare the variables that keep their values: "
-                f"--set trainables-trained.frozen={unused[0] if len(unused) == 1 else 'PATTERN'}"
+                f"--set trainables-trained.frozen={unused[0] if len(unused) == 1 else 'PATTERN'}",
             )
         return self.verdict(found, plural(len(trainable), "trainable variable"))
 
@@ -230,6 +231,7 @@ def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
         found="no update",
         ops=_applying_op(evidence.placement),
         message=f"{name} is trainable, and no step updates it; the step of {reference} does",
+        summary=f"{name} is trainable, and no step updates it",
         consequence="it keeps its initial value",
         fix=_APPLY_ALL,
     )

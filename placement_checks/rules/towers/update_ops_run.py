@@ -69,7 +69,7 @@ class UpdateOpsRun(Rule):
         if not updates:
             return self.not_checked("no op updates statistics, such as batch normalization's")
         if analysis.updates.unknown:
-            return self.not_checked(analysis.updates.unknown)
+            return self.not_checked(analysis.updates.unknown, fix=analysis.updates.fix)
         left_out = [op for op in self._required(analysis, updates) if not steps[op]]
         runs = len(updates) - len(left_out)
         if left_out and not self.tower:
@@ -83,9 +83,9 @@ class UpdateOpsRun(Rule):
             group = program_statistics.group_outside_step(updates) if not runs else None
             if group is not None:
                 return self.not_checked(
-                    f"{names[group]} runs the updates together, and is not part of "
-                    "the train op; return both as the train op, or declare the updates: "
-                    "--set update-ops-run.allow=PATTERN"
+                    f"{names[group]} runs the updates together, and is not part of the train op",
+                    fix="return both as the train op, or declare the updates: "
+                    "--set update-ops-run.allow=PATTERN",
                 )
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
         return self.verdict([_skipped_update(analysis, op, runs) for op in left_out], note)
@@ -149,6 +149,7 @@ def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
         else "evaluation uses the initial values: no step changes them",
         fix=f"{_GROUP}{_ONE_TOWER if runs else ''}",
         alike=bool(runs),
+        devices=analysis.devices_of(towers),
     )
 
 

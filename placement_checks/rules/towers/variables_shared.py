@@ -14,7 +14,7 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import REUSE, Rule, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.tower_variables import (
@@ -264,7 +264,7 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
                 expected=f"an update by the same gradients as {listed(others)}",
                 found=update,
                 path=tuple(
-                    f"{step.variable} <- {analysis.flow.names[step.op]}"
+                    PathStep(f"{step.variable} <- {analysis.flow.names[step.op]}", step.variable)
                     for variable in (name, others[0])
                     for step in analysis.updates.by_variable.get(variable, ())
                 ),
@@ -272,6 +272,7 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
                 f"and gets {update}, while its copies {listed(others)} all take the same sum",
                 consequence="the copies drift apart: the towers train different models",
                 fix="apply the sum of all towers' gradients to every copy",
+                devices=analysis.towers[tower].devices,
             )
 
 
@@ -328,6 +329,7 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
                 fix=f"build each tower under `{REUSE}`; if copies are intended: "
                 "--set variables-shared.layout=mirrored",
                 alike="mirrored",
+                devices=analysis.towers[tower].devices,
             )
 
 

@@ -175,7 +175,7 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
 
 def _not_started(name: str, why: str, details: str) -> PlacerError:
     fix = "try again: every start uses other ports"
-    return PlacerError(name, f"did not start: {why}", fix, details=details)
+    return PlacerError(name, f"did not start: {why}", fix, details=details, is_predicate=True)
 
 
 def _check_machine(machine: Machine) -> None:
@@ -184,12 +184,14 @@ def _check_machine(machine: Machine) -> None:
             f"machine '{machine}'",
             "is a single host, not a cluster",
             'write it like "ps*2; worker*2"',
+            is_predicate=True,
         )
     if len(machine.tasks) > MAX_TASKS:
         raise UsageError(
             f"machine '{machine}'",
             f"has {len(machine.tasks)} tasks, and at most {MAX_TASKS} processes are started",
             "place the program instead: the placer needs no processes",
+            is_predicate=True,
         )
     for task in machine.tasks:
         counts = dict(task.devices)

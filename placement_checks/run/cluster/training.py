@@ -79,6 +79,7 @@ class Cluster:
                         f"/job:{job}/task:{index}",
                         "is a task of the machine without an address in the ClusterSpec",
                         "describe the same tasks in both",
+                        is_predicate=True,
                     )
 
     def __repr__(self) -> str:
@@ -94,7 +95,7 @@ class Cluster:
         """Return an error for a task that has ended; None if all tasks seem to run."""
         return None
 
-    def answers(self) -> None:
+    def check_answering(self) -> None:
         """Check that every task accepts connections.
 
         Raises:
@@ -179,7 +180,7 @@ class Cluster:
         from placement_checks.run.preconditions import check_step_known
         from placement_checks.run.runnable import make_runnable
 
-        self.answers()
+        self.check_answering()
         program = load(target, self.machine.towers)
         try:
             runnable_program = make_runnable(
@@ -262,13 +263,14 @@ class Cluster:
             if gone := self.ended():
                 raise _with_activity(gone, activity)
         try:
-            self.answers()  # names the task that has ended, unlike TensorFlow's error
+            self.check_answering()  # names the task that ended, unlike TensorFlow's error
         except InputError as gone:
             raise _with_activity(gone, activity) from None
         raise failure or InputError(
             self.target,
             f"did not answer within {seconds:g} s, during {activity}",
             "check that all tasks run",
+            is_predicate=True,
         )
 
     def _executed_placement(
@@ -293,4 +295,6 @@ class Cluster:
 
 def _with_activity(gone: InputError, activity: str) -> InputError:
     message = f"{gone.message} during {activity}"
-    return InputError(gone.object, message, gone.fix, details=gone.details)
+    return InputError(
+        gone.object, message, gone.fix, details=gone.details, is_predicate=gone.is_predicate
+    )

@@ -224,7 +224,7 @@ class _Comparison:
         )
         fix = "give rows with --batch on which the reference can be trained"
         if self._feeding.generated:
-            raise CannotRun(f"{self._reference.program.name}: {message}; {fix}")
+            raise CannotRun(f"{self._reference.program.name}: {message}", fix)
         raise InputError(self._reference.program.name, message, fix)
 
     def _origin(

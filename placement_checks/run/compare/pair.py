@@ -99,7 +99,8 @@ class ProgramPair:
         if not self.reference.built.fed:
             raise CannotRun(
                 f"the rows that {self.reference.name} feeds are not known, because it was not "
-                "captured until its first step; give --batch"
+                "captured until its first step",
+                "give --batch",
             )
         with input_errors_as_reasons():
             random_values, reference_random_values = (

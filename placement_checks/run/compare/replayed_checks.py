@@ -60,12 +60,13 @@ class ReplayedChecks:
         if len(sizes) > 1:
             raise CannotRun(
                 f"the towers are fed {join_and(map(len, feeding.parts))} rows, and {name} cannot "
-                "be compared on all of them at once; give --batch"
+                "be compared on all of them at once",
+                "give --batch",
             )
         if not feeding.takes_parts:
             raise CannotRun(
-                f"{name} does not take {plural(max(sizes), 'row')}, the rows of one tower; give "
-                "--batch"
+                f"{name} does not take {plural(max(sizes), 'row')}, the rows of one tower",
+                "give --batch",
             )
         return replace(conditions, statistics_per_tower=True, steps_on_parts=True)
 
@@ -131,8 +132,8 @@ class ReplayedChecks:
     def _inconclusive(self, names: Collection[str], why: str) -> CannotRun:
         return CannotRun(
             f"the gradients of {listed(sorted(names), 2)} differ from "
-            f"{self._sessions.reference.program.name} on the recorded rows, {why}; give --batch "
-            "to compare further"
+            f"{self._sessions.reference.program.name} on the recorded rows, {why}",
+            "give --batch to compare further",
         )
 
     def _is_mean(self) -> bool:

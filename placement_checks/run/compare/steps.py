@@ -62,8 +62,8 @@ def step_blocker(sessions: PairedSessions) -> Missing | None:
     programs = [session.program for session in (sessions.towers, sessions.reference)]
     if not all(program.placement.step.train_op for program in programs):
         return Missing(
-            "the programs declare no train_op; return it from both builders: "
-            "{'train_op': train_op}"
+            "the programs declare no train_op",
+            "return it from both builders: {'train_op': train_op}",
         )
     for session, feeds in sessions.both(sessions.batches[0]):
         name = random_op_in_step(session.program, feeds)

@@ -73,17 +73,23 @@ def parse_batch(batch: Batch) -> Target | BatchFunction | None:
             return Case.load(Path(batch))
         if isinstance(batch, Path):
             raise InputError(
-                str(batch), "is not a saved case", f"name a {SUFFIX} file that a run has saved"
+                str(batch),
+                "is not a saved case",
+                f"name a {SUFFIX} file that a run has saved",
+                is_predicate=True,
             )
         target = parse_target(batch)
         if target.kind != "function":
-            raise InputError(batch, "is not a function", "name one, such as train.py:batch")
+            raise InputError(
+                batch, "is not a function", "name one, such as train.py:batch", is_predicate=True
+            )
         return target
     if batch is not None and not callable(batch):
         raise UsageError(
             f"batch {batch!r:.60}",
             "is not a function",
             f"give batch(rng, n) itself, 'train.py:batch' or a {SUFFIX} file that a run has saved",
+            is_predicate=True,
         )
     return batch
 
@@ -187,10 +193,15 @@ class Case:
         except Exception as error:  # zipfile and numpy raise ten types of errors
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise InputError(
-                str(path), f"is not a saved case: {reason}", "name a file that a run has saved"
+                str(path),
+                f"is not a saved case: {reason}",
+                "name a file that a run has saved",
+                is_predicate=True,
             ) from None
         if not batches:
-            raise InputError(str(path), "holds no batch", "name a file that a run has saved")
+            raise InputError(
+                str(path), "holds no batch", "name a file that a run has saved", is_predicate=True
+            )
         return Case([batches[number] for number in sorted(batches)], start, str(path))
 
 

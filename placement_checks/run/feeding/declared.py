@@ -100,6 +100,7 @@ class DeclaredFeeding:
                 f"names {plural(len(self._shares), 'tower')}, and {towers.name} has inputs for "
                 f"{len(towers.inputs)}",
                 "give one number per tower",
+                is_predicate=True,
             )
         fixed = self._fixed_batch_size()
         total = towers.gpus if towers.shared else sum(self._shares)
@@ -197,16 +198,16 @@ class DeclaredFeeding:
         tensor = program.graph.get_tensor_by_name(mapping[name])
         sizes = static_shape(tensor.shape)
         if sizes is None:
-            raise CannotRun(f"the shape of the input '{name}' is not known; give --batch")
+            raise CannotRun(f"the shape of the input '{name}' is not known", "give --batch")
         if not sizes:
-            raise CannotRun(f"the input '{name}' is one number for all rows; give --batch")
+            raise CannotRun(f"the input '{name}' is one number for all rows", "give --batch")
         shape = [rows, *(size or 1 for size in sizes[1:])]
         dtype = tensor.dtype.base_dtype
         if dtype.is_floating or dtype.is_complex:
             return rng.normal(size=shape).astype(dtype.as_numpy_dtype)
         if dtype.is_integer or dtype == tf.bool:  # 0 and 1 are valid classes and words everywhere
             return rng.integers(0, 2, size=shape).astype(dtype.as_numpy_dtype)
-        raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'; give --batch")
+        raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'", "give --batch")
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
         """Return the feeds of the reference for the given rows, in this order; by default all."""
@@ -284,8 +285,9 @@ def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) ->
                 "delivered none in time"
             )
         raise CannotRun(
-            f"{program.name} declares no inputs; return them from the function that builds the "
-            "graph: {'inputs': [{'x': x, 'y': y}, …]}"
+            f"{program.name} declares no inputs",
+            "return them from the function that builds the "
+            "graph: {'inputs': [{'x': x, 'y': y}, …]}",
         )
     if reference and not reference.shared:
         raise InputError(

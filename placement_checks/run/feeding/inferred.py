@@ -119,7 +119,8 @@ def infer_inputs(
             raise CannotRun(
                 f"cannot identify the rows: {towers.name} is fed {lengths} for {names} and "
                 f"{reference.name} {_length(pair.reference)} for '{pair.reference.tensor}', but "
-                f"other tensors are fed {rows} and {reference_rows}; give --batch"
+                f"other tensors are fed {rows} and {reference_rows}",
+                "give --batch",
             )
     _check_rows_differ([pair for pair, _ in row_pairs])
     split = _tower_rows(row_pairs)
@@ -398,12 +399,13 @@ def _unmatched_values(
         if _name_and_rank(fed) == _name_and_rank(first) and shapes[0] != shapes[1]:
             raise CannotRun(
                 f"'{first.tensor}' is fed rows of the shape {shapes[0]}, and '{fed.tensor}' of "
-                f"{other.name} rows of {shapes[1]}; pad rows to one length, or shuffle by a seed"
+                f"{other.name} rows of {shapes[1]}",
+                "pad rows to one length, or shuffle by a seed",
             )
     names = join_and(f"'{fed.tensor}'" for fed in unclear)
     raise CannotRun(
-        f"{program.name} is fed {names}, without a unique counterpart in {other.name}; give "
-        "--batch"
+        f"{program.name} is fed {names}, without a unique counterpart in {other.name}",
+        "give --batch",
     )
 
 
@@ -421,7 +423,7 @@ def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, in
     fed = [pair for pair in pairs if pair.may_have_rows and not pair.reference.is_random]
     fed = [pair for pair in fed if pair.reference.any_length] or fed
     if not fed:
-        raise CannotRun(f"no tensor that is fed to {program} has rows; give --batch")
+        raise CannotRun(f"no tensor that is fed to {program} has rows", "give --batch")
     counts = Counter(pair.lengths for pair in fed)
     _, preferred = max((pair.reference.array.ndim, pair.lengths) for pair in fed)
     return max(counts, key=lambda sizes: (counts[sizes], sizes == preferred, -sizes[0]))
@@ -444,7 +446,8 @@ def _check_rows_differ(pairs: Sequence[MatchedTensors]) -> None:
         names = join_and(f"'{pair.reference.tensor}'" for pair in pairs)
         raise CannotRun(
             f"all rows that are fed to {names} are equal, so a mistake with single rows would not "
-            "show; give --batch"
+            "show",
+            "give --batch",
         )
 
 
@@ -467,7 +470,8 @@ def _tower_rows(pairs: Sequence[tuple[MatchedTensors, int]]) -> Sequence[int]:
         one, other, *_ = splits.values()
         raise CannotRun(
             f"cannot identify the rows of each tower: '{one.towers[0].tensor}' and "
-            f"'{other.towers[0].tensor}' are fed parts of different sizes; give --batch"
+            f"'{other.towers[0].tensor}' are fed parts of different sizes",
+            "give --batch",
         )
     return next(iter(splits), ())
 

@@ -142,4 +142,4 @@ def input_errors_as_reasons() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise CannotRun(str(error)) from None
+        raise CannotRun(error.fault, error.fix) from None

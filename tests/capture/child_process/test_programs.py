@@ -252,7 +252,7 @@ def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) 
 
     assert load_for_one_gpu(watched(folder, program)) == Missing(
         "it does not receive the number of GPUs",
-        "write {gpus} in its arguments, or --let NAME={gpus}",
+        option="write {gpus} in its arguments, or --let NAME={gpus}",
     )
     with pytest.raises(InputError) as caught:
         load_for_one_gpu(watched(folder, program, "{gpus}"))

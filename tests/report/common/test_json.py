@@ -191,7 +191,10 @@ def test_an_error_has_its_kind_and_fix(error: type[PlacementError], kind: str) -
 
 
 def test_programs_before_an_error_and_the_first_error_are_reported(report: Report) -> None:
-    errors = [InputError("a.py", "is not there"), InputError("b.py", "is not there")]
+    errors = [
+        InputError("a.py", "is not there", is_predicate=True),
+        InputError("b.py", "is not there", is_predicate=True),
+    ]
     document = json.loads(render([report], errors))
     assert len(document["programs"]) == 1
     assert document["error"]["object"] == "a.py"

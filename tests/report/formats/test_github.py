@@ -112,7 +112,7 @@ def test_what_must_be_checked_is_a_warning() -> None:
 
 
 def test_what_failed_comes_first() -> None:
-    error = InputError("b.py", "is not there", "name another")
+    error = InputError("b.py", "is not there", "name another", is_predicate=True)
 
     commands = read(written_as("github", report(broken("a", finding("w"))), errors=[error]))
 

@@ -84,7 +84,7 @@ def test_what_must_be_checked_fails() -> None:
 def test_what_failed_is_an_error_once() -> None:
     fault = PlacementError("p", "KeyError: 'x'")
     of_rule = report(Verdict("a", "not-checked", None, "it failed", error=fault))
-    other = PlacementError("b.py", "is not there", "name another")
+    other = PlacementError("b.py", "is not there", "name another", is_predicate=True)
 
     suites = suites_of(of_rule, errors=[*of_rule.errors, other])
 

@@ -166,7 +166,7 @@ def test_what_is_not_checked_is_no_result() -> None:
 
 
 def test_errors_are_reported() -> None:
-    run = run_of(errors=[InputError("b.py", "is not there", "name another")])
+    run = run_of(errors=[InputError("b.py", "is not there", "name another", is_predicate=True)])
 
     (invocation,) = run["invocations"]
     assert not invocation["executionSuccessful"]

@@ -4,7 +4,8 @@ from support.pictures import data_of, names
 from support.reports import broken, finding
 from support.towers import program
 
-from placement_checks import Verdict
+from placement_checks import Device, Verdict
+from placement_checks.core.results import PathStep
 
 
 def test_rules_have_their_reasons_and_findings() -> None:
@@ -35,8 +36,8 @@ def test_a_finding_lights_its_object_its_ops_and_its_path() -> None:
         "w",
         ops=("update/w",),
         path=(
-            "sum/w (AddN): /device:CPU:0",
-            "the tower on /device:GPU:0 reads it: tower_0/w/read",
+            PathStep("sum/w (AddN): /device:CPU:0", "sum/w"),
+            PathStep("the tower on /device:GPU:0 reads it: tower_0/w/read", "tower_0/w/read"),
         ),
     )
 
@@ -47,12 +48,21 @@ def test_a_finding_lights_its_object_its_ops_and_its_path() -> None:
     assert lit == {"w", "update/w", "sum/w", "tower_0/w/read"}
 
 
-def test_devices_at_fault_are_those_that_the_message_is_about() -> None:
-    message = "takes no gradients of /device:GPU:1, which reads it, but those of /device:GPU:0"
-    data = data_of(program(), broken("every-tower-counts", finding("w", message=message)))
+def test_a_finding_lights_the_devices_at_fault() -> None:
+    found = finding("w", devices=(Device.parse("/gpu:1"),))
+    data = data_of(program(), broken("every-tower-counts", found))
 
     assert [data["devices"][n]["label"] for n in data["findings"][0]["devices"]] == ["GPU:1"]
     assert data["uncounted"] == data["findings"][0]["devices"]
+
+
+def test_a_misplaced_op_lights_its_device() -> None:
+    data = data_of(
+        program(), broken("some-rule", finding("w"), finding("w", evidence="requested"))
+    )
+
+    lit = [[data["devices"][n]["label"] for n in each["devices"]] for each in data["findings"]]
+    assert lit == [["CPU:0"]]
 
 
 def test_a_device_is_not_taken_for_one_with_a_longer_number() -> None:

@@ -57,7 +57,14 @@ def test_headline_of_a_broken_program(graph: Placement, sentence: str) -> None:
 
 
 def test_other_rules_speak_by_their_first_finding() -> None:
-    found = [finding(name, message=f"the op {name} is elsewhere; so be it") for name in "ab"]
+    found = [
+        finding(
+            name,
+            message=f"the op {name} is elsewhere; so be it",
+            summary=f"the op {name} is elsewhere",
+        )
+        for name in "ab"
+    ]
 
     data = data_of(program(), broken("some-rule", *found), KEPT)
 
