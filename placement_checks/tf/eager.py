@@ -73,6 +73,12 @@ def next_element(iterator: Any, dtypes: Sequence[Any], shapes: Sequence[Any]) ->
     return cast(Sequence[Any], take(iterator=iterator, output_types=dtypes, output_shapes=shapes))
 
 
+def around_pipelines(around: Around) -> Patched:
+    """Patch the method that every iterator calls to get the dataset that it iterates over."""
+    owner = existing_in("tensorflow.python.data.ops.dataset_ops", "DatasetV2")
+    return patched(owner, "_apply_debug_options", around)
+
+
 def around_variables(around: Around) -> Patched:
     """Patch the constructor of every kind of resource variable."""
     owner = existing_in("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable")
