@@ -36,8 +36,8 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.comparing import compare_gradients
-from placement_checks.numerics.reducing import build_trial
+from placement_checks.numerics.comparing import Limits, compare_gradients
+from placement_checks.numerics.sampling import build_trial
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and, nearest, plural
@@ -149,7 +149,7 @@ def _gradients_differ(some: Arrays, others: Arrays) -> bool:
     finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
     dtypes = {name: str(value.dtype) for name, value in finite.items()}
     trial = build_trial(0, (), finite, others, dict.fromkeys(finite, 0.0))
-    compared = compare_gradients(trial, dtypes, tolerance=1000)
+    compared = compare_gradients(trial, dtypes, Limits(1000))
     return any(gradient.state == "differs" for gradient in compared)
 
 

@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.numerics.comparing import Difference, compare_gradients, differing_variables
-from placement_checks.numerics.reducing import select_all
+from placement_checks.numerics.sampling import select_all
 from placement_checks.numerics.training_divergence import (
     compare_variables,
     compensated_factor,

@@ -20,9 +20,9 @@ from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, Trial
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.block_statistics import weighted_mean
 from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
+from placement_checks.numerics.sampling import weighted_mean
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural

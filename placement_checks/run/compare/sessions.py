@@ -12,8 +12,12 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Elements, Sample, Trial
-from placement_checks.numerics.block_statistics import measure_noise, weighted_mean
-from placement_checks.numerics.reducing import build_trial, select_all
+from placement_checks.numerics.sampling import (
+    build_trial,
+    measure_noise,
+    select_all,
+    weighted_mean,
+)
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Feeding
 from placement_checks.run.session import ProgramSession

@@ -19,11 +19,12 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Arrays, Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.block_statistics import add_noise, uncertain_elements
-from placement_checks.numerics.reducing import (
+from placement_checks.numerics.sampling import (
+    add_noise,
     build_variable_step,
     sample_elements,
     select_elements,
+    uncertain_elements,
 )
 from placement_checks.numerics.training_divergence import find_trained_variable, is_proportional
 from placement_checks.run.compare.sessions import PairedSessions
