@@ -107,6 +107,7 @@ class Patch(Enum):
     TF_KERAS_BATCH = "tf_keras.src.engine.training_v1:Model", "train_on_batch", "detect training"
 
     # Eager ops and variables
+    ITERATE = f"{_TF}.data.ops.dataset_ops:DatasetV2", "_apply_debug_options", "end iterators soon"
     FAST_OP = f"{_TF}.pywrap_tfe", "TFE_Py_FastPathExecute", "return zeros for GPU-only ops"
     SLOW_OP = f"{_TF}.eager.execute", "execute", "return zeros for GPU-only ops"
     NEW_HANDLE = _VARIABLES, "_variable_handle_from_shape_and_dtype", "record devices"

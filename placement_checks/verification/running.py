@@ -137,10 +137,9 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
 def _trace(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
     import numpy as np
 
-    from placement_checks.run.feeding.replayed import error_context
     from placement_checks.run.timing.trace import trace_steps
 
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
-    with error_context(feeding):
+    with feeding.error_context():
         data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
         return trace_steps(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)

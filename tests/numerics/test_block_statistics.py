@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.numerics.block_statistics import (
+from placement_checks.numerics.sampling import (
     BLOCK,
     find_peaks,
     iterate_blocks,

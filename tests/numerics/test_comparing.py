@@ -15,6 +15,7 @@ from support.measurements import measurement, problem
 from placement_checks.core.measurement import Array, Trial
 from placement_checks.numerics.comparing import (
     Difference,
+    Limits,
     compare_arrays,
     compare_gradients,
     differing_variables,
@@ -105,9 +106,8 @@ def test_a_difference_is_one_that_nothing_allows(
     off = max((abs(a - b) for a, b in pairs), default=0)
     rounding = tolerance * ONE * max((abs(a) for a, _ in pairs), default=0)
 
-    result = compare(
-        expected, found, noise=noise, allowed=allowed, tolerance=tolerance, times_noise=times_noise
-    )
+    limits = Limits(tolerance, times_noise)
+    result = compare(expected, found, noise=noise, allowed=allowed, limits=limits)
 
     assert (result.state == "differs") == all(
         off > limit for limit in (rounding, noise * times_noise, allowed)
@@ -136,11 +136,11 @@ def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
         (32, {}, "equal"),
         (33, {}, "differs"),
         (-33, {}, "differs"),
-        (3, {"tolerance": 2}, "differs"),
-        (100, {"tolerance": 100}, "equal"),
+        (3, {"limits": Limits(2)}, "differs"),
+        (100, {"limits": Limits(100)}, "equal"),
         (80, {"noise": 10 * ONE}, "equal"),
         (81, {"noise": 10 * ONE}, "differs"),
-        (81, {"noise": 10 * ONE, "times_noise": 9.0}, "equal"),
+        (81, {"noise": 10 * ONE, "limits": Limits(32, 9)}, "equal"),
         (5, {"noise": ONE / 8}, "equal"),
         (90, {"allowed": 90 * ONE}, "equal"),
         (91, {"allowed": 90 * ONE}, "differs"),
@@ -167,7 +167,7 @@ def test_noise_that_hides_a_hundredth(noise: float, times_noise: float, state: s
     """The noise times this factor is a hundredth of the value, or more."""
     values = [1.0, 0.5]
 
-    assert compare(values, values, noise=noise, times_noise=times_noise).state == state
+    assert compare(values, values, noise=noise, limits=Limits(32, times_noise)).state == state
 
 
 def test_a_type_is_too_coarse_whatever_the_noise() -> None:
@@ -192,7 +192,7 @@ def test_noise_hides_a_difference_no_larger_than_it() -> None:
 def test_types_that_are_too_coarse_to_tell_a_hundredth(dtype: str, state: str) -> None:
     assert compare([1.0], [1.0], dtype).state == state
     assert compare([1.0], [1.5], dtype).state == "differs"
-    assert compare([1.0], [1.0], dtype, tolerance=1e-4).state == "equal"
+    assert compare([1.0], [1.0], dtype, limits=Limits(1e-4)).state == "equal"
 
 
 def test_what_is_allowed_is_not_blurred() -> None:
@@ -208,7 +208,9 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"tolerance": 1e9}])
+@pytest.mark.parametrize(
+    "more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"limits": Limits(1e9)}]
+)
 @pytest.mark.parametrize("expected", [[1.0, 2.0], [0.0, 0.0]])
 def test_what_is_not_finite_differs(
     value: float, more: dict[str, Any], expected: list[float]
@@ -310,9 +312,9 @@ def test_gradients_are_compared_as_told() -> None:
     dtypes = {"b": "float32"}
     batch = trial(b=1 + 7e-5)
 
-    (gradient,) = compare_gradients(batch, dtypes, times_noise=6)
+    (gradient,) = compare_gradients(batch, dtypes, Limits(32, 6))
     assert gradient.state == "differs"
-    (gradient,) = compare_gradients(batch, dtypes, times_noise=6, tolerance=700)
+    (gradient,) = compare_gradients(batch, dtypes, Limits(700, 6))
     assert gradient.state == "equal"
 
 
@@ -333,8 +335,8 @@ def test_two_rows_tell_too_little_of_the_noise(rows: int, off: float, state: str
     [
         (31, {}, "float32", "noise"),
         (33, {}, "float32", "differs"),
-        (33, {"tolerance": 34}, "float32", "noise"),
-        (31, {"tolerance": 30}, "float32", "differs"),
+        (33, {"limits": Limits(34)}, "float32", "noise"),
+        (31, {"limits": Limits(30)}, "float32", "differs"),
         (31, {}, "float64", "differs"),
     ],
 )

@@ -17,7 +17,7 @@ from placement_checks.numerics.comparing import (
     divide_gradients,
 )
 from placement_checks.numerics.diagnosis import Diagnosis, diagnose
-from placement_checks.numerics.reducing import (
+from placement_checks.numerics.sampling import (
     build_trial,
     build_variable_step,
     sample_elements,

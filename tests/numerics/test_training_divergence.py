@@ -13,6 +13,7 @@ from support.measurements import measurement, trajectory
 
 from placement_checks.core.measurement import NO_STEPS, Array, Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
+from placement_checks.numerics.comparing import Limits
 from placement_checks.numerics.training_divergence import (
     Divergence,
     compare_variables,
@@ -127,8 +128,8 @@ def test_tolerance_and_noise_allow_more() -> None:
     steps = trajectory({"w": [1]}, {"w": [[1]]}, {"w": [[1 + 40 * ONE]]}, noise=2 * ONE)
 
     assert after(steps)[1]
-    assert not after(steps, tolerance=41)[1]
-    assert not after(steps, times_noise=20)[1]
+    assert not after(steps, limits=Limits(41))[1]
+    assert not after(steps, limits=Limits(32, 20))[1]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
@@ -519,7 +520,7 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
     numbers = measurement(trajectory=steps, dtypes=dict.fromkeys("wv", "float32"))
 
     def apart(**precisions: str) -> list[str]:
-        _, found = compare_variables(replace(numbers, precisions=precisions), steps, tolerance=0.5)
+        _, found = compare_variables(replace(numbers, precisions=precisions), steps, Limits(0.5))
         return [divergence.difference.variable for divergence in found]
 
     assert apart(w="float32", v="float32") == ["w"]

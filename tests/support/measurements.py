@@ -19,7 +19,7 @@ from placement_checks.core.measurement import (
     Trial,
     VariableStep,
 )
-from placement_checks.numerics.reducing import build_variable_step
+from placement_checks.numerics.sampling import build_variable_step
 from placement_checks.numerics.training_divergence import find_trained_variable
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}

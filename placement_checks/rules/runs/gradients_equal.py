@@ -116,11 +116,10 @@ class GradientsEqual(Rule):
         return self._verdict(measured, findings, list(worst.values()), notes)
 
     def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
-        from placement_checks.numerics.comparing import compare_gradients
+        from placement_checks.numerics.comparing import Limits, compare_gradients
 
-        differences = compare_gradients(
-            trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
-        )
+        limits = Limits(self.tolerance, self.noise)
+        differences = compare_gradients(trial, measured.precisions, limits)
         return [each for each in differences if not matches_any(each.variable, self.allow)]
 
     def _verdict(

@@ -80,6 +80,7 @@ class WeightsEqual(Rule):
                 )
 
     def check(self, evidence: Evidence) -> Verdict:
+        from placement_checks.numerics.comparing import Limits
         from placement_checks.numerics.training_divergence import (
             compare_variables,
             compensated_factor,
@@ -95,8 +96,7 @@ class WeightsEqual(Rule):
         equal, divergences = compare_variables(
             measured,
             trajectory,
-            tolerance=self.tolerance,
-            times_noise=self.noise,
+            Limits(self.tolerance, self.noise),
             scale=measured.scale * compensated_factor(measured),
         )
         equal = [each for each in equal if not matches_any(each.variable, self.allow)]

@@ -13,7 +13,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.measurement import Arrays
 from placement_checks.core.program import Batch, BatchFunction
 from placement_checks.core.target import Target
 from placement_checks.targets.forms import parse_target
@@ -35,8 +36,6 @@ _UNFINISHED = ".part"
 _MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
 _KINDS = "biufcSU"  # kinds of dtypes: numbers and strings, but neither objects nor records
 _BY_POSITION = 2  # arguments that a batch function takes by position: rng and n
-
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:

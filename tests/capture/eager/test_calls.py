@@ -248,3 +248,21 @@ def test_a_step_in_a_graph_is_refused() -> None:
         "one op; "
         "call it eagerly, outside of the graph"
     )
+
+
+def test_pipelines_are_not_tuned_but_stay_as_they_are_in_graphs() -> None:
+    """An iterator that a program leaves behind would wait for its autotuning thread."""
+    dataset = tf.data.Dataset.range(3)
+    tuned: list[bool | None] = []
+    in_function: list[str] = []
+
+    def program() -> None:
+        tuned.append(iter(dataset)._dataset.options().autotune.enabled)
+        total = tf.function(lambda: dataset.reduce(tf.constant(0, tf.int64), tf.add))
+        graph = total.get_concrete_function().graph
+        in_function.extend(op.type for op in graph.get_operations())
+
+    seen(program)
+
+    assert tuned == [False]
+    assert "OptionsDataset" not in in_function

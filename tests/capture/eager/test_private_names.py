@@ -267,6 +267,13 @@ def test_the_next_element_of_an_iterator_by_its_resource() -> None:
         eager.next_element(resource, [tf.int32], [[]])
 
 
+def test_iterators_get_their_datasets_by_one_method() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices([5, 6])
+
+    with patched(Patch.ITERATE, lambda _: lambda _dataset: dataset.map(lambda value: -value)):
+        assert [int(value) for value in dataset] == [-5, -6]
+
+
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool) -> None:
     modules: list[str] = []

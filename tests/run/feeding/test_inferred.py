@@ -17,7 +17,12 @@ from placement_checks import Program
 from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.feeding.inferred import InferredInputs, RowInput, infer_inputs
+from placement_checks.run.feeding.inferred import (
+    FedProgram,
+    InferredInputs,
+    RowInput,
+    infer_inputs,
+)
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.runnable import RunnableProgram, make_runnable
 
@@ -63,7 +68,7 @@ def arrays(shapes: Shapes) -> dict[str, Any]:
 
 
 def found(several: Mapping[str, Any], alone: Mapping[str, Any], gpus: int = 2) -> InferredInputs:
-    return infer_inputs(program(gpus, several), program(1, alone), {}, {})
+    return infer_inputs(FedProgram(program(gpus, several), {}), FedProgram(program(1, alone), {}))
 
 
 def of_shapes(several: Shapes, alone: Shapes, gpus: int = 2) -> InferredInputs:
@@ -113,7 +118,10 @@ def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
     )
     alone = arrays({"inputs": (8, 7), "targets": (8, 7)})
 
-    inputs = infer_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+    inputs = infer_inputs(
+        FedProgram(program(2, several, free=True), {}),
+        FedProgram(program(1, alone, free=True), {}),
+    )
 
     assert fed_to(inputs) == {
         "inputs:0": ["inputs:0", "inputs_1:0"],
@@ -130,7 +138,10 @@ def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) ->
     alone = arrays({"x": (8, 7)})
 
     with pytest.raises(CannotRun) as error:
-        infer_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
+        infer_inputs(
+            FedProgram(program(2, several, free=free), {}),
+            FedProgram(program(1, alone, free=free), {}),
+        )
 
     assert str(error.value) == (
         "'x:0' is fed rows of the shape [9], and 'x:0' of single rows of [7]; pad rows to one "
@@ -156,7 +167,7 @@ def test_several_entries_may_be_one_row() -> None:
     shapes = {"tower_0/x": (2, 3), "tower_0/words": (10,), "tower_1/x": (2, 3)}
     inputs = of_shapes({**shapes, "tower_1/words": (10,)}, {"x": (2, 3), "words": (10,)})
 
-    assert [(each.name, each.per_row, each.rows.shape) for each in inputs.inputs] == [
+    assert [(each.reference, each.per_row, each.rows.shape) for each in inputs.inputs] == [
         ("x:0", 1, (4, 3)),
         ("words:0", 5, (4, 5)),
     ]
@@ -275,8 +286,8 @@ def test_rows_stay_together_and_get_to_both_programs(
             any_batch_size=any_batch_size,
             split=() if shared else [size] * gpus,
             inputs=[
-                RowInput("x", towers("x"), "x", 1, seen),
-                RowInput("y", towers("y"), "y", per_row, several if per_row > 1 else seen),
+                RowInput(towers("x"), "x", 1, seen),
+                RowInput(towers("y"), "y", per_row, several if per_row > 1 else seen),
             ],
             tower_values={"rate": np.ones(())},
             reference_values={},
