@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
+from placement_checks.analysis.graph.analysis import NONE, Layers
 from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.layers import NONE, Layers
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
@@ -72,7 +72,7 @@ class Addresses:
         self._op_layers = analysis.layers
         self._behind_losses = self._flow.reachable(analysis.loss_ops)
         losses = analysis.copies.losses
-        self._tower_masks = towers_by_op(self._flow, self._op_layers, losses)
+        self._tower_masks = towers_by_op(analysis, losses)
         self.tower_count = len(losses)
         self.depth = self._op_layers.depth
         self.layers = list(self._op_layers.by_op)

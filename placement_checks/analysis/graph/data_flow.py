@@ -414,3 +414,11 @@ def _sources_first(roots: Iterable[int], edges: Edges) -> list[int]:
                 ordered.append(here)
                 todo.pop()
     return ordered
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, the lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

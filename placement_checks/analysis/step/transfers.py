@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Literal, NamedTuple, get_args
 
 from placement_checks.analysis.addresses import Part, addresses
-from placement_checks.analysis.graph.layers import NONE
+from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CUTS, PARTITIONS

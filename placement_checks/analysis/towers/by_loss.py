@@ -11,45 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from placement_checks.analysis.graph.backward import Backward
+from placement_checks.analysis.graph.analysis import NONE, GraphAnalysis
 from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.layers import NONE, Layers
 from placement_checks.core.op_types import SUMS_UP
-from placement_checks.core.placement import StepOps, producer_of
 
 Groups = Sequence[Sequence[int]]
 # The least share of ops that copies of a model have in common: if their devices differ, and if
 # they read the same variables.
 _SIMILAR, _ALIKE = 0.5, 0.75
-
-
-def loss_ops(step: StepOps, flow: DataFlow) -> Sequence[int]:
-    """Return the ops that the program takes gradients of, or else the losses that it reports.
-
-    If the gradients of a tensor are part of another loss, as in a gradient penalty or an inner
-    loop of MAML, the tensor is not a loss itself and is left out.
-    """
-    outer = _outer_objectives(step, flow)
-    names = map(producer_of, outer or step.losses)
-    return list(dict.fromkeys(flow.number[name] for name in names if name in flow.number))
-
-
-def _outer_objectives(step: StepOps, flow: DataFlow) -> Sequence[str]:
-    """Return the objectives whose gradients no other objective uses, or else all objectives."""
-    gradients = {
-        name: [flow.number[op] for op in step.gradients.get(name, ()) if op in flow.number]
-        for name in dict.fromkeys(step.objectives)
-    }
-    if len(gradients) < 2 or not any(gradients.values()):
-        return step.objectives
-    behind = flow.propagate(flow.marks(gradients.values()))
-    inner = 0
-    for bit, name in enumerate(gradients):
-        objective = flow.number.get(producer_of(name))
-        if objective is not None:
-            inner |= behind[objective] & ~(1 << bit)
-    outer = [name for bit, name in enumerate(gradients) if not inner >> bit & 1]
-    return outer or step.objectives
 
 
 class ModelCopies(NamedTuple):
@@ -74,22 +43,12 @@ class CopiesByLoss:
     as the losses of a discriminator and its generator. A penalty on the weights, and the input
     pipeline, may be shared by all copies. One joint loss is split where the losses of the copies
     are summed, or where their outputs are concatenated.
-
-    Attributes:
-        in_model: for each op whether it is a forward op that depends on variables and examples.
     """
 
-    def __init__(
-        self, flow: DataFlow, layers: Layers, backward: Backward, examples: Sequence[int]
-    ) -> None:
-        self._flow = flow
-        self._layers = layers.by_op
-        self.in_model = [
-            layer != NONE and bool(is_example) and not is_backward
-            for layer, is_example, is_backward in zip(
-                layers.by_op, examples, backward.ops, strict=True
-            )
-        ]
+    def __init__(self, graph: GraphAnalysis) -> None:
+        self._flow = graph.flow
+        self._layers = graph.layers.by_op
+        self._in_model = graph.in_model
 
     def copies(self, losses: Sequence[int]) -> ModelCopies:
         """Return the copies of the model.
@@ -97,7 +56,9 @@ class CopiesByLoss:
         Args:
             losses: all loss ops of the program.
         """
-        groups = self._without_penalties(self._disjoint_groups(losses))
+        groups = self._disjoint_groups(losses)
+        # Without penalties on weights, which may belong to all copies.
+        groups = [group for group in groups if any(self._in_model[op] for op in group)] or groups
         if len(groups) > 1:
             matched = self._match(groups)
             if matched:
@@ -118,18 +79,14 @@ class CopiesByLoss:
         owner: dict[int, int] = {}  # the first of the ops that uses a value, by the value
         for end in ops:
             for op in self._flow.reachable(
-                [end], until=lambda op: op in owner or not self.in_model[op]
+                [end], until=lambda op: op in owner or not self._in_model[op]
             ):
-                if self.in_model[op] and (other := owner.setdefault(op, end)) != end:
+                if self._in_model[op] and (other := owner.setdefault(op, end)) != end:
                     group[root(end)] = root(other)
         groups: dict[int, list[int]] = defaultdict(list)
         for op in ops:
             groups[root(op)].append(op)
         return list(groups.values())
-
-    def _without_penalties(self, groups: Groups) -> Groups:
-        """Return the groups that compute with examples; all groups if none does."""
-        return [group for group in groups if any(map(self.in_model.__getitem__, group))] or groups
 
     def _split_joint_losses(self, losses: Sequence[int]) -> Groups:
         """Split joint losses into the losses of the copies; empty if a loss has one copy."""
@@ -176,7 +133,7 @@ class CopiesByLoss:
         return sorted(op for op in self._flow.reachable(ops, along=summands) if not summands(op))
 
     def _model_inputs(self, op: int) -> Sequence[int]:
-        return [source for source in self._flow.inputs[op] if self.in_model[source]]
+        return [source for source in self._flow.inputs[op] if self._in_model[source]]
 
     def _have_most_variables(self, groups: Groups, loss: int) -> bool:
         """Whether groups read more than half of the variables behind a joint loss.
@@ -236,35 +193,35 @@ class CopiesByLoss:
 
     def _model_before(self, ops: Sequence[int]) -> tuple[Counter[str], frozenset[int]]:
         """Count the model ops before ``ops`` by type, and return the variables that they read."""
-        behind = self._flow.reachable(ops, until=lambda op: not self.in_model[op])
-        model = [op for op in behind if self.in_model[op]]
+        behind = self._flow.reachable(ops, until=lambda op: not self._in_model[op])
+        model = [op for op in behind if self._in_model[op]]
         return (
             Counter(self._flow.types[op] for op in model),
             frozenset(self._layers[op] for op in model),
         )
 
 
-def towers_by_op(flow: DataFlow, layers: Layers, losses: Groups) -> Sequence[int]:
+def towers_by_op(graph: GraphAnalysis, losses: Groups) -> Sequence[int]:
     """Return for each op a bit mask of the towers that it serves: their losses use its value.
 
     An op that reaches no loss, or the losses of several towers, has the bits of its inputs. A
     variable has no bits.
 
     Args:
-        flow: the edges of the program.
-        layers: the layers of the program.
+        graph: the program.
         losses: the loss ops of each tower.
     """
-    reached = reachability_masks(flow, losses)
+    reached = reachability_masks(graph.flow, losses)
+    passed_on = graph.layers.passed_on
     bits = [0] * len(reached)
-    for op, sources in enumerate(flow.inputs):
-        if layers.passed_on[op] == op:
+    for op, sources in enumerate(graph.flow.inputs):
+        if passed_on[op] == op:
             continue
         if single_tower(reached[op]) != NONE:
             bits[op] = reached[op]
             continue
         for source in sources:
-            if layers.passed_on[source] == NONE:
+            if passed_on[source] == NONE:
                 bits[op] |= bits[source]
     return bits
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.graph.layers import NONE
+from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.op_types import (
     ADDS,

@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
-from placement_checks.analysis.graph.layers import NONE
+from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators, variable_layout
