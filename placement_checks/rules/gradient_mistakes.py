@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.variables.clipping import norms_of_slices
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
 from placement_checks.core.op_types import (
     ADDS,
     BATCH_NORMS,

@@ -15,7 +15,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CUTS, PARTITIONS
 from placement_checks.core.placement import Op, Placement, producer_of
 
-_HANDLES = frozenset({"resource"})
+RESOURCE = "resource"  # the dtype of handles
 _CUTS = CUTS.keys() | PARTITIONS
 
 
@@ -83,15 +83,12 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     for op, here in _across_devices(analysis, placement.by_number):
         for source in op.inputs:
             producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
-            if producer is None or producer.assigned is None or source[0] == "^":
-                continue
-            if producer.assigned is here:
+            there = None if producer is None or source[0] == "^" else producer.assigned
+            if there is None or there is here:
                 continue
             tensor = source if ":" in source else f"{source}:0"
             if (tensor, here) not in by_tensor and (size := size_of(tensor)) != 0:
-                by_tensor[tensor, here] = CopiedTensor(
-                    tensor, producer.assigned, here, size, op.name
-                )
+                by_tensor[tensor, here] = CopiedTensor(tensor, there, here, size, op.name)
     return list(by_tensor.values())
 
 
@@ -127,27 +124,16 @@ def _by_pair(by_pair: Iterable[tuple[Device, Device, CopiedTensor]]) -> list[Tra
     pairs: dict[tuple[Device, Device], list[CopiedTensor]] = defaultdict(list)
     for source, to, copy in by_pair:
         pairs[source, to].append(copy)
-    sums = [
-        Transfer(
-            source,
-            to,
-            len(copied),
-            sum(copy.bytes or 0 for copy in copied),
-            sum(copy.bytes is None for copy in copied),
-        )
-        for (source, to), copied in pairs.items()
-    ]
+    sums = [Transfer(*pair, *TransferTotal.from_copies(copied)) for pair, copied in pairs.items()]
     return sorted(sums, key=lambda sent: (-sent.bytes, -sent.copies, sent.source, sent.to))
 
 
 def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
     """Return the bytes of a tensor; 0 for a handle, None if the size is unknown."""
-    name, _, number = tensor.partition(":")
-    outputs = analysis.placement.details.outputs(name)
-    if int(number) >= len(outputs):
+    output = analysis.tensor(tensor)
+    if output is None:
         return None
-    output = outputs[int(number)]
-    if output.dtype in _HANDLES:
+    if output.dtype == RESOURCE:
         return 0
     if output.shape and output.shape[0] is None and rows is not None:
         output = output._replace(shape=(_rows(analysis, tensor, rows), *output.shape[1:]))
@@ -251,16 +237,15 @@ class LayerTraffic(NamedTuple):
 
 def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[SentTensor]:
     """Return the copies of a step with their phases and layers."""
-    number, found = analyze(placement).flow.number, addresses(placement)
-    names = analyze(placement).flow.names
+    flow, found = analyze(placement).flow, addresses(placement)
     sent = []
     for copy in copied:
-        source, taker = number[producer_of(copy.tensor)], number[copy.taker]
+        source, taker = flow.number[producer_of(copy.tensor)], flow.number[copy.taker]
         part = found.parts[taker]
         first, second = (taker, source) if part in _OF_ONE_VARIABLE else (source, taker)
         layer = found.layers[second if found.layers[first] == NONE else first]
         tower = found.towers[source if found.towers[taker] == NONE else taker]
-        variable = "" if layer == NONE else names[layer]
+        variable = "" if layer == NONE else flow.names[layer]
         sent.append(SentTensor(copy, _PHASES.get(part, "other"), variable, tower))
     return sent
 
@@ -278,5 +263,4 @@ def by_layer(all_sent: Iterable[SentTensor]) -> list[LayerTraffic]:
         }
         largest = max(copies, key=lambda copied: copied.bytes or 0)
         layers.append(LayerTraffic(layer, TransferTotal.from_copies(copies), sums, largest))
-
     return sorted(layers, key=lambda each: (-each.total.bytes, -each.total.copies, each.layer))

@@ -188,6 +188,10 @@ class TowerAnalysis(GraphAnalysis):
         """For each op a bit mask of the towers that its value depends on, and `gradient_bit`."""
         return self.flow.propagate(self.own_towers)
 
+    def has_gradient(self, op: int) -> bool:
+        """Whether the value of an op depends on a backward op."""
+        return bool(self.towers_behind[op] & self.gradient_bit)
+
     def without_regularization(self, loss: int) -> int:
         """Return the only summand of a loss that depends on examples; the loss if several do."""
         while self.flow.types[loss] in ADDS:

@@ -32,7 +32,7 @@ from placement_checks.core.op_types import (
     STACK,
     SUM,
 )
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import producer_of
 
 # Ops that take a part of a tensor, or change its form: their output is still an input.
 _SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
@@ -66,9 +66,9 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     rows = _rows_fed(analysis)
 
     def holds_examples(source: int, tensor: str) -> bool:
-        is_fed = analysis.flow.types[source] in PLACEHOLDERS
-        is_fed = is_fed and analysis.flow.names[source] not in of_one_tower
-        return _holds_examples(analysis.placement, tensor, fed=is_fed, rows=rows)
+        name, kind = analysis.flow.names[source], analysis.flow.types[source]
+        is_fed = kind in PLACEHOLDERS and name not in of_one_tower
+        return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
 
     sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
     return _uses(analysis, sources, holds_examples)
@@ -89,29 +89,26 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     def has_rows(_source: int, tensor: str) -> bool:
         op = flow.number[producer_of(tensor)]
         of_weights = analysis.layers.by_op[op] != NONE or from_examples[op]
-        return not of_weights and _holds_examples(analysis.placement, tensor, fed=False, rows=None)
+        return not of_weights and _holds_examples(analysis, tensor, fed=False, rows=None)
 
     for use in _uses(analysis, draws, has_rows):
-        others = [op for op in flow.inputs[use.op] if op != flow.number[producer_of(use.tensor)]]
+        drawn = flow.number[producer_of(use.tensor)]
         is_noise = flow.types[use.op] in ADDS | SCALES and not any(
-            from_examples[op] for op in others
+            from_examples[op] for op in flow.inputs[use.op] if op != drawn
         )
-        is_noise = is_noise or _is_broadcast_over_rows(analysis, use)
-        if not is_noise and analysis.reads_by_gpu.in_loss(use.op):
+        is_same_for_rows = is_noise or _is_broadcast_over_rows(analysis, use)
+        if not is_same_for_rows and analysis.reads_by_gpu.in_loss(use.op):
             yield use
 
 
 def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
     """Whether an elementwise op applies a tensor to every row of another one."""
-    details = analysis.placement.details
-    name, _, number = use.tensor.partition(":")
-    outputs, results = details.outputs(name), details.outputs(analysis.flow.names[use.op])
-    if analysis.flow.types[use.op] not in ADDS | SCALES or len(outputs) <= int(number):
+    tensor, result = analysis.tensor(use.tensor), analysis.tensor(analysis.flow.names[use.op])
+    if analysis.flow.types[use.op] not in ADDS | SCALES or tensor is None or result is None:
         return False
-    shape, result = outputs[int(number)].shape, results[0].shape if results else None
-    if shape is None or result is None:
+    if tensor.shape is None or result.shape is None:
         return False
-    return len(shape) < len(result) or (shape[0] == 1 and result[0] != 1)
+    return len(tensor.shape) < len(result.shape) or (tensor.shape[0] == 1 and result.shape[0] != 1)
 
 
 def _uses(
@@ -184,20 +181,20 @@ def _rows_fed(analysis: TowerAnalysis) -> int | None:
     return lengths.pop() if len(lengths) == 1 and (tables or len(shapes) > 1) else None
 
 
-def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int | None) -> bool:
+def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: int | None) -> bool:
     """Whether a tensor can have a row for each example.
 
     A fed vector of fixed size is assumed to hold class weights or the like, unless it has ``rows``
     elements. A fed tensor of unknown shape is assumed to be a scalar, such as a dropout rate.
     """
-    name, _, number = tensor.partition(":")
-    outputs = placement.details.outputs(name)
-    if int(number) >= len(outputs):
+    known = analysis.tensor(tensor)
+    if known is None:
         return True
-    shape = outputs[int(number)].shape
-    if shape is None:
+    if known.shape is None:
         return not fed
-    return len(shape) > 1 or (len(shape) == 1 and (shape[0] in (None, rows) or not fed))
+    return len(known.shape) > 1 or (
+        len(known.shape) == 1 and (known.shape[0] in (None, rows) or not fed)
+    )
 
 
 def single_tower_pipelines(
@@ -231,8 +228,7 @@ def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
     """Return how a loss scales its sums over examples.
 
     Returns:
-        The scales; None if a term of the loss is a sum without a divisor, or neither a mean nor a
-        sum.
+        The scales; None if a term of the loss is neither a mean nor a sum with a divisor.
     """
     found = LossScales([], [])
     todo = [(loss, "")]

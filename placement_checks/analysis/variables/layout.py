@@ -155,18 +155,14 @@ class Layout:
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
             device = requested_gpu(self._placement.ops[name].requested)
-            users = [
-                op
-                for op in reads.readers[name]
-                if not self._analysis.backward.ops[op] and reads.in_loss(op)
-            ]
-            if (
-                readers.bit_count() > 1
-                and device.is_gpu
-                and users
-                and all(requested_gpu(ops[op].requested) == device for op in users)
-            ):
-                found[name] = device
+            if readers.bit_count() > 1 and device.is_gpu:
+                used_on = {
+                    requested_gpu(ops[op].requested)
+                    for op in reads.readers[name]
+                    if not self._analysis.backward.ops[op] and reads.in_loss(op)
+                }
+                if used_on == {device}:
+                    found[name] = device
         used = {device for tower in self._analysis.towers for device in tower.devices}
         holding = set(found.values())
         return found if len(holding) > 1 or not holding <= used else {}
@@ -260,18 +256,14 @@ class Layout:
                 yield {tower: name for tower, name in zip(by_tower, group, strict=True) if name}
 
     def _is_trainable(self, variable: Variable) -> bool:
-        trainable = self._placement.collected.get(TRAINABLE)
-        return trainable is None or variable.name in trainable or self._is_trained(variable.name)
+        name, trainable = variable.name, self._placement.collected.get(TRAINABLE)
+        return trainable is None or name in trainable or name in self._gradients.trained
 
     def _is_frozen_copy(self, variable: str) -> bool:
         """Whether a strategy made a copy that no step trains, as in a frozen layer."""
         strategy = self._placement.strategy
-        return (
-            strategy is not None and variable in strategy.copies and not self._is_trained(variable)
-        )
-
-    def _is_trained(self, variable: str) -> bool:
-        return variable in self._gradients.trained
+        is_copy = strategy is not None and variable in strategy.copies
+        return is_copy and variable not in self._gradients.trained
 
     def _find_copies(self, candidates: Mapping[int, str]) -> MirroredVariable | None:
         """Return a mirrored variable, if over half of the candidates take the same gradients."""
@@ -373,28 +365,26 @@ class Accumulators:
     def _adding_towers(self, variable: int) -> int:
         """Return a bit mask of the towers that add to a variable; 0 if it is no accumulator."""
         analysis = self._analysis
+        types = analysis.flow.types
         writers = [
-            (op, values)
-            for op, values in analysis.flow.writers.get(variable, ())
-            if is_update(analysis.flow.types[op])
+            writer
+            for writer in analysis.flow.writers.get(variable, ())
+            if is_update(types[writer[0]])
         ]
-        if not any(analysis.flow.types[op] in ADDITIONS for op, _ in writers):
+        if not any(types[op] in ADDITIONS for op, _ in writers):
             return 0
         behind = 0
         for _, values in writers:
             for value in values:
                 behind |= analysis.towers_behind[value]
-        if not self._is_used_up(variable, bool(behind & analysis.gradient_bit)):
-            return 0
-        return behind & analysis.all_towers
-
-    def _is_used_up(self, variable: int, of_gradients: bool) -> bool:
-        """Whether a variable is only shown, or is emptied after updates take its gradients."""
-        analysis = self._analysis
         is_read = analysis.flow.names[variable] in analysis.variables_read
-        if not is_read and not self._reaches_loss(variable, or_update=True):
-            return True
-        return of_gradients and self.is_emptied(variable) and not self._reaches_loss(variable)
+        is_only_shown = not is_read and not self._reaches_loss(variable, or_update=True)
+        is_applied_and_emptied = (
+            behind & analysis.gradient_bit
+            and self.is_emptied(variable)
+            and not self._reaches_loss(variable)
+        )
+        return behind & analysis.all_towers if is_only_shown or is_applied_and_emptied else 0
 
     def is_emptied(self, variable: int) -> bool:
         """Whether an op other than the initializer sets a variable to a constant."""
@@ -404,8 +394,9 @@ class Accumulators:
             op
             for op, values in flow.writers.get(variable, ())
             if flow.types[op] in OVERWRITES
-            and not any(analysis.towers_behind[value] for value in values)
-            and not any(flow.types[value] in RESTORES for value in values)
+            and not any(
+                analysis.towers_behind[value] or flow.types[value] in RESTORES for value in values
+            )
         ]
         return len(constant) > 1
 

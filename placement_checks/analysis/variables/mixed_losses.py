@@ -6,71 +6,20 @@ A penalty is a part of a loss that depends on weights alone, such as weight deca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import permutations, product
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
 from placement_checks.analysis.towers.discovery import requested_gpu
-from placement_checks.analysis.variables.layout import Layout, variable_layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CONST, SCALES, SUMS_UP
 from placement_checks.core.placement import Placement
-
-
-class DoubledPenalty(NamedTuple):
-    """A penalty of one tower in the loss of another tower, which has an equal penalty.
-
-    Attributes:
-        loss: the loss.
-        other: the number of the tower that the penalty belongs to.
-        op: the penalty.
-    """
-
-    loss: int
-    other: int
-    op: int
-
-
-def doubled_penalties(placement: Placement, analysis: TowerAnalysis) -> Iterator[DoubledPenalty]:
-    """Yield the penalties that count more often in the loss of one tower than of another.
-
-    If each tower computes a penalty on the shared weights, and one tower adds up all of them, this
-    loss has doubled penalties. A penalty that is computed once, and added by every tower, counts
-    once in each loss.
-    """
-    losses = [
-        (number, loss)
-        for number, of_tower in enumerate(analysis.losses.by_tower)
-        for loss in of_tower
-    ]
-    if not any(analysis.examples[loss] for _, loss in losses):
-        return
-    equal = EqualTensors(placement, analysis.flow)
-    penalties = {loss: _penalties(analysis, loss, equal) for _, loss in losses}
-    for number, loss in losses:
-        for other, other_loss in losses:
-            if other == number:
-                continue
-            for key, ops in penalties[loss].items():
-                others = penalties[other_loss].get(key, set())
-                if ops & others and ops - others:
-                    yield DoubledPenalty(loss, other, min(ops & others))
-
-
-def _penalties(
-    analysis: TowerAnalysis, loss: int, equal: EqualTensors
-) -> Mapping[object, set[int]]:
-    """Return the penalties that a loss adds up, grouped by equal values."""
-    flow, examples = analysis.flow, analysis.examples
-    found: dict[object, set[int]] = defaultdict(set)
-    for op in sorted(flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP)):
-        if flow.types[op] not in SUMS_UP and not examples[op] and flow.types[op] != CONST:
-            found[equal.key(flow.names[op])].add(op)
-    return found
 
 
 class MixedLoss(NamedTuple):
@@ -101,8 +50,8 @@ class MixedLosses:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._analysis: TowerAnalysis = analyze(placement)
-        self._layout: Layout = variable_layout(placement)
+        self._analysis = analyze(placement)
+        self._layout = variable_layout(placement)
 
     @cached_property
     def all(self) -> Sequence[MixedLoss]:
@@ -111,9 +60,7 @@ class MixedLosses:
 
     def _find(self) -> Iterator[MixedLoss]:
         analysis = self._analysis
-        doubled = {
-            penalty.loss: penalty for penalty in doubled_penalties(analysis.placement, analysis)
-        }
+        doubled = self._doubled_penalties()
         for number, losses in enumerate(analysis.losses.by_tower):
             for loss in losses:
                 contained = self._contained(number, loss)
@@ -125,9 +72,42 @@ class MixedLosses:
                     path = analysis.flow.path(loss, misplaced.__contains__)
                     if path:
                         yield MixedLoss(number, misplaced[path[-1]], path)
-                elif penalty := doubled.get(loss):
-                    path = analysis.flow.path(loss, penalty.op.__eq__)
-                    yield MixedLoss(number, penalty.other, path)
+                elif loss in doubled:
+                    op, other = doubled[loss]
+                    yield MixedLoss(number, other, analysis.flow.path(loss, op.__eq__))
+
+    def _doubled_penalties(self) -> Mapping[int, tuple[int, int]]:
+        """Find a penalty of another tower in each loss that has an equal penalty of its own.
+
+        If each tower computes a penalty on the shared weights, and one tower adds up all of them,
+        its loss has doubled penalties. A penalty that is computed once, and added by every tower,
+        counts once in each loss.
+
+        Returns:
+            For each such loss, the penalty and the tower that it belongs to.
+        """
+        if not self._by_examples:
+            return {}
+        losses = self._analysis.losses.by_tower
+        equal = EqualTensors(self._analysis.placement, self._analysis.flow)
+        penalties = {loss: self._penalties(loss, equal) for each in losses for loss in each}
+        found: dict[int, tuple[int, int]] = {}
+        for number, other in permutations(range(len(losses)), 2):
+            for loss, other_loss in product(losses[number], losses[other]):
+                for key, ops in penalties[loss].items():
+                    shared = ops & penalties[other_loss].get(key, set())
+                    if shared and ops - shared:
+                        found[loss] = min(shared), other
+        return found
+
+    def _penalties(self, loss: int, equal: EqualTensors) -> Mapping[object, set[int]]:
+        """Return the penalties that a loss adds up, grouped by equal values."""
+        flow, examples = self._analysis.flow, self._analysis.examples
+        found: dict[object, set[int]] = defaultdict(set)
+        for op in flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP):
+            if flow.types[op] not in SUMS_UP and not examples[op] and flow.types[op] != CONST:
+                found[equal.key(flow.names[op])].add(op)
+        return found
 
     @cached_property
     def _misplaced(self) -> Mapping[int, Mapping[int, int]]:
@@ -145,12 +125,11 @@ class MixedLosses:
         misplaced_ops: dict[int, tuple[int, Device]] = {}
         for op, mask in enumerate(reachability_masks(flow, by_loss.losses)):
             tower, request = single_tower(mask), placement.by_number[op].requested
-            if tower < 0 or not request.is_gpu or analysis.backward.ops[op]:
-                continue
-            device = requested_gpu(request)
-            is_bound = bool(placement.by_number[op].colocated)
-            if analysis.examples[op] and not is_bound and owners.get(device, tower) != tower:
-                misplaced_ops[op] = tower, device
+            if tower >= 0 and request.is_gpu and analysis.examples[op]:
+                device = requested_gpu(request)
+                is_bound = placement.by_number[op].colocated or analysis.backward.ops[op]
+                if not is_bound and owners.get(device, tower) != tower:
+                    misplaced_ops[op] = tower, device
         with_variable = {
             op
             for variable, readers in analysis.reads_by_gpu.readers.items()
@@ -265,16 +244,20 @@ class MixedLosses:
         return any(self._analysis.examples[loss] for of_tower in losses for loss in of_tower)
 
 
-def _connected(labels: Mapping[int, object], flow: DataFlow) -> Iterable[Collection[int]]:
-    """Group ops with equal labels that take each other's values."""
-    groups: dict[int, set[int]] = {}
+def _connected(labels: Mapping[int, object], flow: DataFlow) -> Iterator[Collection[int]]:
+    """Yield groups of ops with equal labels that take each other's values."""
+    neighbors: dict[int, list[int]] = defaultdict(list)
     for op, label in labels.items():
-        group = {op}
         for source in flow.inputs[op]:
-            if labels.get(source) == label and source in groups and groups[source] is not group:
-                group |= groups[source]
-        groups.update(dict.fromkeys(group, group))
-    return {id(group): group for group in groups.values()}.values()
+            if labels.get(source) == label:
+                neighbors[op].append(source)
+                neighbors[source].append(op)
+    seen = set[int]()
+    for op in labels:
+        if op not in seen:
+            group = flow.reachable([op], along=neighbors)
+            seen |= group
+            yield group
 
 
 def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:

@@ -39,13 +39,14 @@ class Replicas:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
+        strategy = placement.strategy
+        self._strategy_copies = {} if strategy is None else strategy.copies
 
     @cached_property
     def copies(self) -> Mapping[str, Sequence[str]]:
         """The copies of each variable that the strategy keeps equal, in the order of replicas."""
         groups: dict[str, dict[int, str]] = defaultdict(dict)
-        strategy = self._placement.strategy
-        for name, copy in strategy.copies.items() if strategy is not None else ():
+        for name, copy in self._strategy_copies.items():
             if copy.in_sync:
                 groups[copy.of][copy.replica] = name
         return {
@@ -81,9 +82,8 @@ class Replicas:
         added up.
         """
         found: Mapping[str, Groups] = {}
-        new = self._find_drifting(found)
-        while len(new) > len(found):
-            found, new = new, self._find_drifting(new)
+        while len(new := self._find_drifting(found)) > len(found):
+            found = new
         return {name: groups for name, groups in found.items() if not self._collects(name, found)}
 
     def _find_drifting(self, drifting: Collection[str]) -> Mapping[str, Groups]:
@@ -109,11 +109,11 @@ class Replicas:
         gradients = gradient_flow(self._placement)
         found = set()
         for name, copies in self.copies.items():
-            towers = [
+            towers = {
                 reduce(or_, map(gradients.towers, gradients.trained.get(copy, ())), 0)
                 for copy in copies
-            ]
-            if all(towers) and len(set(towers)) == len(towers):
+            }
+            if 0 not in towers and len(towers) == len(copies):
                 found.add(name)
         return found
 
@@ -128,20 +128,12 @@ class Replicas:
 
     def _sources(self) -> Iterator[Sequence[str]]:
         """Yield the ops with values that may differ between replicas, grouped by equal values."""
-        flow, strategy = self._analysis.flow, self._placement.strategy
+        flow = self._analysis.flow
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
             if not self._is_handle(flow.names[op]):
                 yield [flow.names[op]]
-        yield from self._draws()
-        if strategy is not None:
-            yield from ([name] for name, copy in strategy.copies.items() if not copy.in_sync)
-
-    def _draws(self) -> Iterator[Sequence[str]]:
-        """Yield the ops that draw random numbers, grouped by equal seeds.
-
-        Stateless ops, whose numbers depend on an input alone, are not included.
-        """
-        flow = self._analysis.flow
+        yield from ([name] for name, copy in self._strategy_copies.items() if not copy.in_sync)
+        # Random numbers are equal if their seeds are. Those of stateless ops depend on inputs.
         alike: dict[Hashable, list[str]] = defaultdict(list)
         for op in flow.having(RANDOM_STATEFUL.__contains__):
             name = flow.names[op]

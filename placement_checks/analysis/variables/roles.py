@@ -96,9 +96,7 @@ class Roles(Mapping[str, Role]):
         TensorFlow has no GPU kernels that update int32 variables, so it stays on the CPU.
         """
         variable = self._variables.get(name)
-        if variable is None or variable.dtype != "int32":
-            return False
-        return self[name].kind == "counter"
+        return variable is not None and variable.dtype == "int32" and self[name].kind == "counter"
 
     def _role(self, variable: Variable) -> Role:
         name, layouts, analysis = variable.name, self._layout, self._analysis
@@ -116,7 +114,7 @@ class Roles(Mapping[str, Role]):
             return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
-        if name in self._slot_of:
+        if name in addresses(self._placement).slot_of:
             return self._role_of_slot(name)
         if name in self._statistics:
             return self._role_with_user(name, "statistic", "the forward pass moves it")
@@ -168,7 +166,7 @@ class Roles(Mapping[str, Role]):
         )
 
     def _role_of_slot(self, name: str) -> Role:
-        owner = self._slot_of[name]
+        owner = addresses(self._placement).slot_of[name]
         is_input = owner in self._updates_with.get(name, ())
         kind: RoleKind = "average" if not is_input and self._takes(name, owner) else "slot"
         return self._role_with_user(name, kind, f"updates of {owner} take it", owner)
@@ -180,10 +178,6 @@ class Roles(Mapping[str, Role]):
             return Role(kind, reason, owner, tower, self._analysis.towers[tower].devices)
         device = self._layout.gpu_of.get(name)
         return Role(kind, reason, owner, devices=() if device is None else (device,))
-
-    @cached_property
-    def _slot_of(self) -> Mapping[str, str]:
-        return addresses(self._placement).slot_of
 
     @cached_property
     def _updates_with(self) -> Mapping[str, Collection[str]]:
@@ -223,7 +217,7 @@ class Roles(Mapping[str, Role]):
             if flow.types[op] in ADDITIONS
             for value in values
         ]
-        of_gradients = any(analysis.towers_behind[op] & analysis.gradient_bit for op in added)
+        of_gradients = any(map(analysis.has_gradient, added))
         if of_gradients and not accumulators(self._placement).is_emptied(number):
             return False
         behind = flow.reachable(added, until=lambda op: flow.types[op] in VARIABLES)
@@ -233,9 +227,8 @@ class Roles(Mapping[str, Role]):
     @cached_property
     def _statistics(self) -> Collection[str]:
         flow, program_statistics = self._analysis.flow, statistics(self._placement)
-        updated = [flow.inputs[op][0] for op in program_statistics.updates if flow.inputs[op]]
+        updated = (flow.inputs[op][0] for op in program_statistics.updates if flow.inputs[op])
         holders = map(flow.state_holder, updated)
-
         normalizing = {
             name
             for name, each in self._analysis.updates.by_variable.items()
@@ -244,10 +237,9 @@ class Roles(Mapping[str, Role]):
         return normalizing.union(flow.names[holder] for holder in holders if holder is not None)
 
     def _is_counter(self, variable: Variable) -> bool:
-        if variable.name in self._placement.step.counters:
-            return True
-        is_whole = variable.dtype.startswith(("int", "uint")) and variable.shape == ()
-        return is_whole and variable.name in self._analysis.updates.by_variable
+        is_integer = variable.dtype.startswith(("int", "uint")) and variable.shape == ()
+        is_moved = variable.name in self._analysis.updates.by_variable
+        return variable.name in self._placement.step.counters or (is_integer and is_moved)
 
     def _is_collected(self, name: str) -> bool:
         collected = self._placement.collected

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
@@ -78,9 +79,7 @@ class Statistics:
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
-        if self._shapes[update.variable] == ():
-            return False
-        if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
+        if self._shapes[update.variable] == () or any(map(analysis.has_gradient, update.values)):
             return False
         losses = set(analysis.loss_ops)
         behind = flow.reachable(
@@ -139,25 +138,24 @@ class Statistics:
         return {variable.name: variable.shape for variable in self._placement.variables}
 
     @cached_property
-    def _no_ops(self) -> Sequence[int]:
-        """The groups outside the step. Backward groups, which only order ops, are left out."""
+    def _members(self) -> Mapping[int, Sequence[int]]:
+        """The members of each group outside the step, except for groups of backward ops."""
         analysis = self._analysis
-        return [
-            op
+        return {
+            op: analysis.flow.control_inputs.get(op, ())
             for op in analysis.flow.having(NO_OP.__eq__)
             if not analysis.updates.steps[op] and not analysis.backward.ops[op]
-        ]
+        }
 
     @cached_property
     def _grouped(self) -> Collection[int]:
-        """The members of groups outside the step."""
-        control_inputs = self._analysis.flow.control_inputs
-        return {op for group in self._no_ops for op in control_inputs.get(group, ())}
+        """The members of all groups outside the step."""
+        return set(chain.from_iterable(self._members.values()))
 
     @cached_property
     def _groups(self) -> Sequence[int]:
         """The outermost groups outside the step."""
-        return [group for group in self._no_ops if group not in self._grouped]
+        return [group for group in self._members if group not in self._grouped]
 
     def _runs(self, ops: Iterable[int]) -> set[int]:
         """Return the ops that run when ``ops`` run."""
@@ -169,23 +167,17 @@ class Statistics:
         """All updates, except updates that another training step runs."""
         flow, steps = self._analysis.flow, self._analysis.updates.steps
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
-        elsewhere = set[int]()
-        if others:
-            training = [g for g in self._groups if not self._runs([g]).isdisjoint(others)]
-            elsewhere = self._runs([*training, *others])
-        return sorted(set(self._all()) - elsewhere)
-
-    def _all(self) -> Iterator[int]:
-        flow = self._analysis.flow
-        yield from (
-            flow.number[name] for name in self._placement.step.update_ops if name in flow.number
-        )
+        training = [g for g in self._groups if others and not self._runs([g]).isdisjoint(others)]
+        elsewhere = self._runs([*training, *others])
+        named = self._placement.step.update_ops
+        found = {flow.number[name] for name in named if name in flow.number}
         for op in flow.having(ASSIGNS.__contains__):
             holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
             if holder is not None and flow.types[holder] in VARIABLES:
                 name = flow.names[holder]
                 if self._may_be_statistic(name) and self._assigns_statistics(op, name):
-                    yield op
+                    found.add(op)
+        return sorted(found - elsewhere)
 
     def _may_be_statistic(self, variable: str) -> bool:
         """Whether a variable is saved, and neither an accumulator nor trained."""
@@ -218,10 +210,9 @@ class Statistics:
 
         values = analysis.flow.reachable(analysis.flow.inputs[op][1:], until=is_of_tower)
         of_towers = list(filter(is_of_tower, values))
-        gradients = any(
-            analysis.towers_behind[value] & analysis.gradient_bit for value in of_towers
+        return not any(map(analysis.has_gradient, of_towers)) and any(
+            map(analysis.reads_by_gpu.in_loss, of_towers)
         )
-        return not gradients and any(map(analysis.reads_by_gpu.in_loss, of_towers))
 
 
 def statistics(placement: Placement) -> Statistics:
