@@ -3,18 +3,16 @@
 An address does not depend on names, order or devices, so an op that a refactor renames or moves
 keeps its address. Two placements of one program can thus be compared, and drawn in the same rows.
 
-`find_slots` finds slots: variables that belong to other variables, such as momentum or averages.
+Slots are variables that belong to other variables, such as momentum or averages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from placement_checks.analysis.graph.analysis import NONE, Layers
-from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
 from placement_checks.core.op_types import (
@@ -30,7 +28,6 @@ from placement_checks.core.op_types import (
     is_update,
 )
 from placement_checks.core.placement import Placement
-from placement_checks.core.variables import Variables
 
 Part = Literal[
     "variable", "input", "shared input", "forward", "shared forward", "backward",
@@ -69,7 +66,7 @@ class Addresses:
         analysis = analyze(placement)
         self._flow, self._backward = analysis.flow, analysis.backward
         self._updates, self._types = analysis.updates, analysis.flow.types
-        self._op_layers = analysis.layers
+        self._op_layers, self._examples = analysis.layers, analysis.examples
         self._behind_losses = self._flow.reachable(analysis.loss_ops)
         losses = analysis.copies.losses
         self._tower_masks = towers_by_op(analysis, losses)
@@ -86,38 +83,75 @@ class Addresses:
 
     @cached_property
     def slot_of(self) -> Mapping[str, str]:
-        """The variable that each slot belongs to, by the name of the slot."""
-        return find_slots(
-            self._placement.variables,
-            self._updates.by_variable,
-            self._flow,
-            self._op_layers,
-            self._behind_losses,
+        """The variable that each slot belongs to, by the name of the slot.
+
+        A slot is an input of an update of the variable, or its name begins with the name of the
+        variable and a slash, or it is a moving average of the variable.
+        """
+        variables, number = self._placement.variables, self._flow.number
+        forms = {number[each.name]: (each.dtype, each.shape) for each in variables}
+        owners: dict[str, str] = {}
+        for name in self._updates.by_variable:
+            for value in self._updates.values(name):
+                if self._op_layers.passed_on[value] == value:
+                    owners.setdefault(self._flow.names[value], name)
+        plain = {variable.name for variable in variables} - owners.keys()
+        for name in sorted(plain):
+            scopes = name.split("/")
+            prefixes = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
+            owner = next((prefix for prefix in prefixes if prefix in plain), None)
+            op = number[name]
+            if owner is None and op not in self._behind_losses:
+                averaged = self._variables_averaged(name) - {op}
+                alike = [other for other in averaged if forms[other] == forms[op]]
+                owner = self._flow.names[alike[0]] if len(alike) == 1 else None
+            if owner is not None:
+                owners[name] = owner
+        return {name: _last_owner(name, owners) for name in owners}
+
+    def _variables_averaged(self, name: str) -> set[int]:
+        """Return the variables that updates of a variable read, if they average variables.
+
+        The updates of a moving average depend on few ops, and on no examples or gradients.
+        """
+        flow, layers = self._flow, self._op_layers
+        values = self._updates.values(name)
+        if any(self._examples[value] for value in values):
+            return set()
+        behind = flow.reachable(
+            values, until=lambda op: layers.constant[op] or layers.passed_on[op] != NONE
         )
+        ops = [op for op in behind if not layers.constant[op]]
+        read = {layers.passed_on[op] for op in ops} - {NONE}
+        depends_on_input = any(layers.passed_on[op] == NONE and not flow.inputs[op] for op in ops)
+        return set() if depends_on_input or len(ops) > _MOST_OF_AVERAGE else read
 
     @cached_property
     def _updated_variable(self) -> Mapping[int, int]:
         """For each op that an update depends on, the updated variable; -1 if there are several."""
-        ends: dict[int, int] = {}
-        for name, updates in self._updates.by_variable.items():
-            for update in updates:
-                for op in (update.op, *self._flow.inputs[update.op]):
-                    ends[op] = self._flow.number[name]
-        updated = {update.op for each in self._updates.by_variable.values() for update in each}
-        for op in range(len(self.layers) - 1, -1, -1):
-            if op in ends and op not in updated:
+        ends = self._updated_by | {
+            value: variable
+            for op, variable in self._updated_by.items()
+            for value in self._flow.inputs[op]
+        }
+        for op in reversed(range(len(self.layers))):
+            if op in ends and op not in self._updated_by:
                 for source in self._flow.inputs[op]:
                     if ends.setdefault(source, ends[op]) != ends[op]:
                         ends[source] = NONE
         return ends
 
+    @cached_property
+    def _updated_by(self) -> dict[int, int]:
+        """The variable that each update changes."""
+        return {
+            update.op: self._flow.number[name]
+            for name, updates in self._updates.by_variable.items()
+            for update in updates
+        }
+
     def _assign_parts(self) -> None:
         """Assign a part to each op, if its type, inputs or uses determine the part."""
-        updates = {
-            update.op: self._flow.number[name]
-            for name, each in self._updates.by_variable.items()
-            for update in each
-        }
         of_type = {kind: _part_of_type(kind) for kind in set(self._types)}
         passed_on = self._op_layers.passed_on
         for op, kind in enumerate(self._types):
@@ -128,8 +162,8 @@ class Addresses:
             elif part == "reads" or (passed_on[op] != NONE and passed_on[op] in sources):
                 self._parts[op] = "reads"
                 self.layers[op] = passed_on[sources[0]] if sources else NONE
-            elif op in updates:
-                self._parts[op], self.layers[op] = "apply", updates[op]
+            elif op in self._updated_by:
+                self._parts[op], self.layers[op] = "apply", self._updated_by[op]
             elif part == "apply":
                 if sources and (not self._updates.steps[op] or self._updates.unknown):
                     self._parts[op], self.layers[op] = "init", passed_on[sources[0]]
@@ -165,7 +199,7 @@ class Addresses:
         towers.
         """
         follows_user = bytearray(len(self.layers))
-        for op in range(len(self.layers) - 1, -1, -1):
+        for op in reversed(range(len(self.layers))):
             part = self._parts[op]
             if part is None:
                 is_step = self._updates.steps[op] and not self._updates.unknown
@@ -228,72 +262,6 @@ def _part_of_type(kind: str) -> Part | None:
 def addresses(placement: Placement) -> Addresses:
     """Return the addresses of a placement, computed once."""
     return placement.cached(Addresses)
-
-
-def find_slots(
-    variables: Variables,
-    updates: Mapping[str, Sequence[Update]],
-    flow: DataFlow,
-    layers: Layers,
-    behind_losses: Collection[int],
-) -> Mapping[str, str]:
-    """Find the variable that each slot belongs to.
-
-    A slot is an input of an update of the variable, or its name begins with the name of the
-    variable and a slash, or it is a moving average of the variable.
-
-    Args:
-        variables: all variables of the program.
-        updates: the updates of a step, by the name of the variable.
-        flow: the edges of the program.
-        layers: the layers of the program.
-        behind_losses: the ops that losses depend on.
-
-    Returns:
-        The names of the variables, by the names of their slots.
-    """
-    forms = {flow.number[each.name]: (each.dtype, each.shape) for each in variables}
-    owners: dict[str, str] = {}
-    for name, of_variable in updates.items():
-        for update in of_variable:
-            for value in update.values:
-                if layers.passed_on[value] == value:
-                    owners.setdefault(flow.names[value], name)
-    plain = {variable.name for variable in variables} - owners.keys()
-    for name in sorted(plain):
-        scopes = name.split("/")
-        prefixes = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
-        owner = next((prefix for prefix in prefixes if prefix in plain), None)
-        number = flow.number[name]
-        if owner is None and number not in behind_losses:
-            read = _variables_read(updates.get(name, ()), flow, layers) - {number}
-            alike = [other for other in read if forms[other] == forms[number]]
-            owner = flow.names[alike[0]] if len(alike) == 1 else None
-        if owner is not None:
-            owners[name] = owner
-    return {name: _last_owner(name, owners) for name in owners}
-
-
-def _variables_read(updates: Iterable[Update], flow: DataFlow, layers: Layers) -> set[int]:
-    """Return the variables that updates read; empty if the updates also depend on inputs.
-
-    The updates of a moving average depend on few ops, and on no examples or gradients.
-    """
-    todo = [value for update in updates for value in update.values]
-    seen: set[int] = set()
-    variables: set[int] = set()
-    while todo:
-        op = todo.pop()
-        if op in seen or layers.constant[op]:
-            continue
-        seen.add(op)
-        if layers.passed_on[op] != NONE:
-            variables.add(layers.passed_on[op])
-        elif not flow.inputs[op] or len(seen) > _MOST_OF_AVERAGE:
-            return set()
-        else:
-            todo += flow.inputs[op]
-    return variables
 
 
 def _last_owner(name: str, owners: Mapping[str, str]) -> str:

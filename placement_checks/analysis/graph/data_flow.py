@@ -110,7 +110,7 @@ class DataFlow:
         """
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for member in self.having(COLLECTIVES.__contains__):
-            op = placement.ops[self.names[member]]
+            op = placement.by_number[member]
             attributes = placement.details.attributes(op.name)
             keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
             values = tuple(placement.details.value(producer_of(name)) for name in op.inputs[1:])
@@ -289,6 +289,9 @@ class DataFlow:
 class StepOrder:
     """The ops that run in a step, and their order of execution.
 
+    `awaited` and `waiting` propagate bits of some ops, such as the bit of the variable that an op
+    updates.
+
     Attributes:
         ops: the ops of the step. Each comes after the ops that it waits for, except in loops.
     """
@@ -299,19 +302,11 @@ class StepOrder:
         self.ops = [op for op in self._nodes if op < len(flow.names)]
 
     def awaited(self, own: Mapping[int, int]) -> Sequence[int]:
-        """Return for each op the bits of all ops that it waits for, and its own.
-
-        Args:
-            own: the bits of each op that has any.
-        """
+        """Return for each op the bits of all ops that it waits for, and its own."""
         return self._propagate(own, to_inputs=False)
 
     def waiting(self, own: Mapping[int, int]) -> Sequence[int]:
-        """Return for each op the bits of all ops that wait for it, and its own.
-
-        Args:
-            own: the bits of each op that has any.
-        """
+        """Return for each op the bits of all ops that wait for it, and its own."""
         return self._propagate(own, to_inputs=True)
 
     def _propagate(self, own: Mapping[int, int], *, to_inputs: bool) -> Sequence[int]:

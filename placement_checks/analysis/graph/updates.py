@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
@@ -49,26 +49,22 @@ class Updates:
         self._flow = flow
         self._ops = placement.ops
         self.roots, self.unknown = _train_ops(placement.step, flow)
-        self.steps = bytearray(b"\1") * len(flow.names)
-        if not self.unknown:
-            self.steps = bytearray(len(flow.names))
-            for op in flow.reachable(self.roots, along=flow.all_inputs):
-                self.steps[op] = 1
+        self.steps = bytearray([bool(self.unknown)]) * len(flow.names)
+        for op in flow.reachable([] if self.unknown else self.roots, along=flow.all_inputs):
+            self.steps[op] = 1
         self.by_variable: dict[str, list[Update]] = defaultdict(list)
-        for update in self._find_updates():
-            self.by_variable[update.variable].append(update)
-
-    def _find_updates(self) -> Iterator[Update]:
-        flow = self._flow
         # If the step is unknown, only gradient updates count: an assignment may be an initializer
         # or a restore.
-        for here in flow.having(is_gradient_update if self.unknown else is_update):
-            if not self.steps[here]:
-                continue
-            values = flow.inputs[here]
-            holder = flow.state_holder(values[0]) if values else None
+        for op in flow.having(is_gradient_update if self.unknown else is_update):
+            values = flow.inputs[op]
+            holder = flow.state_holder(values[0]) if values and self.steps[op] else None
             if holder is not None and flow.types[holder] in VARIABLES:
-                yield Update(here, flow.names[holder], values[1:])
+                update = Update(op, flow.names[holder], values[1:])
+                self.by_variable[update.variable].append(update)
+
+    def values(self, variable: str) -> list[int]:
+        """Return the values that the updates of a variable take."""
+        return [value for update in self.by_variable.get(variable, ()) for value in update.values]
 
     def at_once(self, updates: Iterable[Update]) -> list[Update]:
         """Return the largest subset of ``updates`` that can run in one step.
@@ -99,14 +95,12 @@ class Updates:
 
 def _most_at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update]:
     """Return the largest subset without updates on different sides of one decision."""
-    together: list[Update] = []
+    together = [update for branches, update in updates if not branches]
     decisions: dict[str, dict[str, list[tuple[list[tuple[str, str]], Update]]]] = {}
     for branches, update in updates:
-        if not branches:
-            together.append(update)
-            continue
-        (decision, side), *inner = branches
-        decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
+        if branches:
+            (decision, side), *inner = branches
+            decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
     for sides in decisions.values():
         most: list[Update] = max([_most_at_once(side) for side in sides.values()], key=len)
         together += most

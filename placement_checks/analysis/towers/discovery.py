@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
@@ -402,12 +403,8 @@ class ReadsByGpu:
     @cached_property
     def behind_updates(self) -> Collection[int]:
         """The ops that updates of the step depend on."""
-        return self._flow.reachable(
-            value
-            for updates in self._graph.updates.by_variable.values()
-            for update in updates
-            for value in update.values
-        )
+        updates = self._graph.updates
+        return self._flow.reachable(chain.from_iterable(map(updates.values, updates.by_variable)))
 
     def _add_readers_of_shared_results(self) -> None:
         """Add the first ops of each site that use a result of the host or of a shared op."""

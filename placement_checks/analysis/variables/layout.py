@@ -224,9 +224,9 @@ class Layout:
         in_model = self._analysis.variables_read - not_copied - self._analysis.cached_inputs
         count = Counter(map(self.kind, in_model))
         most = max((len(group.copies) for group in self.mirrored), default=0)
-        others = in_model.intersection(
+        others = in_model & {
             first for name, first in self._copies_of_strategy.items() if name not in self.copies
-        )
+        }
         count["mirrored"] = len(self.mirrored) + len(others)
         if others and self._placement.strategy is not None:
             most = max(most, len(self._placement.strategy.replicas))
@@ -307,12 +307,11 @@ class Layout:
         """Yield the slots that updates of a key of ``owners`` take, each with its owner."""
         flow = self._analysis.flow
         for name, owner in owners.items():
-            for update in self._analysis.updates.by_variable.get(name, ()):
-                for value in update.values:
-                    read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
-                    holder = flow.state_holder(read[0])
-                    if holder is not None and flow.names[holder] not in self.readers:
-                        yield flow.names[holder], owner
+            for value in self._analysis.updates.values(name):
+                read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
+                holder = flow.state_holder(read[0])
+                if holder is not None and flow.names[holder] not in self.readers:
+                    yield flow.names[holder], owner
 
     def _composed_slots(self) -> Iterator[tuple[str, int]]:
         """Yield the slots of optimizers that are composed of simple ops, with the tower.
@@ -366,15 +365,12 @@ class Accumulators:
         """Return a bit mask of the towers that add to a variable; 0 if it is no accumulator."""
         analysis = self._analysis
         types = analysis.flow.types
-        writers = [
-            writer
-            for writer in analysis.flow.writers.get(variable, ())
-            if is_update(types[writer[0]])
-        ]
-        if not any(types[op] in ADDITIONS for op, _ in writers):
+        writers = analysis.flow.writers.get(variable, ())
+        updates = [(op, values) for op, values in writers if is_update(types[op])]
+        if not any(types[op] in ADDITIONS for op, _ in updates):
             return 0
         behind = 0
-        for _, values in writers:
+        for _, values in updates:
             for value in values:
                 behind |= analysis.towers_behind[value]
         is_read = analysis.flow.names[variable] in analysis.variables_read

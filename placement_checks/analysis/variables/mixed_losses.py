@@ -89,7 +89,7 @@ class MixedLosses:
         if not self._by_examples:
             return {}
         losses = self._analysis.losses.by_tower
-        equal = EqualTensors(self._analysis.placement, self._analysis.flow)
+        equal = EqualTensors(self._analysis)
         penalties = {loss: self._penalties(loss, equal) for each in losses for loss in each}
         found: dict[int, tuple[int, int]] = {}
         for number, other in permutations(range(len(losses)), 2):

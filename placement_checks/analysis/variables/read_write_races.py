@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder
+from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder, bits_of
 from placement_checks.analysis.graph.updates import Updates
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.op_types import NOT_A_READ, PASSES_BUFFER
@@ -25,9 +25,7 @@ def races(placement: Placement) -> Mapping[str, str]:
         train op is unknown.
     """
     analysis = analyze(placement)
-    if analysis.updates.unknown:
-        return {}
-    return _Step(analysis.flow, analysis.updates).races()
+    return {} if analysis.updates.unknown else _Step(analysis.flow, analysis.updates).races()
 
 
 class _Step:
@@ -47,8 +45,8 @@ class _Step:
         raced_for = dict(self._racing_reads())
         readers: dict[str, list[int]] = defaultdict(list)
         for op, read in self._reads.items():
-            for name in self._names(read):
-                readers[name].append(op)
+            for number in bits_of(read):
+                readers[self._variables[number]].append(op)
         todo = list(raced_for)
         for op in todo:
             users: Sequence[int] = self._flow.consumers[op]
@@ -69,7 +67,7 @@ class _Step:
         for op, read in self._reads.items():
             racing = read & ~before[op] & ~after[op]
             if racing:
-                yield op, next(self._names(racing))
+                yield op, self._variables[racing.bit_length() - 1]
 
     def _find_reads(self) -> Iterator[tuple[int, int]]:
         """Yield the ops that compute with updated variables, with the bits of the variables.
@@ -89,10 +87,3 @@ class _Step:
                 passed_on[op] = read
             elif flow.types[op] not in NOT_A_READ and op not in flow.calls:
                 yield op, read
-
-    def _names(self, bits: int) -> Iterator[str]:
-        """Yield the variables whose bits are set."""
-        while bits:
-            last = bits.bit_length() - 1
-            yield self._variables[last]
-            bits ^= 1 << last

@@ -156,12 +156,12 @@ class Replicas:
             sources: groups of ops, with a bit each.
             keep: for each op whether the sources that it depends on are ignored.
         """
-        flow = self._analysis.flow
+        flow, updates = self._analysis.flow, self._analysis.updates
         marks = flow.marks([flow.number[name] for name in names] for names in sources)
         masks = flow.propagate(marks, keep=keep)
         return {
-            variable: reduce(or_, (masks[op] for update in updates for op in update.values), 0)
-            for variable, updates in self._analysis.updates.by_variable.items()
+            variable: reduce(or_, (masks[op] for op in updates.values(variable)), 0)
+            for variable in updates.by_variable
         }
 
     def _collects(self, variable: str, drifting: Collection[str]) -> bool:

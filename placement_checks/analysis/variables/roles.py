@@ -184,18 +184,16 @@ class Roles(Mapping[str, Role]):
         """For each variable, the variables whose updates take its value unchanged."""
         flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
         found: dict[str, set[str]] = defaultdict(set)
-        for name, updates in self._analysis.updates.by_variable.items():
-            for update in updates:
-                for value in update.values:
-                    if passed_on[value] != NONE:
-                        found[flow.names[passed_on[value]]].add(name)
+        for name in self._analysis.updates.by_variable:
+            for value in self._analysis.updates.values(name):
+                if passed_on[value] != NONE:
+                    found[flow.names[passed_on[value]]].add(name)
         return found
 
     def _takes(self, name: str, other: str) -> bool:
         """Whether updates of a variable are computed from another one."""
         flow = self._analysis.flow
-        updates = self._analysis.updates.by_variable.get(name, ())
-        values = [value for update in updates for value in update.values]
+        values = self._analysis.updates.values(name)
         # Gradients depend on the other variable, too, and on examples.
         behind = flow.reachable(values, until=self._analysis.examples.__getitem__)
         return flow.number[other] in behind

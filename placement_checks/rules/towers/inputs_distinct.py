@@ -80,7 +80,7 @@ class InputsDistinct(Rule):
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
         """Yield findings on slices that several towers read; one for all of train_on_batch."""
         placement = analysis.placement
-        equal = EqualTensors(placement, analysis.flow)
+        equal = EqualTensors(analysis)
         readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
         for use in uses:
             readers[equal.key(use.tensor)].setdefault(use.tower, use.tensor)
@@ -191,7 +191,7 @@ def _is_input_op(kind: str) -> bool:
 
 def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
     """Yield findings on input pipelines of one tower that are built like another tower's."""
-    equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
+    equal = EqualTensors(analysis, by_kind=True)
     holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for holder, tower in single_tower_pipelines(analysis, uses):
         holders[equal.key(analysis.flow.names[holder])].setdefault(tower, holder)

@@ -84,7 +84,7 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
         The op, its tower, and a key that ops with equal random numbers share, or None.
     """
     placement, flow = analysis.placement, analysis.flow
-    equal = EqualTensors(placement, flow)
+    equal = EqualTensors(analysis)
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
         tower = analysis.tower_of[op]
         if tower < 0 or not analysis.updates.steps[op]:
@@ -165,7 +165,7 @@ _IN_REPLICA = re.compile(r"^replica_\d+/")  # a strategy's scope of each replica
 def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
     """Yield findings on random ops that give several towers the same numbers."""
     flow = analysis.flow
-    equal = EqualTensors(analysis.placement, flow)
+    equal = EqualTensors(analysis)
     users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for use in random_uses(analysis):
         users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)

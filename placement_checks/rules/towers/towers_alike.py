@@ -50,9 +50,7 @@ class TowersAlike(Rule):
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = towers[0].reads.keys() & towers[number].reads.keys()
-            for difference in differences(
-                placement, analysis.flow, analysis.examples, first, other, shared
-            ):
+            for difference in differences(analysis, first, other, shared):
                 finding = _finding(analysis, number, difference)
                 if not matches_any(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
