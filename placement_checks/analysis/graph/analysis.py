@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.graph.updates import Updates
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     CAST,
     ENTERS,
@@ -29,7 +31,6 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Tensor, producer_of
 
-NONE = -1
 _PASSES_READ = VARIABLE_READS | IDENTITIES | ENTERS | {CAST}
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
 _GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/")
@@ -63,7 +64,7 @@ class GraphAnalysis:
         return Updates(self.placement, self.flow)
 
     @cached_property
-    def loss_ops(self) -> Sequence[int]:
+    def loss_ops(self) -> Sequence[OpId]:
         """The ops that the program takes gradients of, or else the losses that it reports.
 
         If the gradients of a tensor are part of another loss, as in a gradient penalty or an inner
@@ -127,7 +128,7 @@ class GraphAnalysis:
     def in_model(self) -> Sequence[bool]:
         """For each op whether it is a forward op that depends on variables and examples."""
         return [
-            layer != NONE and bool(is_example) and not is_backward
+            layer is not None and bool(is_example) and not is_backward
             for layer, is_example, is_backward in zip(
                 self.layers.by_op, self.examples, self.backward.ops, strict=True
             )
@@ -153,12 +154,12 @@ class Backward:
         for number, caller in flow.callers.items():
             self.ops[number] |= self.ops[caller]
 
-    def numbers(self) -> Iterator[int]:
+    def numbers(self) -> Iterator[OpId]:
         """Yield the backward ops, in creation order."""
-        return (number for number, is_backward in enumerate(self.ops) if is_backward)
+        return compress(self._flow.ops, self.ops)
 
     @cached_property
-    def forward(self) -> dict[int, tuple[int, str]]:
+    def forward(self) -> Mapping[OpId, tuple[OpId, str]]:
         """The forward op of each backward op, and how it was found: by ``graph`` or ``name``.
 
         TensorFlow records the forward op while it builds the graph, and in ``_class`` if gradients
@@ -185,19 +186,19 @@ class Layers(NamedTuple):
     """The layer of each op.
 
     Attributes:
-        by_op: for each op, the variable op that is read last on the way to it, or -1. A backward
-            op has the layer of its forward op.
-        passed_on: for each op, the variable op that it passes on unchanged, or -1. A variable op
-            passes on itself.
+        by_op: for each op, the variable op that is read last on the way to it, or None. A
+            backward op has the layer of its forward op.
+        passed_on: for each op, the variable op that it passes on unchanged, or None. A variable
+            op passes on itself.
         constant: for each op, whether it depends only on constants and random numbers.
         depth: for each variable, the number of ops from the inputs to its first read. The deepest
             variable is read last. Variables that no op combines with another value are left out.
     """
 
-    by_op: Sequence[int]
-    passed_on: Sequence[int]
+    by_op: Sequence[OpId | None]
+    passed_on: Sequence[OpId | None]
     constant: Sequence[int]
-    depth: Mapping[int, int]
+    depth: Mapping[OpId, int]
 
 
 class _Reads(NamedTuple):
@@ -231,25 +232,28 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
         )
         for kind in set(flow.types)
     }
-    passed_on, by_op = [NONE] * len(flow.names), [NONE] * len(flow.names)
+    passed_on: list[OpId | None] = [None] * len(flow.names)
+    by_op: list[OpId | None] = [None] * len(flow.names)
     constant, steps = bytearray(len(flow.names)), [0] * len(flow.names)
-    depth: dict[int, int] = {}
+    depth: dict[OpId, int] = {}
 
-    def deeper(one: int, other: int) -> int:
-        if one == NONE or other == NONE:
-            return max(one, other)
+    def deeper(one: OpId | None, other: OpId | None) -> OpId | None:
+        if one is None or other is None:
+            return other if one is None else one
         return other if depth.get(other, 0) > depth.get(one, 0) else one
 
-    for op, (kind, sources) in enumerate(zip(flow.types, flow.inputs, strict=True)):
+    for op, kind, sources in zip(flow.ops, flow.types, flow.inputs, strict=True):
         reads = types[kind]
         if reads.is_variable:
             passed_on[op] = op
             continue
-        layer, deepest, is_constant = NONE, 0, not reads.is_source
+        layer: OpId | None = None
+        deepest, is_constant = 0, not reads.is_source
         variables = []
         for source in sources:
-            if passed_on[source] != NONE:
-                variables.append(passed_on[source])
+            variable = passed_on[source]
+            if variable is not None:
+                variables.append(variable)
                 is_constant = False
                 continue
             deepest = max(deepest, steps[source])
@@ -268,5 +272,5 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
                 layer = deeper(variable, layer)
         by_op[op] = layer
     for op, (forward, _) in backward.forward.items():
-        by_op[op] = by_op[forward] if passed_on[forward] == NONE else passed_on[forward]
+        by_op[op] = by_op[forward] if passed_on[forward] is None else passed_on[forward]
     return Layers(by_op, passed_on, constant, depth)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     GROUPS,
     SWITCHES,
@@ -30,9 +31,9 @@ class Update(NamedTuple):
         values: the inputs of the update, as ops, without the variable.
     """
 
-    op: int
+    op: OpId
     variable: str
-    values: Sequence[int]
+    values: Sequence[OpId]
 
 
 class Updates:
@@ -62,7 +63,7 @@ class Updates:
                 update = Update(op, flow.names[holder], values[1:])
                 self.by_variable[update.variable].append(update)
 
-    def values(self, variable: str) -> list[int]:
+    def values(self, variable: str) -> list[OpId]:
         """Return the values that the updates of a variable take."""
         return [value for update in self.by_variable.get(variable, ()) for value in update.values]
 
@@ -73,7 +74,7 @@ class Updates:
         """
         return sorted(_most_at_once([(self._branches(update.op), update) for update in updates]))
 
-    def _branches(self, op: int) -> list[tuple[str, str]]:
+    def _branches(self, op: OpId) -> list[tuple[str, str]]:
         """Return the branches that contain an op, the outermost first.
 
         A branch is a pair of the op that decides and the side.
@@ -107,7 +108,7 @@ def _most_at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[U
     return together
 
 
-def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
+def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], str]:
     """Return the root ops of one step, and why they are unknown, or ``""``."""
     declared = [flow.number[producer_of(name)] for name in step.train_op]
     if declared:
@@ -119,7 +120,7 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
             "{'train_op': train_op}"
         )
     # The program may run a group that contains the train op of an optimizer.
-    groups: dict[int, list[int]] = defaultdict(list)
+    groups: dict[OpId, list[OpId]] = defaultdict(list)
     for here in flow.having(GROUPS.__contains__):
         for member in flow.all_inputs[here]:
             groups[member].append(here)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     CONST,
     CUTS,
@@ -48,15 +49,15 @@ class Difference(NamedTuple):
         path: the ops of the second computation from its end back to ``other``.
     """
 
-    op: int
-    other: int
+    op: OpId
+    other: OpId
     expected: str
     found: str
-    path: Sequence[int]
+    path: Sequence[OpId]
 
 
 def differences(
-    graph: GraphAnalysis, one: Sequence[int], other: Sequence[int], shared: Collection[str]
+    graph: GraphAnalysis, one: Sequence[OpId], other: Sequence[OpId], shared: Collection[str]
 ) -> Iterator[Difference]:
     """Compare two computations op by op, from their ends back to variables and inputs.
 
@@ -76,8 +77,8 @@ def differences(
     """
     flow = graph.flow
     variables = {variable.name: _describe(variable) for variable in graph.placement.variables}
-    compared: set[tuple[int, int]] = set()
-    todo: list[tuple[int, int, tuple[int, ...], bool]] = [
+    compared: set[tuple[OpId, OpId]] = set()
+    todo: list[tuple[OpId, OpId, tuple[OpId, ...], bool]] = [
         (left, right, (right,), True) for left, right in zip(one, other, strict=False)
     ]
     for left, right, path, at_root in todo:
@@ -101,7 +102,7 @@ def differences(
             todo.append((a, b, (*path, b), at_root and kind in _SCALES_OR_PASSES))
 
 
-def _is_plain_integer(graph: GraphAnalysis, op: int) -> bool:
+def _is_plain_integer(graph: GraphAnalysis, op: OpId) -> bool:
     """Whether an op yields integers that do not depend on examples, or an integer scalar."""
     outputs = graph.placement.details.outputs(graph.flow.names[op])
     return (
@@ -113,8 +114,8 @@ def _is_plain_integer(graph: GraphAnalysis, op: int) -> bool:
 
 def _different(
     graph: GraphAnalysis,
-    left: int,
-    right: int,
+    left: OpId,
+    right: OpId,
     variables: Mapping[str, str],
     shared: Collection[str],
 ) -> tuple[str, str] | None:
@@ -186,13 +187,10 @@ class EqualTensors:
 
     def key(self, source: str) -> tuple[int, str]:
         """Return a key that is the same for all tensors that are equal by construction."""
-        return self._tensor(source, _DEEPEST)
-
-    def _tensor(self, source: str, depth: int) -> tuple[int, str]:
-        number = self._number(self._flow.number[producer_of(source)], depth)
+        number = self._number(self._flow.number[producer_of(source)], _DEEPEST)
         return number, source.partition(":")[2] or "0"
 
-    def _number(self, op: int, depth: int) -> int:
+    def _number(self, op: OpId, depth: int) -> int:
         op = self._first_copy.get(op, op)
         if op not in self._class_of:
             self._class_of[op] = -op - 1  # the op itself, if a loop leads back here
@@ -200,7 +198,7 @@ class EqualTensors:
             self._class_of[op] = self._classes.setdefault(key, op)
         return self._class_of[op]
 
-    def _structure(self, op: int, depth: int) -> Any:
+    def _structure(self, op: OpId, depth: int) -> Any:
         """Return the type, attributes and inputs of an op; its number if it is a source."""
         flow = self._flow
         name, kind = flow.names[op], flow.types[op]
@@ -216,7 +214,10 @@ class EqualTensors:
             values = (self._number(value, depth - 1) for value in (*written, *flow.inputs[op]))
             return (kind, self._attributes(name), *values)
         sources = [
-            self._tensor(source, depth - 1)
+            (
+                self._number(flow.number[producer_of(source)], depth - 1),
+                source.partition(":")[2] or "0",
+            )
             for source in self._placement.ops[name].inputs
             if producer_of(source) in flow.number and not source.startswith("^")
         ]
@@ -230,7 +231,7 @@ class EqualTensors:
             sorted((key, value) for key, value in attributes.items() if key not in _IGNORED)
         )
 
-    def _is_stateful(self, op: int) -> bool:
+    def _is_stateful(self, op: OpId) -> bool:
         """Whether an op may yield a different value in each run."""
         kind, values = self._flow.types[op], self._flow.inputs[op][:1]
         takes_holder = any(self._flow.state_holder(value) == value for value in values)

@@ -9,9 +9,9 @@ from functools import cache, partial
 from typing import Literal, NamedTuple, get_args
 
 from placement_checks.analysis.addresses import Part, addresses
-from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import CUTS, PARTITIONS
 from placement_checks.core.placement import Op, Placement, producer_of
 
@@ -185,13 +185,13 @@ class SentTensor(NamedTuple):
         phase: the phase of the first op that takes it.
         variable: the variable of the layer that sends it, or of the update that takes it, or
             ``""``.
-        tower: the number of the tower that takes it, else of the tower that sends it, or -1.
+        tower: the tower that takes it, else the tower that sends it, or None.
     """
 
     copied: CopiedTensor
     phase: Phase
     variable: str
-    tower: int
+    tower: TowerIndex | None
 
     @property
     def layer(self) -> str:
@@ -243,9 +243,9 @@ def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[S
         source, taker = flow.number[producer_of(copy.tensor)], flow.number[copy.taker]
         part = found.parts[taker]
         first, second = (taker, source) if part in _OF_ONE_VARIABLE else (source, taker)
-        layer = found.layers[second if found.layers[first] == NONE else first]
-        tower = found.towers[source if found.towers[taker] == NONE else taker]
-        variable = "" if layer == NONE else flow.names[layer]
+        layer = found.layers[second if found.layers[first] is None else first]
+        tower = found.towers[source if found.towers[taker] is None else taker]
+        variable = "" if layer is None else flow.names[layer]
         sent.append(SentTensor(copy, _PHASES.get(part, "other"), variable, tower))
     return sent
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
-from placement_checks.analysis.graph.data_flow import bits_of
 from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, single_tower
 from placement_checks.analysis.towers.discovery import (
     ReadsByGpu,
@@ -19,6 +19,7 @@ from placement_checks.analysis.towers.discovery import (
     tower_of_ops,
     towers_by_loss,
 )
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import range_text
@@ -38,9 +39,13 @@ class TowerLosses(NamedTuple):
         unknown: why the losses are unknown; ``""`` if they are known.
     """
 
-    by_tower: Sequence[Sequence[int]]
+    by_tower: Sequence[Sequence[OpId]]
     joint: bool = False
     unknown: str = ""
+
+    def items(self) -> Iterator[tuple[TowerIndex, Sequence[OpId]]]:
+        """Yield each tower with its losses."""
+        return cast(Iterator[tuple[TowerIndex, Sequence[OpId]]], enumerate(self.by_tower))
 
 
 class TowerAnalysis(GraphAnalysis):
@@ -103,13 +108,13 @@ class TowerAnalysis(GraphAnalysis):
         """The losses of each tower: of the ops in `loss_ops`, or of the parts of a joint loss."""
         if not self.loss_ops:
             return TowerLosses((), unknown=f"the losses are unknown; {_FIX}")
-        by_tower: list[list[int]] = [[] for _ in self.towers]
-        joint: list[int] = []
+        by_tower: list[list[OpId]] = [[] for _ in self.towers]
+        joint: list[OpId] = []
         for loss in self.loss_ops:
             tower = self.tower_of[loss]
-            if tower < 0:
+            if tower is None:
                 tower = single_tower(self.towers_behind[loss] & self.all_towers)
-            (by_tower[tower] if tower >= 0 else joint).append(loss)
+            (joint if tower is None else by_tower[tower]).append(loss)
         missing = [of_tower for of_tower in by_tower if not of_tower]
         if len(missing) == len(joint) < len(by_tower):
             # Each remaining loss belongs to one remaining tower, in this order.
@@ -117,38 +122,38 @@ class TowerAnalysis(GraphAnalysis):
                 of_tower.append(loss)
         if all(by_tower):
             return TowerLosses(by_tower)
-        parts: list[list[int]] = [[] for _ in self.towers]
+        parts: list[list[OpId]] = [[] for _ in self.towers]
         for loss in self.loss_ops:
-            for part, tower in self._parts_of_loss(loss):
-                parts[tower].append(part)
+            for part, number in self._parts_of_loss(loss):
+                parts[number].append(part)
         if all(parts):
             return TowerLosses(parts, joint=True)
         return TowerLosses((), unknown=f"the losses of some towers are unknown; {_FIX}")
 
-    def _parts_of_loss(self, loss: int) -> Iterator[tuple[int, int]]:
+    def _parts_of_loss(self, loss: OpId) -> Iterator[tuple[OpId, TowerIndex]]:
         """Yield the last ops before ``loss`` that belong to one tower, each with the tower.
 
         These are ops that work for a tower; if the loss itself works for a tower, ops that depend
         on one tower only.
         """
 
-        def tower(op: int) -> int:
-            mask = self.towers_behind[op] & self.all_towers
-            if mask and self.tower_of[loss] < 0 <= self.tower_of[op]:
-                return self.tower_of[op]
-            return single_tower(mask)
+        def tower_of_end(op: OpId) -> TowerIndex | None:
+            behind = self.towers_behind[op] & self.all_towers
+            tower = self.tower_of[op] if behind and self.tower_of[loss] is None else None
+            return single_tower(behind) if tower is None else tower
 
-        def is_end(op: int) -> bool:
-            return op != loss and (tower(op) >= 0 or not self.towers_behind[op] & self.all_towers)
+        def is_end(op: OpId) -> bool:
+            behind = self.towers_behind[op] & self.all_towers
+            return op != loss and (not behind or tower_of_end(op) is not None)
 
         for op in sorted(self.flow.reachable([loss], until=is_end) - {loss}):
-            if tower(op) >= 0:
-                yield op, tower(op)
+            if (tower := tower_of_end(op)) is not None:
+                yield op, tower
 
     @cached_property
-    def all_towers(self) -> int:
-        """The bit mask of all towers: tower 0 has the lowest bit."""
-        return (1 << len(self.towers)) - 1
+    def all_towers(self) -> TowerMask:
+        """The mask of all towers."""
+        return TowerMask((1 << len(self.towers)) - 1)
 
     @cached_property
     def gradient_bit(self) -> int:
@@ -156,13 +161,18 @@ class TowerAnalysis(GraphAnalysis):
         return 1 << len(self.towers)
 
     @cached_property
-    def tower_of(self) -> Sequence[int]:
-        """For each op the number of the only tower that it works for, or -1."""
-        towers = {site: number for number, tower in enumerate(self.towers) for site in tower.sites}
+    def tower_indices(self) -> Sequence[TowerIndex]:
+        """The indices into `towers`."""
+        return cast(Sequence[TowerIndex], range(len(self.towers)))
+
+    @cached_property
+    def tower_of(self) -> Sequence[TowerIndex | None]:
+        """For each op the only tower that it works for; None for the host and several towers."""
+        towers = {site: n for n in self.tower_indices for site in self.towers[n].sites}
         return tower_of_ops(self, self.sites, towers)
 
     @cached_property
-    def own_towers(self) -> Sequence[int]:
+    def own_towers(self) -> Sequence[TowerMask]:
         """For each op the bit of the tower that it belongs to; 0 if it may combine towers.
 
         The requested device alone does not decide: the average of all towers may be on the GPU of
@@ -170,29 +180,24 @@ class TowerAnalysis(GraphAnalysis):
         work for. Backward ops also have `gradient_bit`.
         """
         own = [0] * len(self.flow.names)
-        for readers in self.reads_by_gpu.readers.values():
-            for op in readers:
-                if self.tower_of[op] >= 0:
-                    own[op] = 1 << self.tower_of[op]
-        for op, kind in enumerate(self.flow.types):
-            if self.tower_of[op] < 0:
-                own[op] = self.gradient_bit if self.backward.ops[op] else 0
-            elif self.backward.ops[op]:
-                own[op] = 1 << self.tower_of[op] | self.gradient_bit
-            elif kind in EXAMPLE_SOURCES:
-                own[op] = 1 << self.tower_of[op]
-        return own
+        read = set(chain.from_iterable(self.reads_by_gpu.readers.values()))
+        for op, (kind, tower) in enumerate(zip(self.flow.types, self.tower_of, strict=True)):
+            if self.backward.ops[op]:
+                own[op] = self.gradient_bit
+            if tower is not None and (own[op] or op in read or kind in EXAMPLE_SOURCES):
+                own[op] |= 1 << tower
+        return cast(list[TowerMask], own)
 
     @cached_property
-    def towers_behind(self) -> Sequence[int]:
-        """For each op a bit mask of the towers that its value depends on, and `gradient_bit`."""
+    def towers_behind(self) -> Sequence[TowerMask]:
+        """For each op the towers that its value depends on, and `gradient_bit`."""
         return self.flow.propagate(self.own_towers)
 
-    def has_gradient(self, op: int) -> bool:
+    def has_gradient(self, op: OpId) -> bool:
         """Whether the value of an op depends on a backward op."""
         return bool(self.towers_behind[op] & self.gradient_bit)
 
-    def without_regularization(self, loss: int) -> int:
+    def without_regularization(self, loss: OpId) -> OpId:
         """Return the only summand of a loss that depends on examples; the loss if several do."""
         while self.flow.types[loss] in ADDS:
             terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
@@ -201,12 +206,12 @@ class TowerAnalysis(GraphAnalysis):
             loss = terms[0]
         return loss
 
-    def towers_in(self, mask: int) -> Iterator[int]:
-        """Yield the numbers of the towers in a bit mask."""
-        return bits_of(mask & self.all_towers)
+    def towers_in(self, mask: int) -> Sequence[TowerIndex]:
+        """Return the towers in a mask."""
+        return [tower for tower in self.tower_indices if mask >> tower & 1]
 
     def names_of(self, mask: int) -> str:
-        """Name the towers in a bit mask, as in ``the tower on /device:GPU:0``."""
+        """Name the towers in a mask, as in ``the tower on /device:GPU:0``."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
         return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
 

@@ -39,7 +39,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
 from placement_checks.analysis.graph.data_flow import bits_of
@@ -50,6 +50,7 @@ from placement_checks.analysis.towers.by_loss import (
     single_tower,
 )
 from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.ids import GpuIndex, OpId, TowerIndex
 from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, VARIABLES, is_update
 from placement_checks.core.placement import Placement, producer_of
 
@@ -59,11 +60,11 @@ class Site(NamedTuple):
 
     Attributes:
         device: the device that the ops of the tower request.
-        copy: the number of the tower, if several towers found by loss use the device; else -1.
+        copy: the number of the tower, if several towers found by loss use the device; else None.
     """
 
     device: Device
-    copy: int = -1
+    copy: TowerIndex | None = None
 
 
 class GpuReads(NamedTuple):
@@ -98,8 +99,8 @@ class Tower(NamedTuple):
 
     def __str__(self) -> str:
         devices = " and ".join(device.short for device in self.devices)
-        copy = max(site.copy for site in self.sites)
-        return devices if copy < 0 else f"{devices} (copy {copy + 1})"
+        copies = [site.copy for site in self.sites if site.copy is not None]
+        return f"{devices} (copy {max(copies) + 1})" if copies else devices
 
 
 class TowersByLoss(NamedTuple):
@@ -118,20 +119,25 @@ class TowersByLoss(NamedTuple):
     main: Sequence[Device]
     micro_batches: int = 1
 
-    def site(self, tower: int, device: Device | None = None) -> Site:
+    def site(self, tower: TowerIndex, device: Device | None = None) -> Site:
         """Return the site of a tower on one of its devices; on its main device by default."""
         device = self.main[tower] if device is None else device
         users = sum(device in devices for devices in self.devices)
-        return Site(device, tower if users > 1 else -1)
+        return Site(device, tower if users > 1 else None)
 
-    def sites(self, tower: int) -> tuple[Site, ...]:
+    def sites(self, tower: TowerIndex) -> tuple[Site, ...]:
         """Return all sites of a tower."""
         return tuple(self.site(tower, device) for device in self.devices[tower])
 
     @property
-    def by_site(self) -> Mapping[Site, int]:
+    def towers(self) -> Sequence[TowerIndex]:
+        """The numbers of the towers."""
+        return cast(Sequence[TowerIndex], range(len(self.devices)))
+
+    @property
+    def by_site(self) -> Mapping[Site, TowerIndex]:
         """The number of the tower at each site."""
-        return {site: n for n in range(len(self.devices)) for site in self.sites(n)}
+        return {site: tower for tower in self.towers for site in self.sites(tower)}
 
 
 @lru_cache(maxsize=65536)
@@ -199,7 +205,7 @@ def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[Counter[tuple[s
     on_cpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
     for op, mask in enumerate(reachability_masks(graph.flow, losses)):
         copy = single_tower(mask)
-        if copy >= 0 and graph.in_model[op]:
+        if copy is not None and graph.in_model[op]:
             _, kind, requested, *_ = graph.placement.by_number[op]
             if requested.type is not None and not graph.placement.by_number[op].colocated:
                 counts = on_gpus if requested.is_gpu else on_cpus
@@ -207,7 +213,7 @@ def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[Counter[tuple[s
     return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
 
 
-def _are_even(groups: Groups) -> bool:
+def _are_even(groups: Sequence[Sequence[object]]) -> bool:
     """Whether there are several groups, all of the same size."""
     return len(groups) > 1 and len(set(map(len, groups))) == 1
 
@@ -262,7 +268,7 @@ def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequenc
     sites = [requested.get(op.requested) for op in ops]
     unsure = {
         number
-        for number, op in enumerate(ops)
+        for number, op in zip(flow.ops, ops, strict=True)
         if (op.colocated or not graph.examples[number])
         and sites[number] is not None
         and not backward[number]
@@ -292,7 +298,7 @@ def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequenc
 
 
 def _assign_by_loss(
-    graph: GraphAnalysis, by_loss: TowersByLoss, sites: list[Site | None], unsure: set[int]
+    graph: GraphAnalysis, by_loss: TowersByLoss, sites: list[Site | None], unsure: set[OpId]
 ) -> None:
     """Assign each forward op that serves one tower to a site of this tower.
 
@@ -301,8 +307,8 @@ def _assign_by_loss(
     flow, backward = graph.flow, graph.backward
     reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
-    shared_devices = {site.device for site in by_loss.by_site if site.copy >= 0}
-    for op, mask in enumerate(reached):
+    shared_devices = {site.device for site in by_loss.by_site if site.copy is not None}
+    for op, mask in zip(flow.ops, reached, strict=True):
         if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
         site, tower = sites[op], single_tower(mask)
@@ -313,14 +319,14 @@ def _assign_by_loss(
                 device = requested_gpu(request)
         if device is None:
             continue
-        if tower >= 0:
+        if tower is not None:
             is_own = device in by_loss.devices[tower]
             sites[op] = by_loss.site(tower, device if is_own else None)
             unsure.discard(op)
         elif device in shared_devices:
             unsure.add(op)
     for op, (forward, _) in backward.forward.items():
-        if sites[op] is not None and single_tower(reached[forward]) >= 0:
+        if sites[op] is not None and single_tower(reached[forward]) is not None:
             sites[op] = sites[forward] or sites[op]
 
 
@@ -340,6 +346,7 @@ class ReadsByGpu:
     Attributes:
         readers: the ops that compute with the value of each variable, by its name.
         gpus: the variables that are read at each site, in the order of their devices.
+        gpu_indices: the indices into `gpus`.
         joined_gpus: pairs of indices into `gpus` whose sites hold parts of one tower.
     """
 
@@ -366,12 +373,15 @@ class ReadsByGpu:
                 site = sites[reader]
                 if site is not None:
                     reads[site].setdefault(variable, flow.names[reader])
-        self.gpus = [GpuReads(site.device, reads[site], site) for site in sorted(reads)]
+        self.gpus = [
+            GpuReads(site.device, reads[site], site) for site in sorted(reads, key=_order)
+        ]
+        self.gpu_indices = cast(Sequence[GpuIndex], range(len(self.gpus)))
         self.joined_gpus = (
             self._joined_gpus() if by_loss is None else self._parts_by_loss(by_loss.by_site)
         )
 
-    def _readers(self, variable: int) -> list[int]:
+    def _readers(self, variable: OpId) -> list[OpId]:
         """Return the ops that compute with a variable's value, directly or after an identity op.
 
         Assignments, optimizer updates, savers and the like do not compute with it. If a function
@@ -379,7 +389,7 @@ class ReadsByGpu:
         """
         flow = self._flow
 
-        def is_end(op: int) -> bool:
+        def is_end(op: OpId) -> bool:
             return op != variable and flow.types[op] not in PASSES_READ
 
         return sorted(
@@ -392,16 +402,16 @@ class ReadsByGpu:
             and (self.in_loss(op) or op not in self.behind_updates)
         )
 
-    def in_model(self, op: int) -> bool:
+    def in_model(self, op: OpId) -> bool:
         """Whether a reader is part of the model: at a site, or on the way to a loss."""
         return self.in_loss(op) or self._sites[op] is not None
 
-    def in_loss(self, op: int) -> bool:
+    def in_loss(self, op: OpId) -> bool:
         """Whether the value of an op reaches a loss or a gradient; true if none is known."""
         return self._model is None or op in self._model
 
     @cached_property
-    def behind_updates(self) -> Collection[int]:
+    def behind_updates(self) -> Collection[OpId]:
         """The ops that updates of the step depend on."""
         updates = self._graph.updates
         return self._flow.reachable(chain.from_iterable(map(updates.values, updates.by_variable)))
@@ -418,7 +428,7 @@ class ReadsByGpu:
         keep = [bool(backward[op]) or site is not None for op, site in enumerate(sites)]
         masks = self._flow.propagate(self._flow.marks(shared), keep=keep)
         variables = list(self.readers)
-        for op, producers in enumerate(self._flow.inputs):
+        for op, producers in zip(self._flow.ops, self._flow.inputs, strict=True):
             if sites[op] is not None and not backward[op]:
                 mask = 0
                 for producer in producers:
@@ -429,29 +439,29 @@ class ReadsByGpu:
                         readers.append(op)
 
     @cached_property
-    def joined_forward(self) -> Collection[frozenset[int]]:
+    def joined_forward(self) -> Collection[frozenset[GpuIndex]]:
         """The pairs of sites, by index, that use each other's results in the forward pass.
 
         A joint loss also joins copies of a model in their gradients, but not in the forward pass.
         """
         return self._joined_gpus(forward=True)
 
-    def _parts_by_loss(self, towers: Mapping[Site, int]) -> Collection[frozenset[int]]:
+    def _parts_by_loss(self, towers: Mapping[Site, TowerIndex]) -> Collection[frozenset[GpuIndex]]:
         """Return the pairs of sites of one tower, if the towers were found by loss."""
-        sites: dict[int, list[int]] = defaultdict(list)
-        for number, gpu in enumerate(self.gpus):
+        sites: dict[TowerIndex, list[GpuIndex]] = defaultdict(list)
+        for number, gpu in zip(self.gpu_indices, self.gpus, strict=True):
             if gpu.site in towers:
                 sites[towers[gpu.site]].append(number)
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
-    def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
+    def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[GpuIndex]]:
         """Return the pairs of sites where one uses results of the other site's own variables."""
         if len(self.gpus) < 2:
             return set()
         shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
         numbers = {gpu.site: number for number, gpu in enumerate(self.gpus)}
         own = [0] * len(self._sites)
-        own_readers: list[tuple[int, int]] = []
+        own_readers: list[tuple[OpId, int]] = []
         for variable in self.readers.keys() - shared:
             for reader in self.readers[variable]:
                 site = self._sites[reader]
@@ -462,7 +472,7 @@ class ReadsByGpu:
             return set()
         masks = self._flow.propagate(own)
         pairs = {
-            frozenset((number, other))
+            frozenset((self.gpu_indices[number], self.gpu_indices[other]))
             for reader, number in own_readers
             for other in bits_of(masks[reader] & ~(1 << number))
         }
@@ -475,9 +485,9 @@ class ReadsByGpu:
         }
         return {pair for pair in pairs if not pair <= of_replica}
 
-    def models(self, numbers: Sequence[int]) -> list[list[int]]:
+    def models(self, numbers: Sequence[GpuIndex]) -> list[list[GpuIndex]]:
         """Group the sites with these indices by the tower that they hold parts of."""
-        found: dict[int, list[int]] = {number: [number] for number in numbers}
+        found: dict[GpuIndex, list[GpuIndex]] = {number: [number] for number in numbers}
         for number, other in map(tuple, self.joined_gpus):
             if number in found and other in found and found[number] is not found[other]:
                 joined = [*found[number], *found[other]]
@@ -488,11 +498,11 @@ class ReadsByGpu:
         """Return the towers: first the towers found by loss, then copies on other GPUs."""
         by_loss = self._by_loss
         if by_loss is None:
-            found, rest = [], list(range(len(self.gpus)))
+            found, rest = [], list(self.gpu_indices)
         else:
-            found = [by_loss.sites(number) for number in range(len(by_loss.losses))]
+            found = [by_loss.sites(tower) for tower in by_loss.towers]
             used = {device for devices in by_loss.devices for device in devices}
-            rest = [number for number, gpu in enumerate(self.gpus) if gpu.device not in used]
+            rest = [number for number in self.gpu_indices if self.gpus[number].device not in used]
         found += [tuple(self.gpus[n].site for n in model) for model in self.models(rest)]
         return [self._tower(sites) for sites in found]
 
@@ -504,10 +514,14 @@ class ReadsByGpu:
         return Tower(sites, reads)
 
 
+def _order(site: Site) -> tuple[Device, int]:
+    return site.device, -1 if site.copy is None else site.copy
+
+
 def tower_of_ops(
-    graph: GraphAnalysis, sites: Sequence[Site | None], towers: Mapping[Site, int]
-) -> Sequence[int]:
-    """Find for each op the number of the only tower that it works for, or -1.
+    graph: GraphAnalysis, sites: Sequence[Site | None], towers: Mapping[Site, TowerIndex]
+) -> Sequence[TowerIndex | None]:
+    """Find for each op the only tower that it works for; None for the host and several towers.
 
     Args:
         graph: the program.
@@ -515,34 +529,34 @@ def tower_of_ops(
         towers: the number of the tower at each site.
     """
     flow, ops, backward = graph.flow, graph.placement.by_number, graph.backward
-    found = [-1 if site is None else towers.get(site, -1) for site in sites]
+    found = [None if site is None else towers.get(site) for site in sites]
 
-    def is_shared_on_gpu(op: int) -> bool:
+    def is_shared_on_gpu(op: OpId) -> bool:
         return sites[op] is None and ops[op].requested.is_gpu
 
-    def only_tower(neighbors: Iterable[int]) -> int:
-        different = {found[op] for op in neighbors if backward.ops[op]} - {-1}
-        return different.pop() if len(different) == 1 else -1
+    def only_tower(neighbors: Iterable[OpId]) -> TowerIndex | None:
+        different = {found[op] for op in neighbors if backward.ops[op]} - {None}
+        return different.pop() if len(different) == 1 else None
 
     # A forward op that requests no device follows the ops that it is colocated with.
-    for here, op in enumerate(ops):
+    for here, op in zip(flow.ops, ops, strict=True):
         if op.colocated and op.requested.type is None and not backward.ops[here]:
             numbers = (flow.number.get(name, here) for name in op.colocated)
-            found[here] = next((found[other] for other in numbers if other < here), -1)
+            found[here] = next((found[other] for other in numbers if other < here), None)
     # A backward op follows its forward op. If towers share this op, it follows its inputs.
     for number, (forward, _) in backward.forward.items():
-        if found[forward] >= 0:
+        if found[forward] is not None:
             found[number] = found[forward]
         elif is_shared_on_gpu(forward):
             found[number] = only_tower(flow.inputs[number])
     # Other backward ops follow the ops that use them. Examples are the zeros and shapes that the
     # gradient of a variable needs, and inputs of the gradient of a shared op.
     for number in reversed(list(backward.numbers())):
-        forward, _ = backward.forward.get(number, (-1, ""))
-        if forward < 0 or flow.types[forward] in VARIABLES:
-            follows = found[number] >= 0
+        of = backward.forward.get(number)
+        if of is None or flow.types[of[0]] in VARIABLES:
+            follows = found[number] is not None
         else:
-            follows = found[number] < 0 and is_shared_on_gpu(forward)
-        if follows and (user := only_tower(flow.consumers[number])) >= 0:
+            follows = found[number] is None and is_shared_on_gpu(of[0])
+        if follows and (user := only_tower(flow.consumers[number])) is not None:
             found[number] = user
     return found

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import TowerAnalysis
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
@@ -50,10 +50,10 @@ class Use(NamedTuple):
         op: the op of the tower that takes the tensor.
     """
 
-    source: int
-    tower: int
+    source: OpId
+    tower: TowerIndex
     tensor: str
-    op: int
+    op: OpId
 
 
 def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
@@ -65,7 +65,7 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
     rows = _rows_fed(analysis)
 
-    def holds_examples(source: int, tensor: str) -> bool:
+    def holds_examples(source: OpId, tensor: str) -> bool:
         name, kind = analysis.flow.names[source], analysis.flow.types[source]
         is_fed = kind in PLACEHOLDERS and name not in of_one_tower
         return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
@@ -86,9 +86,9 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
         return
     from_examples = flow.propagate([int(kind in EXAMPLE_SOURCES) for kind in flow.types])
 
-    def has_rows(_source: int, tensor: str) -> bool:
+    def has_rows(_source: OpId, tensor: str) -> bool:
         op = flow.number[producer_of(tensor)]
-        of_weights = analysis.layers.by_op[op] != NONE or from_examples[op]
+        of_weights = analysis.layers.by_op[op] is not None or from_examples[op]
         return not of_weights and _holds_examples(analysis, tensor, fed=False, rows=None)
 
     for use in _uses(analysis, draws, has_rows):
@@ -112,7 +112,7 @@ def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
 
 
 def _uses(
-    analysis: TowerAnalysis, sources: Iterable[int], is_wanted: Callable[[int, str], bool]
+    analysis: TowerAnalysis, sources: Iterable[OpId], is_wanted: Callable[[OpId, str], bool]
 ) -> Iterator[Use]:
     """Yield the tensors that towers compute with, for each source that they are computed from.
 
@@ -121,8 +121,8 @@ def _uses(
         sources: the ops that examples or random numbers come from.
         is_wanted: whether a tensor computed from a source counts.
     """
-    consumers: dict[str, list[int]] = defaultdict(list)
-    for number, op in enumerate(analysis.placement.by_number):
+    consumers: dict[str, list[OpId]] = defaultdict(list)
+    for number, op in zip(analysis.flow.ops, analysis.placement.by_number, strict=True):
         if analysis.updates.steps[number] and not analysis.backward.ops[number]:
             for tensor in op.inputs:
                 if not tensor.startswith("^"):
@@ -139,7 +139,7 @@ def _uses(
                 continue
             for consumer in consumers[tensor]:
                 tower = analysis.tower_of[consumer]
-                if tower >= 0 and analysis.flow.types[consumer] not in _SELECTS:
+                if tower is not None and analysis.flow.types[consumer] not in _SELECTS:
                     yield Use(source, tower, tensor, consumer)
                 else:
                     further = outputs[analysis.flow.names[consumer]] - seen
@@ -147,7 +147,7 @@ def _uses(
                     todo += sorted(further)
 
 
-def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
+def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex]:
     """Return the towers that compute with a tensor in a step, directly or through the host."""
     flow, ops, tower_of = analysis.flow, analysis.placement.by_number, analysis.tower_of
     name = tensor.removesuffix(":0")
@@ -157,13 +157,14 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
         if any(source.removesuffix(":0") == name for source in ops[op].inputs)
     ]
 
-    def is_skipped(op: int) -> bool:
+    def is_skipped(op: OpId) -> bool:
         return bool(analysis.backward.ops[op] or not analysis.updates.steps[op])
 
     reached = flow.reachable(
-        readers, flow.consumers, until=lambda op: is_skipped(op) or tower_of[op] >= 0
+        readers, flow.consumers, until=lambda op: is_skipped(op) or tower_of[op] is not None
     )
-    return frozenset(tower_of[op] for op in reached if tower_of[op] >= 0 and not is_skipped(op))
+    towers = (tower_of[op] for op in reached if not is_skipped(op))
+    return frozenset(tower for tower in towers if tower is not None)
 
 
 def _rows_fed(analysis: TowerAnalysis) -> int | None:
@@ -199,9 +200,9 @@ def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: in
 
 def single_tower_pipelines(
     analysis: TowerAnalysis, uses: Sequence[Use]
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[tuple[OpId, TowerIndex]]:
     """Return the iterators and queues that feed only one tower, each with this tower."""
-    feeds: dict[int, set[int]] = defaultdict(set)
+    feeds: dict[OpId, set[TowerIndex]] = defaultdict(set)
     for use in uses:
         values = analysis.flow.inputs[use.source]
         holder = analysis.flow.state_holder(values[0]) if values else None
@@ -224,7 +225,7 @@ class LossScales(NamedTuple):
     factors: list[str]
 
 
-def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
+def loss_scales(analysis: TowerAnalysis, loss: OpId) -> LossScales | None:
     """Return how a loss scales its sums over examples.
 
     Returns:
@@ -255,7 +256,7 @@ def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
     return found
 
 
-def _is_of_terms(analysis: TowerAnalysis, op: int) -> bool:
+def _is_of_terms(analysis: TowerAnalysis, op: OpId) -> bool:
     """Whether an op yields a scalar, or stacks terms of a sum."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return analysis.flow.types[op] == STACK or [output.shape for output in outputs] == [()]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.core.ids import OpId, TowerMask
 from placement_checks.core.op_types import (
     ADDS,
     BOUNDS,
@@ -31,10 +32,10 @@ class GradientFlow:
 
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyze(placement)
-        self._ancestors: dict[int, Collection[int]] = {}
+        self._ancestors: dict[OpId, Collection[OpId]] = {}
 
     @cached_property
-    def gradient_towers(self) -> Sequence[int]:
+    def gradient_towers(self) -> Sequence[TowerMask]:
         """For each op a bit mask of the towers that it takes values from, and `gradient_bit`.
 
         Unlike in `TowerAnalysis.towers_behind`, bits do not pass through the ops of a tower. Each
@@ -44,7 +45,8 @@ class GradientFlow:
             bits & self._analysis.gradient_bit if adds else bits
             for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
         ]
-        return self._analysis.flow.propagate(own, keep=self._of_tower)
+        masks = self._analysis.flow.propagate(own, keep=self._of_tower)
+        return cast(list[TowerMask], masks)
 
     @cached_property
     def _adds_up(self) -> Sequence[bool]:
@@ -76,20 +78,20 @@ class GradientFlow:
         }
         return {variable: updates for variable, updates in by_gradient.items() if updates}
 
-    def gradient_inputs(self, op: int) -> list[int]:
+    def gradient_inputs(self, op: OpId) -> list[OpId]:
         """Return the inputs of an op that are gradients."""
         towers, bit = self.gradient_towers, self._analysis.gradient_bit
         return [source for source in self._analysis.flow.inputs[op] if towers[source] & bit]
 
-    def towers(self, update: Update) -> int:
+    def towers(self, update: Update) -> TowerMask:
         """Return a bit mask of the towers whose gradients an update takes."""
         found = 0
         for op in self.ancestors(update):
             if self._of_tower[op]:
                 found |= self.gradient_towers[op]
-        return found & self._analysis.all_towers
+        return TowerMask(found & self._analysis.all_towers)
 
-    def sources(self, update: Update) -> Iterator[int]:
+    def sources(self, update: Update) -> Iterator[OpId]:
         """Yield the gradients that an update takes, as the last ops of towers that compute them.
 
         Weight decay that the update adds is not a gradient.
@@ -98,7 +100,7 @@ class GradientFlow:
             if self._of_tower[op] and self._analysis.has_gradient(op):
                 yield op
 
-    def ancestors(self, update: Update) -> Collection[int]:
+    def ancestors(self, update: Update) -> Collection[OpId]:
         """Return the ops between an update and the towers, including the last ops of the towers.
 
         The search follows ops that belong to no tower or add up gradients, and variables and
@@ -108,7 +110,7 @@ class GradientFlow:
         if update.op not in self._ancestors:
             flow = self._analysis.flow
 
-            def sources(op: int) -> Sequence[int]:
+            def sources(op: OpId) -> Sequence[OpId]:
                 if flow.state_holder(op) == op:
                     is_read = flow.names[op] in self._analysis.variables_read
                     return () if is_read else self._written(op, update)
@@ -121,7 +123,7 @@ class GradientFlow:
             ) - {update.op}
         return self._ancestors[update.op]
 
-    def _written(self, holder: int, update: Update) -> list[int]:
+    def _written(self, holder: OpId, update: Update) -> list[OpId]:
         """Return the values that ops other than ``update`` write to a holder of state.
 
         If ops of the step write gradients there, only they count. Otherwise the program runs the
@@ -137,7 +139,7 @@ class GradientFlow:
         ]
         return [value for _, written in running or others for value in written]
 
-    def _without_scale(self, op: int) -> Sequence[int]:
+    def _without_scale(self, op: OpId) -> Sequence[OpId]:
         """Return the factors of a product, without a scalar that scales a tensor."""
         inputs = self._analysis.flow.inputs[op]
         sources = self._analysis.placement.by_number[op].inputs[:2]
@@ -163,7 +165,7 @@ class ClippedGradient(NamedTuple):
     """
 
     variable: str
-    op: int
+    op: OpId
     by_norm: bool
 
 
@@ -198,7 +200,7 @@ def norms_of_slices(placement: Placement) -> list[str]:
     shapes = {variable.shape for variable in placement.variables}
     return [
         flow.names[op]
-        for op, kind in enumerate(flow.types)
+        for op, kind in zip(flow.ops, flow.types, strict=True)
         if kind == SUM_OF_SQUARES
         and analysis.has_gradient(op)
         and all(
@@ -211,7 +213,7 @@ def norms_of_slices(placement: Placement) -> list[str]:
 
 def _clips(
     placement: Placement, gradients: GradientFlow, update: Update, shape: object
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[tuple[int, OpId]]:
     """Yield each op before an update that clips one tower's gradient, after the tower's bit.
 
     `GradientFlow.gradient_towers` determines the tower. If towers share values in the model, each
@@ -231,6 +233,6 @@ def _clips(
             yield tower, op
 
 
-def _is_scaled_by_gradients(analysis: TowerAnalysis, op: int) -> bool:
+def _is_scaled_by_gradients(analysis: TowerAnalysis, op: OpId) -> bool:
     factors = analysis.flow.inputs[op]
     return len(factors) == 2 and all(map(analysis.has_gradient, factors))

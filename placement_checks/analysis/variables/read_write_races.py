@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder, bits_of
 from placement_checks.analysis.graph.updates import Updates
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NOT_A_READ, PASSES_BUFFER
 from placement_checks.core.placement import Placement
 
@@ -43,13 +44,13 @@ class _Step:
         """Return the variables that depend on a race, each with a variable read in it."""
         found: dict[str, str] = {}
         raced_for = dict(self._racing_reads())
-        readers: dict[str, list[int]] = defaultdict(list)
+        readers: dict[str, list[OpId]] = defaultdict(list)
         for op, read in self._reads.items():
             for number in bits_of(read):
                 readers[self._variables[number]].append(op)
         todo = list(raced_for)
         for op in todo:
-            users: Sequence[int] = self._flow.consumers[op]
+            users: Sequence[OpId] = self._flow.consumers[op]
             if op in self._updates:
                 name = self._updates[op].variable
                 found.setdefault(name, raced_for[op])
@@ -60,7 +61,7 @@ class _Step:
                     todo.append(user)
         return found
 
-    def _racing_reads(self) -> Iterator[tuple[int, str]]:
+    def _racing_reads(self) -> Iterator[tuple[OpId, str]]:
         """Yield the ops with racing reads, each with one of the variables that it reads."""
         own = {op: self._bits[update.variable] for op, update in self._updates.items()}
         before, after = self._order.waiting(own), self._order.awaited(own)
@@ -69,7 +70,7 @@ class _Step:
             if racing:
                 yield op, self._variables[racing.bit_length() - 1]
 
-    def _find_reads(self) -> Iterator[tuple[int, int]]:
+    def _find_reads(self) -> Iterator[tuple[OpId, int]]:
         """Yield the ops that compute with updated variables, with the bits of the variables.
 
         An update reads the variable that it changes. An op that passes on a reference, such as the

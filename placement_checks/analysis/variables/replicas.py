@@ -20,7 +20,6 @@ from placement_checks.core.placement import Placement
 
 HANDLE = "resource"  # the dtype
 Groups = Sequence[Sequence[str]]
-_NOT_UPDATED = -1
 
 
 class Replicas:
@@ -123,7 +122,7 @@ class Replicas:
         flow, tower_of = self._analysis.flow, self._analysis.tower_of
         found = [kind in COLLECTIVES for kind in flow.types]
         for op in flow.having(ADDS.__contains__):
-            found[op] = len({tower_of[source] for source in flow.inputs[op]} - {-1}) > 1
+            found[op] = len({tower_of[source] for source in flow.inputs[op]} - {None}) > 1
         return found
 
     def _sources(self) -> Iterator[Sequence[str]]:
@@ -178,9 +177,9 @@ class Replicas:
 
 def _equal_copies(copies: Sequence[str], sources: Mapping[str, int]) -> Groups:
     """Group the copies whose updates depend on the same sources."""
-    groups: dict[int, list[str]] = defaultdict(list)
+    groups: dict[int | None, list[str]] = defaultdict(list)
     for copy in copies:
-        groups[sources.get(copy, _NOT_UPDATED)].append(copy)
+        groups[sources.get(copy)].append(copy)
     return list(groups.values())
 
 

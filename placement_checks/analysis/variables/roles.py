@@ -32,12 +32,12 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
-from placement_checks.analysis.graph.analysis import NONE
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators, variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import ADDITIONS, VARIABLES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.variables import Variable
@@ -62,7 +62,7 @@ class Role(NamedTuple):
     kind: RoleKind
     reason: str
     owner: str = ""
-    tower: int | None = None
+    tower: TowerIndex | None = None
     devices: tuple[Device, ...] = ()
 
     def __str__(self) -> str:
@@ -100,8 +100,7 @@ class Roles(Mapping[str, Role]):
 
     def _role(self, variable: Variable) -> Role:
         name, layouts, analysis = variable.name, self._layout, self._analysis
-        readers = layouts.readers.get(name, 0)
-        tower = readers.bit_length() - 1 if readers.bit_count() == 1 else None
+        readers, tower = layouts.readers.get(name, 0), layouts.only_reader(name)
         if name in analysis.cached_inputs:
             return self._role_of_tower("cached input", "it is neither trained nor saved", tower)
         if name in (accumulating := accumulators(self._placement).tower_of):
@@ -139,7 +138,7 @@ class Roles(Mapping[str, Role]):
             return Role("shared", "the host reads it")
         return Role("unused", "no loss depends on it")
 
-    def _role_of_tower(self, kind: RoleKind, reason: str, tower: int | None) -> Role:
+    def _role_of_tower(self, kind: RoleKind, reason: str, tower: TowerIndex | None) -> Role:
         devices = () if tower is None else self._analysis.towers[tower].devices
         return Role(kind, reason, tower=tower, devices=devices)
 
@@ -150,7 +149,8 @@ class Roles(Mapping[str, Role]):
             kind: RoleKind = "mirrored" if copy.in_sync else "accumulator"
             reason = f"{strategy.name} keeps it for replica {copy.replica}"
             device = strategy.replicas[copy.replica]
-            return Role(kind, reason, "" if copy.of == name else copy.of, copy.replica, (device,))
+            owner, tower = "" if copy.of == name else copy.of, TowerIndex(copy.replica)
+            return Role(kind, reason, owner, tower, (device,))
         group = self._layout.copies.get(name) or self._layout.diverging.get(name)
         if group is None:
             return None
@@ -186,8 +186,9 @@ class Roles(Mapping[str, Role]):
         found: dict[str, set[str]] = defaultdict(set)
         for name in self._analysis.updates.by_variable:
             for value in self._analysis.updates.values(name):
-                if passed_on[value] != NONE:
-                    found[flow.names[passed_on[value]]].add(name)
+                variable = passed_on[value]
+                if variable is not None:
+                    found[flow.names[variable]].add(name)
         return found
 
     def _takes(self, name: str, other: str) -> bool:

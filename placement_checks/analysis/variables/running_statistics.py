@@ -10,8 +10,10 @@ from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ASSIGNS,
     BATCH_NORMS,
@@ -40,13 +42,13 @@ class Statistics:
         self._analysis = analyze(placement)
 
     @cached_property
-    def updates(self) -> Sequence[int]:
+    def updates(self) -> Sequence[OpId]:
         """The updates by towers that train, except updates that another step runs."""
         evaluation = set(self.evaluation_updates)
         return [op for op in self._training_and_evaluation if op not in evaluation]
 
     @cached_property
-    def evaluation_updates(self) -> Sequence[int]:
+    def evaluation_updates(self) -> Sequence[OpId]:
         """The updates by a copy of the model that only evaluates.
 
         No loss depends on the values that they take, and towers that train update the same
@@ -56,8 +58,8 @@ class Statistics:
         if not analysis.loss_ops:
             return ()
         trains = analysis.flow.reachable(analysis.loss_ops)
-        is_trained: dict[int, set[bool]] = defaultdict(set)
-        holders: dict[int, tuple[int, bool]] = {}
+        is_trained: dict[OpId, set[bool]] = defaultdict(set)
+        holders: dict[OpId, tuple[OpId, bool]] = {}
         for op in self._training_and_evaluation:
             values = analysis.flow.inputs[op]
             holder = analysis.flow.state_holder(values[0]) if values else None
@@ -90,8 +92,10 @@ class Statistics:
             flow.types[op] in _OVER_ROWS and in_loss(op) and op not in losses for op in behind
         )
 
-    def only_tower(self, updates: Sequence[int], ran: Collection[int] | None = None) -> int | None:
-        """Return the number of the only tower whose updates run, if all of its updates run.
+    def only_tower(
+        self, updates: Sequence[OpId], ran: Collection[OpId] | None = None
+    ) -> TowerIndex | None:
+        """Return the only tower whose updates run, if all of its updates run.
 
         Args:
             updates: updates of running statistics.
@@ -101,20 +105,19 @@ class Statistics:
             The tower; None also if an update does not belong to one tower, if only one tower has
             updates, or if the towers with updates have different numbers of them.
         """
-        runs = self._analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
-        sets: list[list[bool]] = [[] for _ in self._analysis.towers]
+        analysis = self._analysis
+        runs = analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
+        sets: dict[TowerIndex, list[bool]] = defaultdict(list)
         for op in updates:
-            towers = list(self._analysis.towers_in(self._analysis.towers_behind[op]))
-            if len(towers) != 1:
+            tower = single_tower(analysis.towers_behind[op] & analysis.all_towers)
+            if tower is None:
                 return None
-            sets[towers[0]].append(bool(runs(op)))
-        running = [number for number, of_tower in enumerate(sets) if any(of_tower)]
-        if len(running) != 1 or not all(sets[running[0]]):
-            return None
-        others = {len(of_tower) for number, of_tower in enumerate(sets) if number != running[0]}
-        return running[0] if others <= {0, len(sets[running[0]])} and any(others) else None
+            sets[tower].append(bool(runs(op)))
+        running = [tower for tower, of_tower in sets.items() if any(of_tower)]
+        is_even = len(sets) > 1 and len(set(map(len, sets.values()))) == 1
+        return running[0] if len(running) == 1 and all(sets[running[0]]) and is_even else None
 
-    def group_outside_step(self, updates: Sequence[int]) -> int | None:
+    def group_outside_step(self, updates: Sequence[OpId]) -> OpId | None:
         """Return a group outside the step that runs all updates, or all updates of tower 0."""
         for group in self._groups:
             if group in updates:
@@ -124,7 +127,7 @@ class Statistics:
                 return group
         return None
 
-    def are_grouped(self, updates: Sequence[int]) -> bool:
+    def are_grouped(self, updates: Sequence[OpId]) -> bool:
         """Whether each update is in the step, or in a group of the program.
 
         A program that groups the updates of each tower and runs one of the groups chose a tower on
@@ -138,7 +141,7 @@ class Statistics:
         return {variable.name: variable.shape for variable in self._placement.variables}
 
     @cached_property
-    def _members(self) -> Mapping[int, Sequence[int]]:
+    def _members(self) -> Mapping[OpId, Sequence[OpId]]:
         """The members of each group outside the step, except for groups of backward ops."""
         analysis = self._analysis
         return {
@@ -148,22 +151,22 @@ class Statistics:
         }
 
     @cached_property
-    def _grouped(self) -> Collection[int]:
+    def _grouped(self) -> Collection[OpId]:
         """The members of all groups outside the step."""
         return set(chain.from_iterable(self._members.values()))
 
     @cached_property
-    def _groups(self) -> Sequence[int]:
+    def _groups(self) -> Sequence[OpId]:
         """The outermost groups outside the step."""
         return [group for group in self._members if group not in self._grouped]
 
-    def _runs(self, ops: Iterable[int]) -> set[int]:
+    def _runs(self, ops: Iterable[OpId]) -> set[OpId]:
         """Return the ops that run when ``ops`` run."""
         flow = self._analysis.flow
         return flow.reachable(ops, along=flow.all_inputs)
 
     @cached_property
-    def _training_and_evaluation(self) -> Sequence[int]:
+    def _training_and_evaluation(self) -> Sequence[OpId]:
         """All updates, except updates that another training step runs."""
         flow, steps = self._analysis.flow, self._analysis.updates.steps
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
@@ -188,7 +191,7 @@ class Statistics:
             and variable not in gradient_flow(self._placement).trained
         )
 
-    def _is_of_training(self, update: int, trains: Collection[int]) -> bool:
+    def _is_of_training(self, update: OpId, trains: Collection[OpId]) -> bool:
         """Whether an update takes a value that depends on examples and reaches a loss."""
         flow, examples = self._analysis.flow, self._analysis.examples
         behind = flow.reachable(
@@ -199,13 +202,13 @@ class Statistics:
             for op in behind
         )
 
-    def _assigns_statistics(self, op: int, variable: str) -> bool:
+    def _assigns_statistics(self, op: OpId, variable: str) -> bool:
         """Whether an op assigns a value that a tower computes on the way to its loss."""
         analysis = self._analysis
         # Reading the variable itself proves nothing: a counter does so as well.
         itself = set(analysis.reads_by_gpu.readers[variable])
 
-        def is_of_tower(value: int) -> bool:
+        def is_of_tower(value: OpId) -> bool:
             return bool(analysis.own_towers[value]) and value not in itself
 
         values = analysis.flow.reachable(analysis.flow.inputs[op][1:], until=is_of_tower)
