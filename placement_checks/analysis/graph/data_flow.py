@@ -28,6 +28,7 @@ from placement_checks.core.placement import Placement, producer_of
 
 Edges = Sequence[Sequence[OpId]]
 Mask = TypeVar("Mask", bound=int)
+Node = TypeVar("Node", bound=int)
 _WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 
 
@@ -428,3 +429,22 @@ def bits_of(mask: int) -> Iterator[int]:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
         mask ^= lowest
+
+
+def connected_groups(
+    nodes: Iterable[Node], pairs: Iterable[tuple[Node, Node]]
+) -> list[list[Node]]:
+    """Group nodes that pairs connect, directly or through other nodes.
+
+    The groups are in the order of their first nodes, and each group keeps the order of nodes.
+    """
+    group_of = {node: [node] for node in nodes}
+    for one, other in pairs:
+        if group_of[one] is not group_of[other]:
+            small, large = sorted((group_of[one], group_of[other]), key=len)
+            large += small
+            group_of.update(dict.fromkeys(small, large))
+    groups: dict[int, list[Node]] = defaultdict(list)
+    for node, group in group_of.items():
+        groups[id(group)].append(node)
+    return list(groups.values())

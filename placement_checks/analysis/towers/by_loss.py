@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.data_flow import DataFlow, connected_groups
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import SUMS_UP
 
@@ -70,24 +70,14 @@ class CopiesByLoss:
 
     def _disjoint_groups(self, ops: Sequence[OpId]) -> Groups:
         """Group ops so that no two groups use the same value of the model."""
-        group = {op: op for op in ops}
-
-        def root(op: OpId) -> OpId:
-            while group[op] != op:
-                op = group[op] = group[group[op]]
-            return op
-
-        owner: dict[OpId, OpId] = {}  # the first of the ops that uses a value, by the value
+        user: dict[OpId, OpId] = {}  # the first of the ops that uses a value, by the value
+        pairs = set[tuple[OpId, OpId]]()
         for end in ops:
-            for op in self._flow.reachable(
-                [end], until=lambda op: op in owner or not self._in_model[op]
-            ):
-                if self._in_model[op] and (other := owner.setdefault(op, end)) != end:
-                    group[root(end)] = root(other)
-        groups: dict[OpId, list[OpId]] = defaultdict(list)
-        for op in ops:
-            groups[root(op)].append(op)
-        return list(groups.values())
+            behind = self._flow.reachable(
+                [end], until=lambda op: op in user or not self._in_model[op]
+            )
+            pairs.update((end, user.setdefault(op, end)) for op in behind if self._in_model[op])
+        return connected_groups(ops, pairs)
 
     def _split_joint_losses(self, losses: Sequence[OpId]) -> Groups:
         """Split joint losses into the losses of the copies; empty if a loss has one copy."""

@@ -42,7 +42,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
-from placement_checks.analysis.graph.data_flow import bits_of
+from placement_checks.analysis.graph.data_flow import bits_of, connected_groups
 from placement_checks.analysis.towers.by_loss import (
     Groups,
     ModelCopies,
@@ -487,12 +487,8 @@ class ReadsByGpu:
 
     def models(self, numbers: Sequence[GpuIndex]) -> list[list[GpuIndex]]:
         """Group the sites with these indices by the tower that they hold parts of."""
-        found: dict[GpuIndex, list[GpuIndex]] = {number: [number] for number in numbers}
-        for number, other in map(tuple, self.joined_gpus):
-            if number in found and other in found and found[number] is not found[other]:
-                joined = [*found[number], *found[other]]
-                found.update(dict.fromkeys(joined, joined))
-        return sorted({id(model): sorted(model) for model in found.values()}.values())
+        pairs = [(min(pair), max(pair)) for pair in self.joined_gpus if pair.issubset(numbers)]
+        return connected_groups(numbers, pairs)
 
     def towers(self) -> list[Tower]:
         """Return the towers: first the towers found by loss, then copies on other GPUs."""

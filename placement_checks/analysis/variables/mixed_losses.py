@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, permutations, product
 from typing import NamedTuple
 
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.data_flow import connected_groups
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
@@ -141,7 +141,13 @@ class MixedLosses:
             and requested_gpu(placement.ops[variable].requested) == misplaced_ops[op][1]
         }
         found: dict[TowerIndex, dict[OpId, TowerIndex]] = defaultdict(dict)
-        for group in _connected(misplaced_ops, flow):
+        pairs = [
+            (op, source)
+            for op, label in misplaced_ops.items()
+            for source in flow.inputs[op]
+            if misplaced_ops.get(source) == label
+        ]
+        for group in connected_groups(misplaced_ops, pairs):
             if with_variable.isdisjoint(group):
                 for op in group:
                     tower, device = misplaced_ops[op]
@@ -245,22 +251,6 @@ class MixedLosses:
     def _by_examples(self) -> bool:
         losses = self._analysis.losses.by_tower
         return any(self._analysis.examples[loss] for of_tower in losses for loss in of_tower)
-
-
-def _connected(labels: Mapping[OpId, object], flow: DataFlow) -> Iterator[Collection[OpId]]:
-    """Yield groups of ops with equal labels that take each other's values."""
-    neighbors: dict[OpId, list[OpId]] = defaultdict(list)
-    for op, label in labels.items():
-        for source in flow.inputs[op]:
-            if labels.get(source) == label:
-                neighbors[op].append(source)
-                neighbors[source].append(op)
-    seen = set[OpId]()
-    for op in labels:
-        if op not in seen:
-            group = flow.reachable([op], along=neighbors)
-            seen |= group
-            yield group
 
 
 def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
