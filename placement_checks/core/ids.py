@@ -1,7 +1,7 @@
 """The numbers of ops and towers, as types that cannot be mixed up.
 
-They are integers while the program runs: only type checkers tell them apart. `DataFlow` makes the
-numbers of ops, and `TowerAnalysis` the numbers of towers.
+At run time they are plain integers: only type checkers distinguish them. `DataFlow` has the
+numbers of the ops, and `TowerAnalysis` the numbers of the towers.
 """
 
 from __future__ import annotations

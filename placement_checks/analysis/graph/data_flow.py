@@ -1,7 +1,6 @@
 """Data flow: the inputs and consumers of each op, and the order of execution in a step.
 
-Ops are identified by number, and sets of towers are bit masks, so that graphs of 100,000 ops are
-analyzed quickly.
+Ops are numbers and sets of towers are bit masks, so that large graphs are analyzed quickly.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class DataFlow:
         inputs: for each op, the ops that compute its input values, in order. The inputs of a call
             include the ops of the function body. An op that reads only the shape of a value has a
             control input instead.
-        control_inputs: for each op, further ops that it waits for without using their values, such
-            as the sources of control edges, and inputs of which it reads only the shape.
+        control_inputs: for each op, further ops that it waits for without using their values: the
+            sources of control edges, and inputs that it reads only the shape of.
         callers: for each op of a function body, the op that calls the function.
         calls: the calls of functions with a known body.
     """
@@ -86,7 +85,7 @@ class DataFlow:
                 self.inputs[member] = reduced
 
     def _resolve_identity_n(self, placement: Placement) -> None:
-        """Replace an `IdentityN` input by the op whose value it passes on.
+        """Replace an `IdentityN` input by the op that computed the value.
 
         A custom gradient passes the gradients of all variables through one `IdentityN`.
         """
@@ -141,7 +140,7 @@ class DataFlow:
         return consumers
 
     def having(self, is_wanted: Callable[[str], bool]) -> list[OpId]:
-        """Return the ops whose type satisfies ``is_wanted``, in creation order."""
+        """Return the ops of the types that satisfy ``is_wanted``, in creation order."""
         wanted = filter(is_wanted, self._of_type)
         return sorted(op for kind in wanted for op in self._of_type[kind])
 
@@ -264,7 +263,7 @@ class DataFlow:
     def writers(self) -> Mapping[OpId, list[tuple[OpId, Sequence[OpId]]]]:
         """For each variable, queue or other holder of state, the ops that change it.
 
-        Each writer comes with the ops whose values it writes.
+        Each writer comes with the ops that compute the written values.
         """
         writers: dict[OpId, list[tuple[OpId, Sequence[OpId]]]] = defaultdict(list)
         for here, producers in zip(self.ops, self.inputs, strict=True):

@@ -44,8 +44,8 @@ class Difference(NamedTuple):
     Attributes:
         op: the op of the first computation.
         other: the op of the second computation.
-        expected: what the first op is, in words.
-        found: what the second op is, in words.
+        expected: a description of the first op.
+        found: a description of the second op.
         path: the ops of the second computation from its end back to ``other``.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Literal, NamedTuple, get_args
 
@@ -13,7 +13,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import CUTS, PARTITIONS
-from placement_checks.core.placement import Op, Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of
 
 RESOURCE = "resource"  # the dtype of handles
 _CUTS = CUTS.keys() | PARTITIONS
@@ -80,7 +80,13 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     analysis = analyze(placement)
     size_of = cache(partial(_size, analysis, rows))
     by_tensor: dict[tuple[str, Device], CopiedTensor] = {}
-    for op, here in _across_devices(analysis, placement.by_number):
+    devices = [op.assigned for op in placement.by_number]
+    for op, runs, sources in zip(
+        placement.by_number, analysis.updates.steps, analysis.flow.all_inputs, strict=True
+    ):
+        here = op.assigned
+        if not runs or here is None or all(devices[source] is here for source in sources):
+            continue
         for source in op.inputs:
             producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
             there = None if producer is None or source[0] == "^" else producer.assigned
@@ -92,39 +98,22 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     return list(by_tensor.values())
 
 
-def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tuple[Op, Device]]:
-    """Yield the ops of a step that wait for an op on another device, each with its own device."""
-    devices = [op.assigned for op in ops]
-    for number, sources in enumerate(analysis.flow.all_inputs):
-        here = devices[number]
-        if here is None or not analysis.updates.steps[number]:
-            continue
-        for source in sources:
-            if devices[source] is not here:
-                yield ops[number], here
-                break
-
-
 def transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
     """Add up the copies of each pair of devices, the largest transfer first."""
-    return _by_pair((copy.source, copy.to, copy) for copy in all_copies)
+    return _add_up(((copy.source, copy.to), copy) for copy in all_copies)
 
 
 def network_transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
     """Add up the copies of each pair of tasks, the largest transfer first."""
-    return _by_pair(
-        (source, to, copy)
-        for copy in all_copies
-        for source, to in [(copy.source.task_device, copy.to.task_device)]
-        if source != to
-    )
+    pairs = (((copy.source.task_device, copy.to.task_device), copy) for copy in all_copies)
+    return _add_up((pair, copy) for pair, copy in pairs if pair[0] != pair[1])
 
 
-def _by_pair(by_pair: Iterable[tuple[Device, Device, CopiedTensor]]) -> list[Transfer]:
-    pairs: dict[tuple[Device, Device], list[CopiedTensor]] = defaultdict(list)
-    for source, to, copy in by_pair:
-        pairs[source, to].append(copy)
-    sums = [Transfer(*pair, *TransferTotal.from_copies(copied)) for pair, copied in pairs.items()]
+def _add_up(all_copies: Iterable[tuple[tuple[Device, Device], CopiedTensor]]) -> list[Transfer]:
+    by_pair: dict[tuple[Device, Device], list[CopiedTensor]] = defaultdict(list)
+    for pair, copy in all_copies:
+        by_pair[pair].append(copy)
+    sums = [Transfer(*pair, *TransferTotal.from_copies(each)) for pair, each in by_pair.items()]
     return sorted(sums, key=lambda sent: (-sent.bytes, -sent.copies, sent.source, sent.to))
 
 

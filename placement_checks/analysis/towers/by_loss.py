@@ -218,7 +218,7 @@ def towers_by_op(graph: GraphAnalysis, losses: Groups) -> Sequence[TowerMask]:
 
 
 def reachability_masks(flow: DataFlow, ends: Groups) -> Sequence[TowerMask]:
-    """Return for each op the towers, as a mask, whose ends its value reaches."""
+    """Return for each op the mask of the groups of ends that its value reaches."""
     return cast(list[TowerMask], flow.propagate(flow.marks(ends), to_inputs=True))
 
 

@@ -54,6 +54,8 @@ from placement_checks.core.ids import GpuIndex, OpId, TowerIndex
 from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, VARIABLES, is_update
 from placement_checks.core.placement import Placement, producer_of
 
+OpCounts = Counter[tuple[str, Device]]  # the number of ops, by type and device
+
 
 class Site(NamedTuple):
     """A device on which a tower computes.
@@ -194,15 +196,15 @@ def micro_batches(graph: GraphAnalysis, copies: ModelCopies) -> int:
     return len(used) if len(set(used)) == 1 else 1
 
 
-def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[Counter[tuple[str, Device]]]:
+def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[OpCounts]:
     """Count the ops of each copy of the model, by type and requested GPU.
 
     If a copy uses no GPU, its ops on CPUs are counted. Ops that serve several copies are left out,
     as are ops that are colocated with another op, such as a lookup with its table: their device
     does not show where the copy runs.
     """
-    on_gpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
-    on_cpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
+    on_gpus: list[OpCounts] = [Counter() for _ in losses]
+    on_cpus: list[OpCounts] = [Counter() for _ in losses]
     for op, mask in enumerate(reachability_masks(graph.flow, losses)):
         copy = single_tower(mask)
         if copy is not None and graph.in_model[op]:
@@ -218,7 +220,7 @@ def _are_even(groups: Sequence[Sequence[object]]) -> bool:
     return len(groups) > 1 and len(set(map(len, groups))) == 1
 
 
-def _are_crowded(placement: Placement, counts: Sequence[Counter[tuple[str, Device]]]) -> bool:
+def _are_crowded(placement: Placement, counts: Sequence[OpCounts]) -> bool:
     """Whether all copies run on one GPU of a machine that has a GPU for each."""
     devices = {device for count in counts for _, device in count}
     machine = placement.machine
@@ -227,7 +229,7 @@ def _are_crowded(placement: Placement, counts: Sequence[Counter[tuple[str, Devic
 
 
 def _devices_of(
-    counts: Sequence[Counter[tuple[str, Device]]],
+    counts: Sequence[OpCounts],
 ) -> tuple[Sequence[tuple[Device, ...]], Sequence[Device]]:
     """Return the devices of each tower, and its main device.
 
@@ -347,7 +349,7 @@ class ReadsByGpu:
         readers: the ops that compute with the value of each variable, by its name.
         gpus: the variables that are read at each site, in the order of their devices.
         gpu_indices: the indices into `gpus`.
-        joined_gpus: pairs of indices into `gpus` whose sites hold parts of one tower.
+        joined_gpus: the pairs of sites that hold parts of one tower, as indices into `gpus`.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class GradientFlow:
         return [source for source in self._analysis.flow.inputs[op] if towers[source] & bit]
 
     def towers(self, update: Update) -> TowerMask:
-        """Return a bit mask of the towers whose gradients an update takes."""
+        """Return the towers that compute the gradients of an update."""
         found = 0
         for op in self.ancestors(update):
             if self._of_tower[op]:

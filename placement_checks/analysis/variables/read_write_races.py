@@ -14,7 +14,7 @@ from placement_checks.core.placement import Placement
 
 
 def races(placement: Placement) -> Mapping[str, str]:
-    """Find the variables whose value after a step depends on a race.
+    """Find the variables that a race may give different values in a step.
 
     In a race, the step reads variable A to update variable B, and no order is set between this
     read and the step's own updates of A. There is no race if the read waits for an update of A, or

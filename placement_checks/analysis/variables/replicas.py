@@ -75,7 +75,7 @@ class Replicas:
 
     @cached_property
     def drifting(self) -> Mapping[str, Groups]:
-        """The variables whose copies drift, each with groups of copies that stay equal.
+        """The variables with copies that drift, each with groups of copies that stay equal.
 
         Not included are variables that only collect the gradients of each replica until these are
         added up.
@@ -86,7 +86,7 @@ class Replicas:
         return {name: groups for name, groups in found.items() if not self._collects(name, found)}
 
     def _find_drifting(self, drifting: Collection[str]) -> Mapping[str, Groups]:
-        """Return the variables whose copies depend on different sources or drifting variables."""
+        """Return the variables with copies that depend on different or drifting values."""
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
         sources = [*self._sources(), *of_drifting]
         inputs = self._update_sources(sources)
@@ -132,7 +132,7 @@ class Replicas:
             if not self._is_handle(flow.names[op]):
                 yield [flow.names[op]]
         yield from ([name] for name, copy in self._strategy_copies.items() if not copy.in_sync)
-        # Random numbers are equal if their seeds are. Those of stateless ops depend on inputs.
+        # Random numbers are equal if their seeds are. Stateless ops depend on inputs instead.
         alike: dict[Hashable, list[str]] = defaultdict(list)
         for op in flow.having(RANDOM_STATEFUL.__contains__):
             name = flow.names[op]
@@ -149,7 +149,7 @@ class Replicas:
     def _update_sources(
         self, sources: Sequence[Sequence[str]], keep: Sequence[bool] | None = None
     ) -> Mapping[str, int]:
-        """Return for each updated variable a bit mask of the sources that its updates depend on.
+        """Return for each updated variable a mask of the sources that its updates depend on.
 
         Args:
             sources: groups of ops, with a bit each.
@@ -176,7 +176,7 @@ class Replicas:
 
 
 def _equal_copies(copies: Sequence[str], sources: Mapping[str, int]) -> Groups:
-    """Group the copies whose updates depend on the same sources."""
+    """Group the copies by the sources that their updates depend on."""
     groups: dict[int | None, list[str]] = defaultdict(list)
     for copy in copies:
         groups[sources.get(copy)].append(copy)

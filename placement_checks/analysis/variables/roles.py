@@ -181,7 +181,7 @@ class Roles(Mapping[str, Role]):
 
     @cached_property
     def _updates_with(self) -> Mapping[str, Collection[str]]:
-        """For each variable, the variables whose updates take its value unchanged."""
+        """For each variable, the variables with updates that take its value unchanged."""
         flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
         found: dict[str, set[str]] = defaultdict(set)
         for name in self._analysis.updates.by_variable:

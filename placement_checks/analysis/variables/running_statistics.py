@@ -95,7 +95,7 @@ class Statistics:
     def only_tower(
         self, updates: Sequence[OpId], ran: Collection[OpId] | None = None
     ) -> TowerIndex | None:
-        """Return the only tower whose updates run, if all of its updates run.
+        """Return the only tower with updates that run, if all of its updates run.
 
         Args:
             updates: updates of running statistics.
