@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.variables.clipping import norms_of_slices
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDS,
     BATCH_NORMS,
@@ -77,7 +77,7 @@ def _location(placement: Placement, ops: Iterable[int]) -> MistakeLocation:
     return MistakeLocation([names[op] for op in ops])
 
 
-def _joining_ops(placement: Placement, variable: str) -> list[int]:
+def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
     """Return the ops that combine the towers' gradients of a variable."""
     updates = gradient_flow(placement).trained.get(variable, ())
     return list(joining_ops(placement, updates))
@@ -111,7 +111,7 @@ def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeL
     return MistakeLocation()
 
 
-def _weights(placement: Placement, op: int) -> Iterator[PathStep]:
+def _weights(placement: Placement, op: OpId) -> Iterator[PathStep]:
     """Yield a line for each constant that multiplies a gradient before an op combines them."""
     analysis = analyze(placement)
     backward, types = analysis.backward.ops, analysis.flow.types
@@ -135,7 +135,7 @@ def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLo
     return MistakeLocation()
 
 
-def _calling_line(placement: Placement, op: int, gradient: int) -> MistakeLocation:
+def _calling_line(placement: Placement, op: OpId, gradient: OpId) -> MistakeLocation:
     """Return an op, with its lines down to the function that computes its gradient."""
     analysis = analyze(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
@@ -151,13 +151,13 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
 
 
 def _finder(
-    find: Callable[[Placement], Sequence[int]],
+    find: Callable[[Placement], Sequence[OpId]],
 ) -> Callable[[Placement, str, Diagnosis], MistakeLocation]:
     """Return a finder for a mistake that does not depend on the variable."""
     return lambda placement, *_: _location(placement, placement.cached(find))
 
 
-def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
+def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
     """Return the ops that multiply the losses by a number, or divide them by its inverse."""
     analysis = analyze(placement)
     flow = analysis.flow
@@ -172,7 +172,7 @@ def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
     )
 
 
-def _factors(placement: Placement, op: int) -> Iterator[float]:
+def _factors(placement: Placement, op: OpId) -> Iterator[float]:
     """Yield the constants that an op multiplies by."""
     flow = analyze(placement).flow
     for number, source in enumerate(flow.inputs[op]):
@@ -185,7 +185,7 @@ def _factors(placement: Placement, op: int) -> Iterator[float]:
             yield 1 / value[2]
 
 
-def count_divisions(placement: Placement) -> Sequence[int]:
+def count_divisions(placement: Placement) -> Sequence[OpId]:
     """Return the divisions of towers' losses by a number computed from the tower's examples.
 
     A number of rows does not count: it comes from the shape of the examples.
@@ -201,16 +201,16 @@ def count_divisions(placement: Placement) -> Sequence[int]:
             )
         )
         if flow.types[op] in DIVISIONS
-        and analysis.tower_of[op] >= 0
+        and analysis.tower_of[op] is not None
         and _is_count(analysis, flow.inputs[op][1])
     ]
 
 
-def _tower_losses(analysis: TowerAnalysis) -> list[int]:
+def _tower_losses(analysis: TowerAnalysis) -> list[OpId]:
     return [loss for losses in analysis.losses.by_tower for loss in losses]
 
 
-def _is_count(analysis: TowerAnalysis, op: int) -> bool:
+def _is_count(analysis: TowerAnalysis, op: OpId) -> bool:
     """Return whether an op yields a scalar computed from values of examples."""
     flow = analysis.flow
     outputs = analysis.placement.details.outputs(flow.names[op])
@@ -222,7 +222,7 @@ def _is_count(analysis: TowerAnalysis, op: int) -> bool:
     )
 
 
-def penalties(placement: Placement) -> Sequence[int]:
+def penalties(placement: Placement) -> Sequence[OpId]:
     """Return the terms of towers' losses that depend on no example, such as weight penalties."""
     analysis = analyze(placement)
     flow = analysis.flow
@@ -240,19 +240,20 @@ def penalties(placement: Placement) -> Sequence[int]:
     ]
 
 
-def batch_statistics(placement: Placement) -> Sequence[int]:
+def batch_statistics(placement: Placement) -> Sequence[OpId]:
     """Return the ops of towers that reduce over rows, if the model uses their results."""
     analysis = analyze(placement)
     forward = [
         op
         for op in analysis.flow.having((BATCH_NORMS | {MEAN, SUM}).__contains__)
-        if analysis.tower_of[op] >= 0 and analysis.examples[op] and not analysis.backward.ops[op]
+        if analysis.examples[op] and not analysis.backward.ops[op]
+        if analysis.tower_of[op] is not None
     ]
     norms = [op for op in forward if analysis.flow.types[op] in BATCH_NORMS]
     return norms or [op for op in forward if _reduces_rows(analysis, op)]
 
 
-def _reduces_rows(analysis: TowerAnalysis, op: int) -> bool:
+def _reduces_rows(analysis: TowerAnalysis, op: OpId) -> bool:
     """Return whether an op reduces over rows, and its result is used to compute rows."""
     rows = _row_dimension(analysis, analysis.flow.inputs[op][0])
     if not rows or _row_dimension(analysis, op) == rows:
@@ -270,13 +271,13 @@ def _reduces_rows(analysis: TowerAnalysis, op: int) -> bool:
     return False
 
 
-def _row_dimension(analysis: TowerAnalysis, op: int) -> tuple[int | None, ...]:
+def _row_dimension(analysis: TowerAnalysis, op: OpId) -> tuple[int | None, ...]:
     """Return the first dimension of an op's output; empty if it is a scalar."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return tuple(outputs[0].shape or ())[:1] if outputs else ()
 
 
-def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[int]:
+def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[OpId]:
     """Return the ops that keep towers from training a variable.
 
     The result is a mask, which is a factor that depends on no variable and no example. If there is
@@ -292,7 +293,7 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
     return masks[:1] or reads
 
 
-def _mask_factors(analysis: TowerAnalysis, op: int) -> Iterator[int]:
+def _mask_factors(analysis: TowerAnalysis, op: OpId) -> Iterator[OpId]:
     """Yield the factors of a product that depend on no variable and no example."""
     flow = analysis.flow
     if flow.types[op] not in SCALES:
@@ -303,13 +304,13 @@ def _mask_factors(analysis: TowerAnalysis, op: int) -> Iterator[int]:
             yield factor
 
 
-def moved_inputs(placement: Placement) -> Sequence[int]:
+def moved_inputs(placement: Placement) -> Sequence[OpId]:
     """Return the ops that reorder rows of inputs; without any, the ops that slice them."""
     moved = [*_ops_on_rows(placement, _MOVES)]
     return moved or [*_ops_on_rows(placement, CUTS.keys())]
 
 
-def slice_ends(placement: Placement) -> Sequence[int]:
+def slice_ends(placement: Placement) -> Sequence[OpId]:
     """Return the op that computes where the last tower's rows end.
 
     If the end is a constant, the result is the op that slices the rows.
@@ -333,7 +334,7 @@ def slice_ends(placement: Placement) -> Sequence[int]:
     return computed[:1] or [last]
 
 
-def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
+def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]:
     """Yield the first ops of some types between the inputs of the step and the model.
 
     Only the first such op on a path counts: later ops may be part of the model, such as a
@@ -361,7 +362,7 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
                 todo.append(consumer)
 
 
-def _input_ops(analysis: TowerAnalysis) -> list[int]:
+def _input_ops(analysis: TowerAnalysis) -> list[OpId]:
     """Return the placeholders that the program lists, or else all sources of examples."""
     listed = [producer_of(name) for names in analysis.placement.step.inputs for name in names]
     if listed:

@@ -15,6 +15,7 @@ from operator import or_
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
 
@@ -45,7 +46,7 @@ def _unique_lines(frames: Sequence[Frame]) -> tuple[str, ...]:
     return tuple(line for line, _ in groupby(map(str, frames)))
 
 
-def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int]:
+def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[OpId]:
     """Yield the first ops on the way to updates that depend on gradients of several towers."""
     analysis, gradients = analyze(placement), gradient_flow(placement)
     between = {op for update in updates for op in gradients.ancestors(update)}
@@ -103,21 +104,21 @@ def _ops_across_towers(analysis: TowerAnalysis) -> list[str]:
     """
     joining = [
         op
-        for op, towers in enumerate(analysis.towers_behind)
+        for op, towers in zip(analysis.flow.ops, analysis.towers_behind, strict=True)
         if (towers & analysis.all_towers).bit_count() > 1 and not analysis.own_towers[op]
     ]
-    on_no_tower = [op for op in joining if analysis.tower_of[op] < 0]
+    on_no_tower = [op for op in joining if analysis.tower_of[op] is None]
     ops = on_no_tower or joining or _shared_inputs(analysis)
     return [analysis.flow.names[op] for op in ops[:_MOST_JOINING]]
 
 
-def _shared_inputs(analysis: TowerAnalysis) -> list[int]:
+def _shared_inputs(analysis: TowerAnalysis) -> list[OpId]:
     """Return the ops outside towers that several towers read, except variables."""
     flow, tower_of = analysis.flow, analysis.tower_of
     return [
         op
-        for op, consumers in enumerate(flow.consumers)
-        if tower_of[op] < 0
+        for op, consumers in zip(flow.ops, flow.consumers, strict=True)
+        if tower_of[op] is None
         and not (flow.types[op] in VARIABLES or flow.types[op] in PASSES_READ)
-        and len({tower_of[consumer] for consumer in consumers} - {-1}) > 1
+        and len({tower_of[consumer] for consumer in consumers} - {None}) > 1
     ]

@@ -9,6 +9,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import unshared, variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -74,7 +75,7 @@ class AveragingOnHost(Rule):
         combine = "combines" if len(joining) == 1 else "combine"
         return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
-    def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
+    def _finding(self, placement: Placement, number: OpId, assigned: Device) -> Finding:
         analysis = analyze(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
@@ -108,7 +109,7 @@ class AveragingOnHost(Rule):
         )
 
 
-def _judged_ops(placement: Placement) -> list[int]:
+def _judged_ops(placement: Placement) -> list[OpId]:
     """Return the ops that combine gradients on a single device.
 
     A sum on the GPU of the model part that it updates is left out.
@@ -118,7 +119,7 @@ def _judged_ops(placement: Placement) -> list[int]:
     for variable, updates in gradient_flow(placement).trained.items():
         if variable not in copies:
             by_device[variable_layout(placement).gpu_of.get(variable)] += updates
-    judged: set[int] = set()
+    judged: set[OpId] = set()
     for device, updates in by_device.items():
         for op in joining_ops(placement, updates):
             assigned = placement.by_number[op].assigned
@@ -128,7 +129,7 @@ def _judged_ops(placement: Placement) -> list[int]:
     return sorted(judged)
 
 
-def _updates_unshared_only(placement: Placement, op: int) -> bool:
+def _updates_unshared_only(placement: Placement, op: OpId) -> bool:
     """Return whether a sum updates only unshared variables of the tower on its GPU."""
     gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
     return all(

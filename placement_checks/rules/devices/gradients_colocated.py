@@ -74,12 +74,12 @@ def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:
     """Return whether a backward op is on its own tower's GPU and may stay there."""
     analysis, assigned = analyze(placement), placement.by_number[number].assigned
     tower, forward_op = analysis.tower_of[number], placement.by_number[forward]
-    if assigned is None or tower < 0:
+    if assigned is None or tower is None:
         return False
     devices = analysis.towers[tower].devices
     is_elsewhere = (
         bool(forward_op.colocated)
-        or analysis.tower_of[forward] < 0
+        or analysis.tower_of[forward] is None
         or requested_gpu(forward_op.requested) not in devices
     )
     return is_elsewhere and any(map(assigned.matches, devices))

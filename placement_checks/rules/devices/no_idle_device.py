@@ -9,6 +9,7 @@ from placement_checks.analysis.towers.by_loss import reachability_masks
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Kind, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
@@ -259,13 +260,13 @@ def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int
     return 0 < single_losses * gpus <= len(losses) or _multiplies_reads(placement, single, gpus)
 
 
-def _loss_ops(placement: Placement) -> list[int]:
+def _loss_ops(placement: Placement) -> list[OpId]:
     number = analyze(placement).flow.number
     names = dict.fromkeys(map(producer_of, placement.step.objectives))
     return [number[name] for name in names if name in number]
 
 
-def _are_separate(analysis: TowerAnalysis, losses: Collection[int]) -> bool:
+def _are_separate(analysis: TowerAnalysis, losses: Collection[OpId]) -> bool:
     """Return whether no two losses depend on one op that computes with examples and variables."""
     flow = analysis.flow
     variables = [flow.number[variable.name] for variable in analysis.placement.variables]
@@ -308,7 +309,7 @@ def _computing_devices(placement: Placement) -> set[Device | None]:
     }
     computing |= {
         op
-        for op, kind in enumerate(analysis.flow.types)
+        for op, kind in zip(analysis.flow.ops, analysis.flow.types, strict=True)
         if op in behind and analysis.examples[op] and kind not in NO_COMPUTATION
     }
     return {

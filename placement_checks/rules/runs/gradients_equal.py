@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal
 
-from placement_checks.analysis.variables.clipping import norms_of_slices
+from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement

@@ -9,6 +9,7 @@ from placement_checks.analysis.step.schedule import Overlap, observed_overlap, p
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, path_lines
@@ -86,7 +87,7 @@ class TowersOverlap(Rule):
         self, placement: Placement, trace: Trace, possible: Sequence[Overlap]
     ) -> Iterator[Finding]:
         """Yield a finding for each waiting tower, with the shortest path to an awaited tower."""
-        found: dict[int, tuple[int, float, list[int]]] = {}
+        found: dict[int, tuple[int, float, list[OpId]]] = {}
         for pair in possible:
             if pair.share >= self.least:
                 continue
@@ -101,7 +102,7 @@ class TowersOverlap(Rule):
             yield self._wait_finding(placement, late, early, share, path)
 
     def _wait_finding(
-        self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
+        self, placement: Placement, late: int, early: int, share: float, path: Sequence[OpId]
     ) -> Finding:
         analysis = analyze(placement)
         names = analysis.flow.names
@@ -154,7 +155,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     )
 
 
-def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
+def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[OpId]:
     """Return the path from the first op of tower ``late`` that waits back to an op of ``early``.
 
     Fed tensors wait for nothing.
@@ -173,11 +174,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     changed = True
     while changed:  # a second time only if a loop leads backwards
         changed = False
-        for op in range(len(waits)):
+        for op in flow.ops:
             before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
             if not waits[op] and op not in fed and any(waits[needed] for needed in before):
                 waits[op] = changed = True
-    first = next((op for op, name in enumerate(flow.names) if waits[op] and name in ran), None)
+    first = next((op for op in flow.ops if waits[op] and flow.names[op] in ran), None)
     if first is None:
         return []
     return flow.path(
@@ -188,7 +189,9 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     )
 
 
-def _first_wait(analysis: TowerAnalysis, late: int, path: Sequence[int]) -> tuple[int, int, bool]:
+def _first_wait(
+    analysis: TowerAnalysis, late: int, path: Sequence[OpId]
+) -> tuple[OpId, OpId, bool]:
     """Find the edge of a path at which a tower starts to wait.
 
     Returns:

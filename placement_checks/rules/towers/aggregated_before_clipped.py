@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.clipping import ClippedGradient, clipped_per_tower
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.gradient_flow import (
+    ClippedGradient,
+    clipped_per_tower,
+    gradient_flow,
+)
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement

@@ -10,6 +10,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -73,7 +74,7 @@ def _finding(
     placement: Placement,
     advice: _Advice,
     variable: str,
-    missing: Sequence[int],
+    missing: Sequence[TowerIndex],
     used: int,
     never_used: bool,
 ) -> Finding:
@@ -159,7 +160,7 @@ class _Advice:
             op
             for op in sorted(self._gradients.ancestors(update))
             if op != update.op and not self._analysis.backward.ops[op]
-            if self._analysis.tower_of[op] < 0 and self._gradients.gradient_inputs(op)
+            if self._analysis.tower_of[op] is None and self._gradients.gradient_inputs(op)
         )
         first = next(filter(None, map(self._if_located, outside)), None)
         return (flow.names[update.op], _AVERAGE) if first is None else (first, _ADD_EACH)
@@ -173,12 +174,12 @@ class _Advice:
                 return variable, op
         return None
 
-    def _if_located(self, op: int) -> str | None:
+    def _if_located(self, op: OpId) -> str | None:
         """Return the name of an op, if its source line is known."""
         name = self._analysis.flow.names[op]
         return name if self._placement.where(name) else None
 
-    def _combining_op(self, update: Update) -> int | None:
+    def _combining_op(self, update: Update) -> OpId | None:
         """Return the first op that adds gradients to each other, or to a variable."""
         analysis, gradient_inputs = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
@@ -198,7 +199,7 @@ class _Advice:
         )
         # An op outside of the towers comes before an op in one.
         return min(
-            (*sums, *writers), key=lambda op: (analysis.tower_of[op] >= 0, op), default=None
+            (*sums, *writers), key=lambda op: (analysis.tower_of[op] is not None, op), default=None
         )
 
 

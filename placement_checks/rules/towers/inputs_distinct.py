@@ -9,6 +9,7 @@ from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
 from placement_checks.core.op_types import (
     CAST,
@@ -80,7 +81,7 @@ class InputsDistinct(Rule):
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
         """Yield findings on slices that several towers read; one for all of train_on_batch."""
         placement = analysis.placement
-        equal = EqualTensors(placement, analysis.flow)
+        equal = EqualTensors(analysis)
         readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
         for use in uses:
             readers[equal.key(use.tensor)].setdefault(use.tower, use.tensor)
@@ -194,8 +195,8 @@ def _is_input_op(kind: str) -> bool:
 
 def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
     """Yield findings on input pipelines of one tower that are built like another tower's."""
-    equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
-    holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    equal = EqualTensors(analysis, by_kind=True)
+    holders: dict[tuple[int, str], dict[TowerIndex, OpId]] = defaultdict(dict)
     for holder, tower in single_tower_pipelines(analysis, uses):
         holders[equal.key(analysis.flow.names[holder])].setdefault(tower, holder)
     for by_tower in holders.values():
@@ -205,7 +206,7 @@ def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Fi
 
 
 def _repeated_pipeline(
-    analysis: TowerAnalysis, tower: int, holder: int, later: int, copy: int
+    analysis: TowerAnalysis, tower: TowerIndex, holder: OpId, later: TowerIndex, copy: OpId
 ) -> Finding:
     flow, placement = analysis.flow, analysis.placement
     name, original = flow.names[copy], flow.names[holder]
@@ -242,7 +243,7 @@ def _repeated_pipeline(
     )
 
 
-def _shard_op(analysis: TowerAnalysis, holder: int) -> int | None:
+def _shard_op(analysis: TowerAnalysis, holder: OpId) -> OpId | None:
     """Return the op that takes a shard of the data for an iterator, if there is one."""
     flow = analysis.flow
     datasets = [value for _, values in flow.writers.get(holder, ()) for value in values]

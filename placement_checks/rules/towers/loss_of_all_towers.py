@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -76,7 +78,7 @@ class LossOfAllTowers(Rule):
         )
 
 
-def _written_summaries(analysis: TowerAnalysis) -> list[int]:
+def _written_summaries(analysis: TowerAnalysis) -> list[OpId]:
     """Return the summaries that are written: only merged summaries, if the program merges any.
 
     Under a strategy TensorFlow writes only the summaries of the first replica.
@@ -84,7 +86,7 @@ def _written_summaries(analysis: TowerAnalysis) -> list[int]:
     types = analysis.flow.types
     summaries = analysis.flow.having(SUMMARIES.__contains__)
     if analysis.placement.strategy is not None:
-        summaries = [op for op in summaries if _tower_of_summary(analysis, op) <= 0]
+        summaries = [op for op in summaries if not _tower_of_summary(analysis, op)]
     merged = {
         op
         for op in summaries
@@ -93,13 +95,13 @@ def _written_summaries(analysis: TowerAnalysis) -> list[int]:
     return [op for op in summaries if not merged or op in merged or types[op] in SUMMARY_WRITES]
 
 
-def _tower_of_summary(analysis: TowerAnalysis, summary: int) -> int:
-    """Return the tower that a summary shows; -1 if it shows several, or none."""
-    mask = analysis.towers_behind[summary] & analysis.all_towers
-    return mask.bit_length() - 1 if mask.bit_count() == 1 else analysis.tower_of[summary]
+def _tower_of_summary(analysis: TowerAnalysis, summary: OpId) -> TowerIndex | None:
+    """Return the tower that a summary shows; None if it shows several, or none."""
+    tower = single_tower(analysis.towers_behind[summary] & analysis.all_towers)
+    return analysis.tower_of[summary] if tower is None else tower
 
 
-def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
+def _loss_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[OpId]:
     """Yield the scalar summaries that depend on a loss."""
     is_loss = [0] * len(analysis.flow.names)
     for losses in analysis.losses.by_tower:
@@ -113,7 +115,7 @@ def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[i
             yield op
 
 
-def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
+def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]:
     """Yield a finding if a loss, in one tensor or several, does not depend on every tower."""
     placement = analysis.placement
     read = 0
@@ -145,14 +147,14 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
     )
 
 
-def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[Finding]:
+def _repeated_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[Finding]:
     """Yield findings on summaries that one line builds in several towers."""
     flow, placement = analysis.flow, analysis.placement
-    by_line: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
+    by_line: dict[tuple[object, ...], dict[TowerIndex, OpId]] = defaultdict(dict)
     for op in summaries:
         tower = _tower_of_summary(analysis, op)
         frames = tuple(placement.details.frames(flow.names[op]))
-        if tower >= 0 and frames:
+        if tower is not None and frames:
             by_line[flow.types[op], frames].setdefault(tower, op)
     for by_tower in by_line.values():
         first, *others = sorted(by_tower)
@@ -180,7 +182,7 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterat
             )
 
 
-def _show_same_variable(analysis: TowerAnalysis, summary: int, other: int) -> bool:
+def _show_same_variable(analysis: TowerAnalysis, summary: OpId, other: OpId) -> bool:
     """Whether two summaries show the same variable, and nothing that depends on examples."""
     flow = analysis.flow
     if analysis.examples[summary] or analysis.examples[other]:

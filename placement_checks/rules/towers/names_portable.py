@@ -123,8 +123,8 @@ class _TowerScopes:
     def __init__(self, analysis: TowerAnalysis) -> None:
         self._count = len(analysis.towers)
         self.towers: dict[str, int] = defaultdict(int)
-        for op, towers in enumerate(analysis.own_towers):
-            towers &= analysis.all_towers
+        for op, own in enumerate(analysis.own_towers):
+            towers = own & analysis.all_towers
             if towers and not analysis.backward.ops[op]:
                 scope = analysis.flow.names[op].rpartition("/")[0]
                 while scope and towers & ~self.towers[scope]:

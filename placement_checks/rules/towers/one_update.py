@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -221,7 +222,7 @@ def _decays(analysis: TowerAnalysis, update: Update) -> bool:
 _KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
 
 
-def _read_op(analysis: TowerAnalysis, op: int) -> int:
+def _read_op(analysis: TowerAnalysis, op: OpId) -> OpId:
     """Return the input of a variable read; any other op itself."""
     return analysis.flow.inputs[op][0] if analysis.flow.types[op] in VARIABLE_READS else op
 

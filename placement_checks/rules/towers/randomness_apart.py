@@ -9,6 +9,7 @@ from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
@@ -44,7 +45,7 @@ class RandomnessApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         strategy = evidence.placement.strategy
-        by_seed: dict[Hashable, dict[int, int]] = defaultdict(dict)
+        by_seed: dict[Hashable, dict[TowerIndex, OpId]] = defaultdict(dict)
         count = 0
         for op, tower, seed in _draws(analysis):
             count += 1
@@ -77,17 +78,17 @@ class RandomnessApart(Rule):
         return self.verdict(findings, plural(max(count, len(shared)), "random op"))
 
 
-def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
+def _draws(analysis: TowerAnalysis) -> Iterator[tuple[OpId, TowerIndex, Hashable]]:
     """Find the random ops of towers in a step.
 
     Yields:
         The op, its tower, and a key that ops with equal random numbers share, or None.
     """
     placement, flow = analysis.placement, analysis.flow
-    equal = EqualTensors(placement, flow)
+    equal = EqualTensors(analysis)
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
         tower = analysis.tower_of[op]
-        if tower < 0 or not analysis.updates.steps[op]:
+        if tower is None or not analysis.updates.steps[op]:
             continue
         name, kind = flow.names[op], flow.types[op]
         if kind in RANDOM_SEEDED:
@@ -102,7 +103,9 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
             yield op, tower, (kind, *(equal.key(tensor) for tensor in inputs[seed : seed + 1]))
 
 
-def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: int) -> Finding:
+def _equal_seeds(
+    analysis: TowerAnalysis, by_tower: Mapping[TowerIndex, OpId], tower: TowerIndex
+) -> Finding:
     """Return the finding on a draw that is equal to the first tower's draw."""
     placement, flow = analysis.placement, analysis.flow
     first = min(by_tower)
@@ -166,8 +169,9 @@ _IN_REPLICA = re.compile(r"^replica_\d+/")  # a strategy's scope of each replica
 def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
     """Yield findings on random ops that give several towers the same numbers."""
     flow = analysis.flow
-    equal = EqualTensors(analysis.placement, flow)
-    users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    equal = EqualTensors(analysis)
+    users: dict[OpId, dict[Hashable, dict[TowerIndex, OpId]]]
+    users = defaultdict(lambda: defaultdict(dict))
     for use in random_uses(analysis):
         users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():

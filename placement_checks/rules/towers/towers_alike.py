@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from placement_checks.analysis.graph.value_numbering import Difference, differences
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
@@ -50,9 +51,7 @@ class TowersAlike(Rule):
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = towers[0].reads.keys() & towers[number].reads.keys()
-            for difference in differences(
-                placement, analysis.flow, analysis.examples, first, other, shared
-            ):
+            for difference in differences(analysis, first, other, shared):
                 finding = _finding(analysis, number, difference)
                 if not matches_any(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
@@ -84,8 +83,8 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
 
 
 def _without_penalties(
-    analysis: TowerAnalysis, losses: Sequence[int], others: Sequence[int]
-) -> Iterator[tuple[int, int]]:
+    analysis: TowerAnalysis, losses: Sequence[OpId], others: Sequence[OpId]
+) -> Iterator[tuple[OpId, OpId]]:
     """Yield the pairs of ops to compare: the losses of two towers, without weight penalties.
 
     If a penalty is added before the loss is scaled, the pairs are the losses before scaling and
@@ -102,14 +101,14 @@ def _without_penalties(
 
 
 def _unscaled(
-    analysis: TowerAnalysis, loss: int, other: int
-) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    analysis: TowerAnalysis, loss: OpId, other: OpId
+) -> tuple[tuple[OpId, OpId], list[tuple[OpId, OpId]]]:
     """Return two losses without the scaling ops that they have in common, and the factors.
 
     Factors that are constants are left out.
     """
     flow = analysis.flow
-    factors: list[tuple[int, int]] = []
+    factors: list[tuple[OpId, OpId]] = []
     while (kind := flow.types[loss]) == flow.types[other] and kind in IDENTITIES | SCALES:
         pairs = list(zip(flow.inputs[loss], flow.inputs[other], strict=False))
         scaled = [pair for pair in pairs if all(analysis.examples[op] for op in pair)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     GATHERS,
     LINEAR,
@@ -139,7 +140,7 @@ _LOOKUPS = VARIABLE_LOOKUPS | GATHERS
 
 
 def _lost_gradients(
-    analysis: TowerAnalysis, variable: Variable, readers: Sequence[int]
+    analysis: TowerAnalysis, variable: Variable, readers: Sequence[OpId]
 ) -> Iterator[int]:
     """Yield the last ops of a variable's gradients that the program takes but does not apply.
 
@@ -169,7 +170,7 @@ def _lost_gradients(
         todo += further
 
 
-def _only_shows(analysis: TowerAnalysis, consumer: int) -> bool:
+def _only_shows(analysis: TowerAnalysis, consumer: OpId) -> bool:
     """Whether an op shows a gradient, or computes its norm outside of a loss."""
     kind = analysis.flow.types[consumer]
     return kind in SUMMARIES or (
@@ -177,7 +178,7 @@ def _only_shows(analysis: TowerAnalysis, consumer: int) -> bool:
     )
 
 
-def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: Variable) -> bool:
+def _may_be_gradient(analysis: TowerAnalysis, op: OpId, forward: OpId, variable: Variable) -> bool:
     """Whether the backward op of a reader may yield the variable's gradient, by its shape."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return analysis.flow.types[forward] in _LOOKUPS or any(

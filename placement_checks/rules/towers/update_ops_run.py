@@ -7,6 +7,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.running_statistics import Statistics, statistics
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines
 from placement_checks.rules.requirements import Need
@@ -90,7 +91,7 @@ class UpdateOpsRun(Rule):
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
         return self.verdict([_skipped_update(analysis, op, runs) for op in left_out], note)
 
-    def _required(self, analysis: TowerAnalysis, updates: Sequence[int]) -> Iterator[int]:
+    def _required(self, analysis: TowerAnalysis, updates: Sequence[OpId]) -> Iterator[OpId]:
         """Yield the updates that should run: of the declared tower, or all, and of no tower."""
         device = Device.parse("" if self.tower == _ALL else self.tower).over(LOCALHOST)
         for op in updates:
@@ -101,7 +102,7 @@ class UpdateOpsRun(Rule):
 
 
 def _is_choice(
-    analysis: TowerAnalysis, program_statistics: Statistics, tower: int, updates: Sequence[int]
+    analysis: TowerAnalysis, program_statistics: Statistics, tower: int, updates: Sequence[OpId]
 ) -> bool:
     """Whether the program runs only one tower's updates on purpose.
 
@@ -110,7 +111,7 @@ def _is_choice(
     return tower < len(analysis.towers) - 1 or program_statistics.are_grouped(updates)
 
 
-def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:
+def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     return Finding(
         object=name,
@@ -128,7 +129,7 @@ def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:
     )
 
 
-def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
+def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     towers = analysis.towers_behind[op] & analysis.all_towers
     by = f" by {analysis.names_of(towers)}" if towers else ""
@@ -153,7 +154,7 @@ def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
     )
 
 
-def _of_variable(analysis: TowerAnalysis, op: int) -> str:
+def _of_variable(analysis: TowerAnalysis, op: OpId) -> str:
     flow = analysis.flow
     holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
     return f" of {flow.names[holder]}" if holder is not None else ""

@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import GpuIndex
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -180,9 +181,10 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
     in_collections = {*names.get(TRAINABLE, ()), *names.get(GLOBAL, ())}
     # Variables have the same use if the same op type reads them. Variables in no collection are
     # local, such as a metric's.
-    own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    own: dict[tuple[object, ...], dict[GpuIndex, list[str]]]
+    own = defaultdict(lambda: defaultdict(list))
     for name, *shape_and_dtype in placement.variables:
-        readers = [number for number, gpu in enumerate(gpus) if name in gpu.reads]
+        readers = [number for number in reads.gpu_indices if name in gpus[number].reads]
         if 0 < len(readers) < len(gpus) and (not names or name in in_collections):
             reader = placement.ops[gpus[readers[0]].reads[name]].type
             use = (*shape_and_dtype, is_trained(placement, name), reader)

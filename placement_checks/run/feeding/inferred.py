@@ -28,6 +28,7 @@ import numpy.typing as npt
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.core.errors import CannotRun
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import producer_of
@@ -87,7 +88,7 @@ class FedTensor(NamedTuple):
         array: the recorded value.
         row: the shape of a row in the graph; None for an axis of any length.
         dtype: the name of its dtype.
-        tower: the index of the only tower that reads it, or -1.
+        tower: the index of the only tower that reads it, or None.
         any_length: whether its first axis may have any length.
         is_random: whether a random op yields it.
         in_model: whether losses or gradients depend on it.
@@ -97,7 +98,7 @@ class FedTensor(NamedTuple):
     array: npt.NDArray[Any]
     row: tuple[int | None, ...]
     dtype: str
-    tower: int
+    tower: TowerIndex | None
     any_length: bool
     is_random: bool
     in_model: bool
@@ -150,9 +151,9 @@ class FedProgram:
             array = np.asarray(value)
             tensor = f"{op}:{output or 0}"
             tower = analysis.tower_of[number[op]]
-            if tower < 0:
+            if tower is None:
                 readers = towers_reading(analysis, tensor)
-                tower = min(readers) if len(readers) == 1 else -1
+                tower = min(readers) if len(readers) == 1 else None
             fed = FedTensor(
                 tensor=tensor,
                 array=array,
