@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from itertools import groupby
 from typing import ClassVar
 
 from placement_checks.analysis.towers.analysis import analyze
@@ -22,6 +21,8 @@ from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Frame, Op, Placement
 from placement_checks.core.results import Finding, Kind, State, Verdict
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import unique_lines
+from placement_checks.util.text import listed
 
 AVERAGE = (
     "[(tf.add_n([grad for grad, _ in pairs]) / num_gpus, pairs[0][1]) "
@@ -35,6 +36,8 @@ ADD_UP = (
 )
 _MOST_OPS = 1_000  # ops whose source lines a finding compares
 _PATH_ENDS = 4  # ops at each end of a long path
+KERAS = "Keras 3"
+_MOST_NAMES = 4  # names in a message
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,19 @@ def is_allowed(op: Op, allow: Collection[str]) -> bool:
     return op.type in allow or matches_any(op.name, allow)
 
 
+def unless_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
+    """Return the findings on objects that ``allow`` does not list."""
+    return [finding for finding in findings if not matches_any(finding.object, allow)]
+
+
+def first_of_each(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the first finding on each object."""
+    by_object: dict[str, Finding] = {}
+    for finding in findings:
+        by_object.setdefault(finding.object, finding)
+    return list(by_object.values())
+
+
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
     """Return the device names in a field, which is one name or several."""
     return (declared,) if isinstance(declared, str) else tuple(declared)
@@ -161,7 +177,7 @@ def locate(finding: Finding, placement: Placement) -> Finding:
         frames = frames_of(ops[0])
     return replace(
         finding,
-        frames=tuple(str(next(same)) for _, same in groupby(frames, key=str)),
+        frames=unique_lines(frames),
         device_line=None if finding.placed is None else device_line(placement, finding.placed),
     )
 
@@ -197,3 +213,37 @@ def device_line(placement: Placement, name: str) -> str | None:
         op = placement.ops.get(name)
         name = next(iter(op.colocated), name) if op else name
     return None
+
+
+def keras_limit_finding(
+    placement: Placement,
+    objects: Sequence[str],
+    message: str,
+    consequence: str,
+    fix: str,
+    *,
+    expected: str,
+    found: str,
+    library: str = KERAS,
+) -> Finding:
+    """Return one finding on a known limit of a library, for all ops that it affects."""
+    first, *others = objects
+    numbers = analyze(placement).flow.number
+    return Finding(
+        object=first,
+        op=placement.ops[first].type,
+        evidence="requested",
+        expected=expected,
+        found=found,
+        path=path_lines(placement, [numbers[name] for name in objects]),
+        message=message,
+        consequence=consequence,
+        fix=fix,
+        known=library,
+        others=tuple(others),
+    )
+
+
+def shorten(names: Iterable[str]) -> str:
+    """Join distinct names; of more than four, the first four and the number of the others."""
+    return listed(list(dict.fromkeys(names)), _MOST_NAMES)

@@ -31,16 +31,16 @@ def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
     same = 0
     while same < min(len(frames), len(others)) and frames[same] == others[same]:
         same += 1
-    if not others or same == len(frames):
-        return _unique_lines(frames)
-    if same == len(others):
-        return _unique_lines(frames[:same])
-    frame, other_frame = frames[same], others[same]
-    is_one_function = (frame.file, frame.function) == (other_frame.file, other_frame.function)
-    return _unique_lines(frames[: same + 1] if is_one_function else frames)
+    if others and same == len(others):
+        frames = frames[:same]
+    elif others and same < len(frames):
+        frame, other_frame = frames[same], others[same]
+        if (frame.file, frame.function) == (other_frame.file, other_frame.function):
+            frames = frames[: same + 1]
+    return unique_lines(frames)
 
 
-def _unique_lines(frames: Sequence[Frame]) -> tuple[str, ...]:
+def unique_lines(frames: Sequence[Frame]) -> tuple[str, ...]:
     """Return the frames as text, without consecutive duplicates."""
     return tuple(line for line, _ in groupby(map(str, frames)))
 
@@ -50,12 +50,11 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[int
     analysis, gradients = analyze(placement), gradient_flow(placement)
     between = {op for update in updates for op in gradients.ancestors(update)}
     for op in sorted(between):
-        input_towers = [
+        of_inputs = {
             gradients.gradient_towers[gradient] & analysis.all_towers
             for gradient in gradients.gradient_inputs(op)
-        ]
-        towers = reduce(or_, input_towers, 0)
-        if towers and towers not in input_towers:
+        }
+        if reduce(or_, of_inputs, 0) not in of_inputs | {0}:
             yield op
 
 
@@ -99,25 +98,22 @@ def _ops_across_towers(analysis: TowerAnalysis) -> list[str]:
     """Return the names of ops that combine values of several towers.
 
     Ops that request no tower's GPU are preferred. If no op combines towers, for example in towers
-    that share nothing, the result is the inputs that several towers read.
+    that share nothing, the result is the inputs that several towers read, except variables.
     """
+    flow, tower_of = analysis.flow, analysis.tower_of
     joining = [
         op
         for op, towers in enumerate(analysis.towers_behind)
         if (towers & analysis.all_towers).bit_count() > 1 and not analysis.own_towers[op]
     ]
-    on_no_tower = [op for op in joining if analysis.tower_of[op] < 0]
-    ops = on_no_tower or joining or _shared_inputs(analysis)
-    return [analysis.flow.names[op] for op in ops[:_MOST_JOINING]]
-
-
-def _shared_inputs(analysis: TowerAnalysis) -> list[int]:
-    """Return the ops outside towers that several towers read, except variables."""
-    flow, tower_of = analysis.flow, analysis.tower_of
-    return [
-        op
-        for op, consumers in enumerate(flow.consumers)
-        if tower_of[op] < 0
-        and not (flow.types[op] in VARIABLES or flow.types[op] in PASSES_READ)
-        and len({tower_of[consumer] for consumer in consumers} - {-1}) > 1
-    ]
+    ops = [op for op in joining if tower_of[op] < 0] or joining
+    if not ops:
+        no_input = VARIABLES | PASSES_READ
+        ops = [
+            op
+            for op, consumers in enumerate(flow.consumers)
+            if tower_of[op] < 0
+            and flow.types[op] not in no_input
+            and len({tower_of[consumer] for consumer in consumers} - {-1}) > 1
+        ]
+    return [flow.names[op] for op in ops[:_MOST_JOINING]]

@@ -25,8 +25,15 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines, requested_device
-from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.rules.base import (
+    KERAS,
+    Rule,
+    keras_limit_finding,
+    matches_any,
+    path_lines,
+    requested_device,
+    shorten,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural

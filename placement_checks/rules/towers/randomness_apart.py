@@ -12,8 +12,14 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, matches_any, path_lines
-from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.rules.base import (
+    KERAS,
+    Rule,
+    keras_limit_finding,
+    matches_any,
+    path_lines,
+    shorten,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
