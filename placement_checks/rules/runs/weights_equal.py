@@ -335,7 +335,7 @@ def _is_integer(measured: Measurement, name: str) -> bool:
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
     """Return the cause for a later copy of a mirrored variable that differs from the reference."""
     device = strategy.replicas[strategy.copies[name].replica].short
-    amount = f" {moved:.3g} times as much as" if moved else " by another amount than"
+    amount = " by another amount than" if moved is None else f" {moved:.3g} times as much as"
     return Cause(
         f"that step changes the copy on {device}{amount} the copy on {strategy.replicas[0].short}",
         "update every copy with the same value: a sum over all replicas, and no value that "
