@@ -1,20 +1,21 @@
 """Find the source line to edit, if this is not the innermost line of an op.
 
 `frames_up_to` finds a misplaced call of a correct helper. `LoopLines` finds the line in the loop
-over towers if the same lines build all towers. `joining_ops` finds the ops that combine the
-towers' gradients.
+over towers if the same lines build all towers; `variable_line` finds the line that gives a tower
+its own variable. `joining_ops` finds the ops that combine the towers' gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property, reduce
 from itertools import groupby
 from operator import or_
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
 
@@ -75,11 +76,16 @@ class LoopLines:
             placement: the program.
             shared: further ops that are built once for all towers, such as shared variables.
         """
-        self._frames = placement.details.frames
-        shared_ops = [*shared, *_ops_across_towers(analyze(placement))]
-        self._calls = {
+        self._placement = placement
+        self._shared = shared
+
+    @cached_property
+    def _calls(self) -> set[tuple[Frame, ...]]:
+        """The outer frames of ops that are built once for all towers."""
+        shared = [*self._shared, *_ops_across_towers(analyze(self._placement))]
+        return {
             tuple(frames[:depth])
-            for frames in map(self._frames, shared_ops)
+            for frames in map(self._placement.details.frames, shared)
             for depth in range(len(frames))
         }
 
@@ -89,9 +95,39 @@ class LoopLines:
         If no such function is known, the result is the innermost line of all; None if there is no
         line.
         """
-        frames = tuple(self._frames(op))
+        frames = tuple(self._placement.details.frames(op))
         depths = [depth for depth in range(len(frames)) if frames[:depth] in self._calls]
         return str(frames[max(depths, default=-1)]) if frames else None
+
+
+def loop_lines_of_variables(placement: Placement, apart: Collection[str]) -> LoopLines:
+    """Return the source lines around ``apart``, variables that towers do not share.
+
+    A function that also creates shared variables is not the cause: the scopes around it are right.
+    """
+    towers = analyze(placement).towers
+    shared = (
+        variable.name
+        for variable in placement.variables
+        if variable.name not in apart and sum(variable.name in tower.reads for tower in towers) > 1
+    )
+    return LoopLines(placement, shared)
+
+
+def variable_line(placement: Placement, lines: LoopLines, variable: str) -> str | None:
+    """Return the line to edit so that towers share a variable; None if it is unknown.
+
+    If `tf.Variable` created the variable, this is its call, because no scope makes such a
+    variable shared. Otherwise it is the line in the loop over towers.
+    """
+    if made_by_tf_variable(placement, variable):
+        return placement.where(variable)
+    return lines.line(variable)
+
+
+def made_by_tf_variable(placement: Placement, variable: str) -> bool:
+    """Return whether tf.Variable created a variable instead of get_variable."""
+    return variable not in placement.cached(made_by_get_variable)
 
 
 def _ops_across_towers(analysis: TowerAnalysis) -> list[str]:

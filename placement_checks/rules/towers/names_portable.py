@@ -13,7 +13,12 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, locate, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.tower_variables import OwnVariables
+from placement_checks.rules.source_lines import (
+    LoopLines,
+    loop_lines_of_variables,
+    made_by_tf_variable,
+    variable_line,
+)
 from placement_checks.util.text import nearest, plural
 
 
@@ -70,20 +75,20 @@ class NamesPortable(Rule):
             is_slot = name.rpartition("/")[0] in named
             if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
-        own = OwnVariables(placement, named)
+        lines = loop_lines_of_variables(placement, named)
         return {
             name: _named_after_tower(
-                analysis, own, name, scope, scopes.towers[scope].bit_length() - 1
+                analysis, lines, name, scope, scopes.towers[scope].bit_length() - 1
             )
             for name, scope in named.items()
         }
 
 
 def _named_after_tower(
-    analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, number: int
+    analysis: TowerAnalysis, lines: LoopLines, variable: str, scope: str, number: int
 ) -> Finding:
     tower = analysis.towers[number]
-    is_tf_variable = own.uses_tf_variable(variable)
+    is_tf_variable = made_by_tf_variable(analysis.placement, variable)
     return Finding(
         object=variable,
         op=analysis.placement.ops[variable].type,
@@ -96,7 +101,7 @@ def _named_after_tower(
         "checkpoint",
         fix=_GET_VARIABLE if is_tf_variable else _NAME_SCOPE,
         alike=(scope.rstrip("0123456789"), is_tf_variable),
-        at=own.line(variable),
+        at=variable_line(analysis.placement, lines, variable),
     )
 
 
