@@ -130,6 +130,12 @@ def first_of_each(findings: Iterable[Finding]) -> list[Finding]:
     return list(by_object.values())
 
 
+def is_local(placement: Placement, variable: str) -> bool:
+    """Return whether a variable is in no collection of a program that has collections."""
+    collected = placement.collected.values()
+    return any(collected) and not any(variable in names for names in collected)
+
+
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
     """Return the device names in a field, which is one name or several."""
     return (declared,) if isinstance(declared, str) else tuple(declared)

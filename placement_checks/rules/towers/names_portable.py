@@ -11,7 +11,7 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, locate, matches_any
+from placement_checks.rules.base import Rule, is_local, locate, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
     LoopLines,
@@ -158,14 +158,11 @@ class _TowerScopes:
 
 def _checkpointed(placement: Placement) -> Iterator[str]:
     """Yield the variables that a checkpoint holds, without copies for single towers."""
-    collections = placement.collected.values()
-    has_collections = any(collections)
     for variable in placement.variables:
-        name = variable.name
-        is_local = has_collections and not any(name in names for names in collections)
-        role = roles(placement)[name]
-        if not is_local and (role.tower is None or not role.devices):
-            yield name
+        role = roles(placement)[variable.name]
+        of_all_towers = role.tower is None or not role.devices
+        if of_all_towers and not is_local(placement, variable.name):
+            yield variable.name
 
 
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
