@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -10,7 +10,7 @@ from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import NO_COMPUTATION
-from placement_checks.core.placement import TRAINABLE, Kind, Placement, producer_of
+from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
@@ -54,20 +54,20 @@ class NoIdleDevice(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        gpus = placement.machine.gpus if placement.machine else ()
         allowed = [Device.parse(name) for name in self.allow]
-        gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(device) for device in allowed))
-        if not gpus:
+        required = [
+            gpu
+            for gpu in (placement.machine.gpus if placement.machine else ())
+            if not any(map(gpu.matches, allowed))
+        ]
+        if not required:
             return self.not_checked("the machine has no GPU that must compute")
-        computing = {
-            kind: ops for kind, ops in placement.kinds.items() if kind.type not in NO_COMPUTATION
-        }
         work = Counter[Device | None]()
-        for kind, ops in computing.items():
-            work[kind.assigned] += ops
-        own = _own_tasks(placement, computing, gpus)
-        all_gpus = len(gpus)
-        gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
+        for kind, ops in placement.kinds.items():
+            if kind.type not in NO_COMPUTATION:
+                work[kind.assigned] += ops
+        own = _own_tasks(placement, required)
+        gpus = [gpu for gpu in required if gpu.task_device in own.get(gpu.job, [gpu.task_device])]
         idle = [gpu for gpu in gpus if not work[gpu]]
         findings = _idle_findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
         if not findings and placement.requested:
@@ -76,9 +76,8 @@ class NoIdleDevice(Rule):
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
-        if all_gpus > len(gpus):
-            others = plural(all_gpus - len(gpus), "GPU")
-            note += f"; other tasks have {others} for their own graphs"
+        if others := len(required) - len(gpus):
+            note += f"; other tasks have {plural(others, 'GPU')} for their own graphs"
         return self.verdict(findings, note)
 
 
@@ -89,8 +88,6 @@ def _idle_findings(
     work: Counter[Device | None],
 ) -> list[Finding]:
     """Return a finding for each GPU without work; all have the same cause."""
-    if not idle:
-        return []
     pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
     others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
     return [
@@ -189,16 +186,14 @@ def _consequence(idle: int, busy: int) -> str:
     return f"{idle:,} of {plural(idle + busy, 'GPU')} {adds} nothing to the step"
 
 
-def _own_tasks(
-    placement: Placement, computing: Iterable[Kind], gpus: Sequence[Device]
-) -> dict[str | None, set[Device]]:
+def _own_tasks(placement: Placement, gpus: Sequence[Device]) -> dict[str | None, set[Device]]:
     """Return, by job, the task that builds this graph, if other tasks build their own graphs."""
     wanted = set(gpus)
     master = placement.machine.stated_master if placement.machine else None
     tasks: dict[str | None, set[Device]] = defaultdict(set)
     unnamed = set()
-    for _, requested, assigned in computing:
-        if assigned in wanted:
+    for kind, requested, assigned in placement.kinds:
+        if kind not in NO_COMPUTATION and assigned in wanted:
             tasks[assigned.job].add(assigned.task_device)
             # Ops that name no task go to the master, which runs this program if it is known.
             if requested.task is None and (assigned.job, assigned.task) != master:
@@ -226,9 +221,6 @@ def gpus_without_loss(
     placement: Placement, single: Placement | None, gpus: Sequence[Device]
 ) -> list[Device]:
     """Return the GPUs that compute no part of a loss, if the model is built once for each GPU.
-
-    These GPUs may hold variables, and average and apply gradients. A program that reserves a GPU
-    for this work builds its model fewer times than there are GPUs.
 
     Args:
         placement: the program.
@@ -297,12 +289,8 @@ def _computing_devices(placement: Placement) -> set[Device | None]:
     """
     analysis = analyze(placement)
     behind = analysis.flow.reachable(_loss_ops(placement))
-    computing = {
-        op
-        for readers in analysis.reads_by_gpu.readers.values()
-        for op in readers
-        if analysis.sites[op] is not None
-    }
+    readers = (op for ops in analysis.reads_by_gpu.readers.values() for op in ops)
+    computing = {op for op in readers if analysis.sites[op] is not None}
     computing |= {
         op
         for op, kind in enumerate(analysis.flow.types)

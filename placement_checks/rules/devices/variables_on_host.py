@@ -100,8 +100,8 @@ class VariablesOnHost(Rule):
             is_local_variable = bool(self.local) and is_local(placement, op.name)
             names = self.local if is_local_variable else device_names(self.device)
             if not is_on(op.assigned, names):
-                allowed = _role_devices(placement, op.name, is_local=is_local_variable)
-                names = (*names, *(device.short for device in allowed))
+                of_role = _role_devices(placement, op.name, local=is_local_variable)
+                names = (*names, *(device.short for device in of_role))
             if not is_on(op.assigned, names):
                 findings.append(_misplaced(placement, op, names))
             elif not (
@@ -116,7 +116,7 @@ class VariablesOnHost(Rule):
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
 
 
-def _role_devices(placement: Placement, variable: str, *, is_local: bool) -> Sequence[Device]:
+def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequence[Device]:
     """Return the GPUs that the strategy or the role of a variable allows in addition."""
     strategy = placement.strategy
     if strategy is not None and (device := strategy.device_of(variable)) is not None:
@@ -124,7 +124,7 @@ def _role_devices(placement: Placement, variable: str, *, is_local: bool) -> Seq
     is_scalar = any(each.name == variable and each.shape == () for each in placement.variables)
     if strategy is not None and variable in strategy.outside and is_scalar:
         return strategy.replicas
-    return roles(placement)[variable].devices if placement.requested and not is_local else ()
+    return roles(placement)[variable].devices if placement.requested and not local else ()
 
 
 def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
