@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
@@ -115,6 +115,17 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
     """Return whether ``allow`` lists an op: its type, its name or a pattern of names."""
     return op.type in allow or matches_any(op.name, allow)
+
+
+class _About(TypedDict):
+    object: str
+    op: str
+    evidence: Kind
+
+
+def about(op: Op, evidence: Kind = "requested") -> _About:
+    """Return the first fields of a `Finding` on an op."""
+    return {"object": op.name, "op": op.type, "evidence": evidence}
 
 
 def unless_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
@@ -236,9 +247,7 @@ def keras_limit_finding(
     first, *others = objects
     numbers = analyze(placement).flow.number
     return Finding(
-        object=first,
-        op=placement.ops[first].type,
-        evidence="requested",
+        **about(placement.ops[first]),
         expected=expected,
         found=found,
         path=path_lines(placement, [numbers[name] for name in objects]),

@@ -14,6 +14,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
+    about,
     device_line,
     device_names,
     devices_text,
@@ -83,9 +84,7 @@ class AveragingOnHost(Rule):
         names = device_names(self.device)
         expected = devices_text(names)
         return Finding(
-            object=op.name,
-            op=op.type,
-            evidence="assigned",
+            **about(op, "assigned"),
             expected=expected,
             found=assigned.short,
             placed=op.name,

@@ -8,7 +8,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_allowed, requested_device
+from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -102,9 +102,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     named = ", according to its name," if known_by == "name" else ""
     where = placement.where(forward.name)
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=expected,
         found=found,
         placed=op.name,

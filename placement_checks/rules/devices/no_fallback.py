@@ -22,7 +22,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_allowed, requested_device
+from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 
 
@@ -226,9 +226,7 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
             f"{found}"
         )
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=requested,
         found=found,
         placed=first.name,

@@ -12,7 +12,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.rules.base import Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -184,9 +184,7 @@ def _round_robin_findings(
         if numbers[name] != turn:
             expected, found = str(shards[turn].task), str(shards[numbers[name]].task)
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="assigned",
+                **about(placement.ops[name], "assigned"),
                 expected=expected,
                 found=found,
                 placed=name,

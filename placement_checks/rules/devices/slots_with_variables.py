@@ -10,7 +10,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.rules.base import Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -105,9 +105,7 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
     found = op.assigned.short if op.assigned else "no device"
     expected = primary.assigned.short if primary.assigned else "no device"
     return Finding(
-        object=slot,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=expected,
         found=found,
         placed=slot,

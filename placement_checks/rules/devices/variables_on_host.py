@@ -14,6 +14,7 @@ from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
+    about,
     device_names,
     devices_text,
     is_local,
@@ -139,9 +140,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         if op.colocated:
             request = f"; it is colocated with {op.colocated[0]}"
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=devices_text(names),
         found=found,
         placed=_decided_by(op),
@@ -180,9 +179,7 @@ def _fix(placement: Placement, op: Op, name: str) -> str:
 def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
     found = op.assigned.short if op.assigned else ""
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="requested",
+        **about(op),
         expected=devices_text(names),
         found="no device",
         alike="no device",

@@ -11,7 +11,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
@@ -179,9 +179,7 @@ def _missing(
     placement: Placement, measured: Measurement, name: str, *, in_reference: bool
 ) -> Finding:
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected="the reference's gradient" if in_reference else "no gradient",
         found="no gradient" if in_reference else "a gradient",
         ops=(measured.updates.get(name, name),),
@@ -249,9 +247,7 @@ def _finding(
             "its gradients are not divided by it"
         )
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected="the reference's gradient",
         found=_error_text(difference),
         ops=tuple(location.ops) or (measured.updates.get(name, name),),

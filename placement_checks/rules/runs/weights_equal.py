@@ -13,7 +13,7 @@ from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, matches_any, unless_allowed
+from placement_checks.rules.base import Rule, about, matches_any, unless_allowed
 from placement_checks.rules.gradient_mistakes import MistakeLocation
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
@@ -199,9 +199,7 @@ def _divergence(
     else:
         found = "changed, but not in the reference"
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected=f"the reference's value after {steps}",
         found=found,
         ops=tuple(cause.place.ops) or (measured.updates.get(name, name),),
@@ -220,9 +218,7 @@ def _stale_copy(
     """Return the finding on a variable whose gradient differs although all variables are equal."""
     steps = plural(len(trajectory.steps), "step")
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected="the reference's gradient from equal variables",
         found=f"a different gradient after {steps}",
         ops=tuple(stale_copies(placement, name).ops) or (measured.updates.get(name, name),),

@@ -13,6 +13,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     KERAS,
     Rule,
+    about,
     keras_limit_finding,
     matches_any,
     path_lines,
@@ -102,9 +103,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
 def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
     return Finding(
-        object=clipped.variable,
-        op=placement.ops[clipped.variable].type,
-        evidence="requested",
+        **about(placement.ops[clipped.variable]),
         expected=_EXPECTED,
         found=_FOUND,
         ops=(analyze(placement).flow.names[clipped.op],),

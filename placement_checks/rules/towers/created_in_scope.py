@@ -12,7 +12,7 @@ from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.rules.base import Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -139,9 +139,7 @@ def _finding(placement: Placement, strategy: Strategy, outside: _Outside) -> Fin
             else "all other replicas read it from there in each step"
         )
     return Finding(
-        object=outside.variable,
-        op=op.type,
-        evidence="requested",
+        **about(op),
         expected=f"created under the scope of {strategy.name}",
         found="created outside of it",
         message=f"{outside.variable} {use} {replicas}, but was created outside of "

@@ -13,7 +13,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, matches_any, path_lines
+from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -98,9 +98,7 @@ def _finding(
     others = f", but only those of {towers}" if used else ""
     look_at, fix = advice.edit(update)
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected="an update by the gradients of all towers that read it",
         found=f"an update by the gradients of {towers}",
         ops=(look_at,),

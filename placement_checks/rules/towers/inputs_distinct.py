@@ -28,6 +28,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     KERAS,
     Rule,
+    about,
     keras_limit_finding,
     matches_any,
     path_lines,
@@ -141,9 +142,7 @@ def _shared_slice(
         same = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="a separate slice for each tower",
         found=f"one slice for {both}",
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
@@ -176,9 +175,7 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
             continue
         if op.requested.is_gpu and _is_input_op(op.type) and not op.caller:
             yield Finding(
-                object=op.name,
-                op=op.type,
-                evidence="requested",
+                **about(op),
                 expected="/device:CPU:0",
                 found=requested_device(op),
                 message=f"{op.name} ({op.type}) is an input op and requests "
@@ -229,9 +226,7 @@ def _repeated_pipeline(
             "tower its part: dataset.shard(num_gpus, i)"
         )
     return Finding(
-        object=name,
-        op=flow.types[copy],
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="one input pipeline for all towers",
         found=f"a separate pipeline for the tower on {other}",
         ops=() if shard is None else (flow.names[shard],),
@@ -273,9 +268,7 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
         both = analyze(placement).names_of(1 << first | 1 << later)
         original, name = producer_of(next(iter(rows[first]))), producer_of(next(iter(rows[later])))
         yield Finding(
-            object=name,
-            op=placement.ops[name].type,
-            evidence="requested",
+            **about(placement.ops[name]),
             expected="different rows for each tower",
             found=f"the same rows for {both}",
             message=f"{both} received the same rows, from {original} and {name}",

@@ -15,7 +15,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 
@@ -126,9 +126,7 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
     towers = analysis.names_of(read)
     path = analysis.flow.path(ops[-1], lambda op: bool(analysis.own_towers[op]))
     yield Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="a loss of all towers",
         found=f"the loss of {towers}",
         path=path_lines(placement, path),
@@ -159,10 +157,8 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterat
                 continue
             name = flow.names[by_tower[tower]]
             yield Finding(
-                object=name,
-                op=flow.types[by_tower[tower]],
+                **about(placement.ops[name]),
                 ops=(name, original),
-                evidence="requested",
                 expected="one summary for all towers",
                 found=f"one for the tower on {analysis.towers[tower]}",
                 path=path_lines(placement, [by_tower[first], by_tower[tower]]),

@@ -7,7 +7,7 @@ from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_lo
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 
 
@@ -69,9 +69,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     # The last op of the path that depends on both towers adds the other tower's loss.
     has_own = (op for op in reversed(mixed.path) if analysis.towers_behind[op] >> mixed.tower & 1)
     finding = Finding(
-        object=loss,
-        op=placement.ops[loss].type,
-        evidence="requested",
+        **about(placement.ops[loss]),
         expected=f"only ops of the tower on {tower}",
         found=f"{contained} of the tower on {other}",
         ops=(names[next(has_own, mixed.path[0])],),

@@ -11,7 +11,7 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, is_local, locate, matches_any
+from placement_checks.rules.base import Rule, about, is_local, locate, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
     LoopLines,
@@ -90,9 +90,7 @@ def _named_after_tower(
     tower = analysis.towers[number]
     is_tf_variable = made_by_tf_variable(analysis.placement, variable)
     return Finding(
-        object=variable,
-        op=analysis.placement.ops[variable].type,
-        evidence="requested",
+        **about(analysis.placement.ops[variable]),
         expected="a name without the scope of a tower",
         found=f"the scope of the tower on {tower}",
         message=f"variable {variable} is named after the tower on {tower}: {scope}/ contains its "
@@ -229,9 +227,7 @@ def _difference(
 ) -> Finding:
     """Return the finding on a variable, with the line that built it in the given program."""
     finding = Finding(
-        object=name,
-        op=program.ops[name].type,
-        evidence="requested",
+        **about(program.ops[name]),
         expected=expected,
         found=found,
         message=message,

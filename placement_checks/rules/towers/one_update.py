@@ -29,7 +29,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import AVERAGE, Rule, matches_any, path_lines
+from placement_checks.rules.base import AVERAGE, Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -141,9 +141,7 @@ def _repeated_update(
         )
         fix = "apply the optimizer once, to all of its variables, or use one for each group"
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected="1 update a step",
         found=f"{count} updates",
         ops=(analysis.flow.names[updates[1].op],),
@@ -249,9 +247,7 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
         pace = f"advances {speed} times as fast" if speed else "stays as in the first step"
         schedule = "a schedule that depends on it, such as the decay of the learning rate,"
         yield Finding(
-            object=counter,
-            op=placement.ops[counter].type,
-            evidence="requested",
+            **about(placement.ops[counter]),
             expected="incremented by 1 in each step",
             found=fault,
             ops=(analysis.flow.names[updates[-1].op],) if updates else _applying_op(analysis),

@@ -15,6 +15,7 @@ from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
     KERAS,
     Rule,
+    about,
     keras_limit_finding,
     matches_any,
     path_lines,
@@ -122,9 +123,7 @@ def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: in
     else:
         fix = _ADD_TOWER if placement.strategy is None else _ADD_REPLICA
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="different random numbers for each tower",
         found=f"the random numbers of {original}",
         path=path_lines(placement, [by_tower[first], by_tower[tower]]),
@@ -182,9 +181,7 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
         name, consumers = flow.names[draw], [op for _, op in sorted(most.items())]
         towers = analysis.names_of(sum(1 << tower for tower in most))
         yield Finding(
-            object=name,
-            op=flow.types[draw],
-            evidence="requested",
+            **about(analysis.placement.ops[name]),
             expected="different random numbers for each tower",
             found=f"one draw for {towers}",
             path=path_lines(analysis.placement, [draw, *consumers]),

@@ -19,6 +19,7 @@ from placement_checks.rules.base import (
     ADD_UP,
     KERAS,
     Rule,
+    about,
     keras_limit_finding,
     matches_any,
     path_lines,
@@ -143,9 +144,7 @@ def _drifting_copies(
         )
     is_trained = variable in gradient_flow(placement).trained
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected=_SAME_UPDATE,
         found=found,
         ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
@@ -290,9 +289,7 @@ def _incomplete(
     ]
     joining = join_and(dict.fromkeys(device.short for device in devices))
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected=plural(size, "replica"),
         found=str(len(members)),
         ops=tuple(members),
@@ -314,9 +311,7 @@ def _unequal(
         for member, value in zip(members, values, strict=True)
     )
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="one shape",
         found=inputs,
         ops=tuple(members),

@@ -8,7 +8,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 
 
@@ -65,9 +65,7 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     where = placement.where(original)
     at = f", {where}" if where and where != placement.where(name) else ""
     return Finding(
-        object=name,
-        op=flow.types[difference.other],
-        evidence="requested",
+        **about(placement.ops[name]),
         expected=difference.expected,
         found=difference.found,
         path=path_lines(placement, difference.path),

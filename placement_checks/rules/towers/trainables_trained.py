@@ -18,7 +18,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -206,9 +206,7 @@ def _untrained(placement: Placement, variable: Untrained) -> Finding:
         found = f"a gradient that ends at {gradient}"
         reason = f"its gradient, {gradient}, is computed and not applied"
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="an update in each step",
         found=found,
         ops=() if lost is None else _applying_op(placement),
@@ -223,9 +221,7 @@ def _untrained(placement: Placement, variable: Untrained) -> Finding:
 def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
     reference = evidence.reference.program if evidence.reference else ""
     return Finding(
-        object=name,
-        op=evidence.placement.ops[name].type,
-        evidence="requested",
+        **about(evidence.placement.ops[name]),
         expected=f"an update in each step, as in {reference}",
         found="no update",
         ops=_applying_op(evidence.placement),

@@ -8,7 +8,7 @@ from placement_checks.analysis.variables.running_statistics import Statistics, s
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -113,9 +113,7 @@ def _is_choice(
 def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(analysis.placement.ops[name]),
         expected="not part of the step",
         found="part of the step",
         message=f"{name} ({kind}), the update{_of_variable(analysis, op)} by a copy of the model "
@@ -135,9 +133,7 @@ def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
     roots = [analysis.flow.names[root] for root in analysis.updates.roots[:3]]
     train_op = " and ".join(roots)
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(analysis.placement.ops[name]),
         expected=f"part of {train_op}",
         found="not part of the step",
         message=f"{name} ({kind}), the update{_of_variable(analysis, op)}{by}, is not part of the "

@@ -19,7 +19,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import REUSE, Rule, matches_any, unless_allowed
+from placement_checks.rules.base import REUSE, Rule, about, matches_any, unless_allowed
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
     LoopLines,
@@ -244,9 +244,7 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
         for tower, name in group.diverging.items():
             update = _update_text(placement, name)
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="requested",
+                **about(placement.ops[name]),
                 expected=f"an update by the same gradients as {listed(others)}",
                 found=update,
                 path=tuple(
@@ -281,9 +279,7 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
         name, readers = variable.name, layout.readers.get(variable.name, 0)
         if name in trainable and readers.bit_count() > 1:
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="requested",
+                **about(placement.ops[name]),
                 expected="a copy for each tower",
                 found="one variable for several towers",
                 message=f"{name} is one variable, which {analysis.names_of(readers)} read, but "
@@ -303,9 +299,7 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
         (_, first), *others = sorted(group.copies.items())
         for tower, name in others:
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="requested",
+                **about(placement.ops[name]),
                 expected=f"{first}, for all towers",
                 found="a copy for one tower",
                 message=f"{name} is a copy of {first} for the tower on {analysis.towers[tower]}, "
@@ -357,9 +351,7 @@ def _duplicate(placement: Placement, lines: LoopLines, copy: _Copy) -> Finding:
     else:
         fix = _USE_GET_VARIABLE if by_tf_variable else _SHARE
     return Finding(
-        object=copy.variable,
-        op=placement.ops[copy.variable].type,
-        evidence="requested",
+        **about(placement.ops[copy.variable]),
         expected=f"{copy.original}, which the tower on {other} reads",
         found=f"another variable in the tower on {tower}",
         path=(
@@ -406,9 +398,7 @@ def _additional(
         by = f"; {read.format(join_and(readers))} it"
     number = _gpu_count(placement)
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected="the variables of the program with one tower",
         found="an additional variable" + (f" with {plural(number, 'GPU')}" if number else ""),
         message=f"{variable} exists only when the program is built with more than one tower{by}",
