@@ -29,11 +29,13 @@ from placement_checks.rules.base import (
     KERAS,
     Rule,
     about,
+    first_of_each,
     keras_limit_finding,
     matches_any,
     path_lines,
     requested_device,
     shorten,
+    unless_allowed,
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
@@ -69,21 +71,17 @@ class InputsDistinct(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         uses = list(input_uses(analysis))
-        findings: dict[str, Finding] = {}
-        for finding in (
+        findings = (
             *self._shared_slices(analysis, uses),
             *_input_ops_on_gpus(placement),
             *_repeated_pipelines(analysis, uses),
             *_equal_rows(evidence, uses),
-        ):
-            if not matches_any(finding.object, self.allow):
-                findings.setdefault(finding.object, finding)
-        if not uses and not findings:
+        )
+        found = first_of_each(unless_allowed(findings, self.allow))
+        if not uses and not found:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         slices = len({(use.tower, use.tensor) for use in uses})
-        return self.verdict(
-            list(findings.values()), f"{plural(slices, 'input')} of {len(analysis.towers)} towers"
-        )
+        return self.verdict(found, f"{plural(slices, 'input')} of {len(analysis.towers)} towers")
 
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
         """Yield findings on slices that several towers read; one for all of train_on_batch."""
@@ -125,7 +123,6 @@ def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
 def _shared_slice(
     analysis: TowerAnalysis, tower: int, tensor: str, later: int, copy: str
 ) -> Finding:
-    """Return the finding on two towers that compute with one tensor, or with two equal tensors."""
     flow, placement = analysis.flow, analysis.placement
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
@@ -133,11 +130,9 @@ def _shared_slice(
     consumer = None
     if tensor == copy:
         same = f"both read {copy.removesuffix(':0')}"
-        fix = _OWN_BATCH
         if kind in CUTS or kind in PLACEHOLDERS:
             consumer = _first_consumer(analysis, later, copy)
-        if consumer:
-            fix = _OWN_PART
+        fix = _OWN_PART if consumer else _OWN_BATCH
     else:
         same = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
@@ -156,7 +151,6 @@ def _shared_slice(
 
 
 def _first_consumer(analysis: TowerAnalysis, tower: int, tensor: str) -> str | None:
-    """Return the first op of a tower that takes a tensor."""
     for op in analysis.flow.consumers[analysis.flow.number[producer_of(tensor)]]:
         inputs = analysis.placement.by_number[op].inputs
         takes = tensor in inputs or tensor.removesuffix(":0") in inputs
@@ -171,9 +165,8 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
         return
     prefetched = {kind.requested for kind in kinds if kind.type == GENERATOR_DATASET}
     for op in placement.ops.values():
-        if op.requested in prefetched and op.type in PREFETCHERS:
-            continue
-        if op.requested.is_gpu and _is_input_op(op.type) and not op.caller:
+        is_prefetcher = op.requested in prefetched and op.type in PREFETCHERS
+        if op.requested.is_gpu and _is_input_op(op.type) and not op.caller and not is_prefetcher:
             yield Finding(
                 **about(op),
                 expected="/device:CPU:0",
@@ -194,7 +187,6 @@ def _is_input_op(kind: str) -> bool:
 
 
 def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-    """Yield findings on input pipelines of one tower that are built like another tower's."""
     equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
     holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for holder, tower in single_tower_pipelines(analysis, uses):
@@ -251,7 +243,6 @@ def _shard_op(analysis: TowerAnalysis, holder: int) -> int | None:
 
 
 def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
-    """Yield findings on towers that were fed the same rows as an earlier tower."""
     placement = evidence.placement
     strategy = placement.strategy
     of_workers = strategy is not None and strategy.is_of_workers
@@ -262,8 +253,7 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
     towers = sorted(rows if of_workers else rows.keys() - incomplete)
     for position, later in enumerate(towers):
         equal = (each for each in towers[:position] if _are_equal(rows[each], rows[later]))
-        first = next(equal, None)
-        if first is None:
+        if (first := next(equal, None)) is None:
             continue
         both = analyze(placement).names_of(1 << first | 1 << later)
         original, name = producer_of(next(iter(rows[first]))), producer_of(next(iter(rows[later])))

@@ -7,7 +7,7 @@ from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_lo
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 
 
@@ -44,11 +44,9 @@ class LossesApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyze(placement)
-        findings = [
-            finding
-            for finding in (_finding(placement, mixed) for mixed in mixed_losses(placement))
-            if not matches_any(finding.object, self.allow)
-        ]
+        findings = unless_allowed(
+            (_finding(placement, mixed) for mixed in mixed_losses(placement)), self.allow
+        )
         note = f"{len(analysis.towers)} towers"
         if analysis.losses.joint:
             note = "one loss of all towers; its parts were checked"
@@ -76,7 +74,10 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         path=path_lines(placement, mixed.path),
         message=f"the loss of the tower on {tower}, {loss}, contains results of the tower on "
         f"{other}, such as {contained}",
-        consequence=_COUNTED_TWICE if analysis.examples[mixed.path[-1]] else _DECAYS_MORE,
+        consequence="the other tower's examples count in both losses, and so more than once"
+        if analysis.examples[mixed.path[-1]]
+        else "the penalty counts once more with every tower: weights decay more, the more GPUs "
+        "there are",
         fix="add up this tower's losses only: tf.compat.v1.get_collection(key, scope), of "
         "`with tf.name_scope(f'tower_{i}') as scope:`",
         alike="mixed",
@@ -96,9 +97,3 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         "one GPU by its number",
         alike=("misplaced", mixed.other),
     )
-
-
-_COUNTED_TWICE = "the other tower's examples count in both losses, and so more than once"
-_DECAYS_MORE = (
-    "the penalty counts once more with every tower: weights decay more, the more GPUs there are"
-)

@@ -8,7 +8,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 
 
@@ -40,7 +40,7 @@ class TowersAlike(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         losses, towers = analysis.losses, analysis.towers
-        findings: dict[str, Finding] = {}
+        findings = []
         for number in range(1, len(towers)):
             first, other = losses.by_tower[0], losses.by_tower[number]
             if len(first) != len(other):
@@ -50,13 +50,14 @@ class TowersAlike(Rule):
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = towers[0].reads.keys() & towers[number].reads.keys()
-            for difference in differences(
-                placement, analysis.flow, analysis.examples, first, other, shared
-            ):
-                finding = _finding(analysis, number, difference)
-                if not matches_any(finding.object, self.allow):
-                    findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), f"{len(towers)} towers")
+            findings += [
+                _finding(analysis, number, difference)
+                for difference in differences(
+                    placement, analysis.flow, analysis.examples, first, other, shared
+                )
+            ]
+        findings = first_of_each(unless_allowed(findings, self.allow))
+        return self.verdict(findings, f"{len(towers)} towers")
 
 
 def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Finding:
