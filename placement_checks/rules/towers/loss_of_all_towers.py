@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
@@ -15,7 +17,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 
@@ -70,7 +72,7 @@ class LossOfAllTowers(Rule):
                     )
                 findings.append(finding)
         return self.verdict(
-            [finding for finding in findings if not matches_any(finding.object, self.allow)],
+            unless_allowed(findings, self.allow),
             f"{len(reported)} reported as loss, {len(of_losses)} in summaries",
         )
 
@@ -100,29 +102,21 @@ def _tower_of_summary(analysis: TowerAnalysis, summary: int) -> int:
 
 def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
     """Yield the scalar summaries that depend on a loss."""
-    is_loss = [0] * len(analysis.flow.names)
-    for losses in analysis.losses.by_tower:
-        for loss in losses:
-            is_loss[loss] = 1
-    if not any(is_loss):
-        return
-    depends_on_loss = analysis.flow.propagate(is_loss)
-    for op in summaries:
-        if analysis.flow.types[op] in SCALAR_SUMMARIES and depends_on_loss[op]:
-            yield op
+    flow = analysis.flow
+    if any(analysis.losses.by_tower):
+        depends_on_loss = flow.propagate(flow.marks(analysis.losses.by_tower))
+        for op in summaries:
+            if flow.types[op] in SCALAR_SUMMARIES and depends_on_loss[op]:
+                yield op
 
 
 def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
     """Yield a finding if a loss, in one tensor or several, does not depend on every tower."""
     placement = analysis.placement
-    read = 0
-    for op in ops:
-        read |= analysis.towers_behind[op]
-    read &= analysis.all_towers
+    read = reduce(or_, (analysis.towers_behind[op] for op in ops), 0) & analysis.all_towers
     if not read or read == analysis.all_towers:
         return
     name, kind = analysis.flow.names[ops[-1]], analysis.flow.types[ops[-1]]
-    without = analysis.names_of(analysis.all_towers ^ read)
     towers = analysis.names_of(read)
     path = analysis.flow.path(ops[-1], lambda op: bool(analysis.own_towers[op]))
     yield Finding(
@@ -131,10 +125,13 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
         found=f"the loss of {towers}",
         path=path_lines(placement, path),
         message=f"{name} ({kind}) reports only the loss of {towers}; it does not depend on "
-        f"{without}",
+        f"{analysis.names_of(analysis.all_towers ^ read)}",
         consequence="the printed number looks like the loss of the batch, and is the loss of a "
         "part of it",
-        fix=_OVER_TOWERS if placement.strategy is None else _OVER_REPLICAS,
+        fix="in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"
+        if placement.strategy is None
+        else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' "
+        "if each replica's loss is the mean of its rows",
         alike=read,
         at=placement.cached(LoopLines).line(name),
     )
@@ -175,20 +172,13 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterat
 def _show_same_variable(analysis: TowerAnalysis, summary: int, other: int) -> bool:
     """Whether two summaries show the same variable, and nothing that depends on examples."""
     flow = analysis.flow
-    if analysis.examples[summary] or analysis.examples[other]:
-        return False
-    shown = [
+    shown, other_shown = (
         {each for each in flow.reachable([op]) if flow.types[each] in VARIABLES}
         for op in (summary, other)
-    ]
-    return shown[0] == shown[1]
+    )
+    return not (analysis.examples[summary] or analysis.examples[other]) and shown == other_shown
 
 
-_OVER_TOWERS = "in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"
-_OVER_REPLICAS = (
-    "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' if each "
-    "replica's loss is the mean of its rows"
-)
 _NOT_KNOWN = (
     "no reported loss is known: the step fetches none; the function that builds the graph may "
     "return it: {'loss': loss}"

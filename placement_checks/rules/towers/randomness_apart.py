@@ -20,6 +20,7 @@ from placement_checks.rules.base import (
     matches_any,
     path_lines,
     shorten,
+    unless_allowed,
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
@@ -51,37 +52,32 @@ class RandomnessApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         strategy = evidence.placement.strategy
+        draws, shared = list(_draws(analysis)), list(_shared_draws(analysis))
+        count = max(len(draws), len(shared))
         by_seed: dict[Hashable, dict[int, int]] = defaultdict(dict)
-        count = 0
-        for op, tower, seed in _draws(analysis):
-            count += 1
+        for op, tower, seed in draws:
             if seed is not None:
                 by_seed[seed].setdefault(tower, op)
-        shared = list(_shared_draws(analysis))
-        if not count and not shared:
+        if not count:
             return self.not_checked("no tower draws random numbers")
         findings = []
         of_keras = []
         for by_tower in by_seed.values():
             for tower in sorted(by_tower)[1:]:
-                name = analysis.flow.names[by_tower[tower]]
+                draw = by_tower[tower]
+                name = analysis.flow.names[draw]
                 if matches_any(name, self.allow):
                     continue
-                if strategy is not None and _is_seeded_by_keras(
-                    analysis, strategy, by_tower[tower]
-                ):
+                if strategy is not None and _is_seeded_by_keras(analysis, strategy, draw):
                     of_keras.append(name)
                 else:
                     findings.append(_equal_seeds(analysis, by_tower, tower))
         objects = {*of_keras, *(finding.object for finding in findings)}
-        findings += [
-            finding
-            for finding in shared
-            if finding.object not in objects and not matches_any(finding.object, self.allow)
-        ]
+        shared = [finding for finding in shared if finding.object not in objects]
+        findings += unless_allowed(shared, self.allow)
         if strategy is not None and of_keras:
             findings.append(_equal_seeds_of_keras(analysis, strategy, of_keras))
-        return self.verdict(findings, plural(max(count, len(shared)), "random op"))
+        return self.verdict(findings, plural(count, "random op"))
 
 
 def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
@@ -110,12 +106,11 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
 
 
 def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: int) -> Finding:
-    """Return the finding on a draw that is equal to the first tower's draw."""
     placement, flow = analysis.placement, analysis.flow
     first = min(by_tower)
     name, original = flow.names[by_tower[tower]], flow.names[by_tower[first]]
-    kind = flow.types[by_tower[tower]]
-    if kind in RANDOM_SEEDED:
+    is_seeded = flow.types[by_tower[tower]] in RANDOM_SEEDED
+    if is_seeded:
         fix = (
             f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
             "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"
@@ -131,7 +126,7 @@ def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: in
         f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
         consequence=_SAME_NOISE,
         fix=fix,
-        alike=kind in RANDOM_SEEDED,
+        alike=is_seeded,
     )
 
 

@@ -18,7 +18,14 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, about, matches_any, path_lines
+from placement_checks.rules.base import (
+    Rule,
+    about,
+    first_of_each,
+    matches_any,
+    path_lines,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -61,10 +68,13 @@ class TrainablesTrained(Rule):
             return self.not_checked("the graph computes no gradients")
         if analysis.updates.by_variable.keys().isdisjoint(trainable):
             return self.not_checked("the step updates no trainable variable")
-        findings = {each.variable: _untrained(placement, each) for each in untrained(placement)}
-        for name in _trained_in_reference(evidence):
-            findings.setdefault(name, _trained_in_reference_only(evidence, name))
-        found = [each for name, each in findings.items() if not matches_any(name, self.frozen)]
+        findings = first_of_each(
+            (
+                *(_untrained(placement, each) for each in untrained(placement)),
+                *_trained_in_reference_only(evidence),
+            )
+        )
+        found = unless_allowed(findings, self.frozen)
         unused = [
             name for name in without_gradient_use(placement) if not matches_any(name, self.frozen)
         ]
@@ -117,15 +127,15 @@ def without_gradient_use(placement: Placement) -> Iterator[str]:
 
 
 def _trainables_without_update(placement: Placement) -> Iterator[Variable]:
-    analysis = analyze(placement)
     trainable = placement.collected.get(TRAINABLE, frozenset())
     for variable in placement.variables:
-        if variable.name in trainable and not _is_updated(analysis, variable.name):
+        if variable.name in trainable and not _is_updated(placement, variable.name):
             yield variable
 
 
-def _is_updated(analysis: TowerAnalysis, variable: str) -> bool:
+def _is_updated(placement: Placement, variable: str) -> bool:
     """Whether the step updates a variable, or an op of another step does by its gradient."""
+    analysis = analyze(placement)
     flow = analysis.flow
     return variable in analysis.updates.by_variable or any(
         is_gradient_update(flow.types[op])
@@ -148,32 +158,26 @@ def _lost_gradients(
     """
     flow, backward = analysis.flow, analysis.backward
     reading = set(readers)
-    seen = {
+    gradients = {
         op
         for op, (forward, _) in backward.forward.items()
         if forward in reading and _may_be_gradient(analysis, op, forward, variable)
     }
-    todo = sorted(seen)
-    for op in todo:
+
+    def scaled(op: int) -> Iterator[int]:
+        return (consumer for consumer in flow.consumers[op] if flow.types[consumer] in LINEAR)
+
+    for op in sorted(flow.reachable(gradients, along=scaled)):
         consumers = flow.consumers[op]
-        shown = [consumer for consumer in consumers if _only_shows(analysis, consumer)]
-        if len(shown) == len(consumers) and (shown or not backward.ops[op]):
-            yield op
-        further = [
-            consumer
+        if (consumers or not backward.ops[op]) and all(
+            flow.types[consumer] in SUMMARIES
+            or (
+                flow.types[consumer] == SUM_OF_SQUARES
+                and not analysis.reads_by_gpu.in_loss(consumer)
+            )
             for consumer in consumers
-            if flow.types[consumer] in LINEAR and consumer not in seen
-        ]
-        seen.update(further)
-        todo += further
-
-
-def _only_shows(analysis: TowerAnalysis, consumer: int) -> bool:
-    """Whether an op shows a gradient, or computes its norm outside of a loss."""
-    kind = analysis.flow.types[consumer]
-    return kind in SUMMARIES or (
-        kind == SUM_OF_SQUARES and not analysis.reads_by_gpu.in_loss(consumer)
-    )
+        ):
+            yield op
 
 
 def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: Variable) -> bool:
@@ -182,18 +186,6 @@ def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: V
     return analysis.flow.types[forward] in _LOOKUPS or any(
         output.shape == variable.shape for output in outputs
     )
-
-
-def _trained_in_reference(evidence: Evidence) -> Iterator[str]:
-    """Yield the trainable variables that only the step of the reference updates."""
-    if not evidence.reference:
-        return
-    analysis, updates = analyze(evidence.placement), analyze(evidence.reference).updates
-    if updates.unknown:
-        return
-    for name in evidence.placement.collections[TRAINABLE]:
-        if name in updates.by_variable and not _is_updated(analysis, name):
-            yield name
 
 
 def _untrained(placement: Placement, variable: Untrained) -> Finding:
@@ -218,17 +210,24 @@ def _untrained(placement: Placement, variable: Untrained) -> Finding:
     )
 
 
-def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
-    reference = evidence.reference.program if evidence.reference else ""
-    return Finding(
-        **about(evidence.placement.ops[name]),
-        expected=f"an update in each step, as in {reference}",
-        found="no update",
-        ops=_applying_op(evidence.placement),
-        message=f"{name} is trainable, and no step updates it; the step of {reference} does",
-        consequence="it keeps its initial value",
-        fix=_APPLY_ALL,
-    )
+def _trained_in_reference_only(evidence: Evidence) -> Iterator[Finding]:
+    """Yield findings on the trainable variables that only the step of the reference updates."""
+    placement, reference = evidence.placement, evidence.reference
+    if not reference or analyze(reference).updates.unknown:
+        return
+    for name in placement.collections[TRAINABLE]:
+        if name not in analyze(reference).updates.by_variable or _is_updated(placement, name):
+            continue
+        yield Finding(
+            **about(placement.ops[name]),
+            expected=f"an update in each step, as in {reference.program}",
+            found="no update",
+            ops=_applying_op(placement),
+            message=f"{name} is trainable, and no step updates it; the step of "
+            f"{reference.program} does",
+            consequence="it keeps its initial value",
+            fix=_APPLY_ALL,
+        )
 
 
 def _applying_op(placement: Placement) -> tuple[str, ...]:
