@@ -84,9 +84,9 @@ def _finding(
         placement: the program.
         advice: which line to edit.
         variable: the variable.
-        missing: the towers that read it, and have no part in its update.
-        used: the towers that have a part in its update, a bit each.
-        never_used: whether the missing towers have no part in any variable's update.
+        missing: the towers that read it, and that its update leaves out.
+        used: a bit mask of the towers whose gradients its update takes.
+        never_used: whether all updates leave the missing towers out.
     """
     analysis = analyze(placement)
     update = gradient_flow(placement).trained[variable][0]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -11,7 +11,15 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, is_local, locate, matches_any
+from placement_checks.rules.base import (
+    Rule,
+    about,
+    first_of_each,
+    is_local,
+    locate,
+    matches_any,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
     LoopLines,
@@ -20,6 +28,8 @@ from placement_checks.rules.source_lines import (
     variable_line,
 )
 from placement_checks.util.text import nearest, plural
+
+_Shape = tuple[int | None, ...] | None
 
 
 @dataclass(frozen=True)
@@ -59,14 +69,12 @@ class NamesPortable(Rule):
             return self.without(one_tower)
         if not placement.variables and not (reference and reference.variables):
             return self.not_checked("neither the graph nor its reference has variables")
-        findings = self._named_after_towers(placement) if one_tower is None else {}
+        findings = self._named_after_towers(placement) if one_tower is None else []
         if reference and not (placement.step.traced and reference.step.traced):
-            for finding in _differences(placement, reference):
-                if not matches_any(finding.object, self.allow):
-                    findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
+            findings += unless_allowed(_differences(placement, reference), self.allow)
+        return self.verdict(first_of_each(findings), plural(len(placement.variables), "variable"))
 
-    def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
+    def _named_after_towers(self, placement: Placement) -> list[Finding]:
         analysis = analyze(placement)
         scopes = _TowerScopes(analysis)
         named: dict[str, str] = {}
@@ -76,12 +84,10 @@ class NamesPortable(Rule):
             if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
         lines = loop_lines_of_variables(placement, named)
-        return {
-            name: _named_after_tower(
-                analysis, lines, name, scope, scopes.towers[scope].bit_length() - 1
-            )
+        return [
+            _named_after_tower(analysis, lines, name, scope, scopes.towers[scope].bit_length() - 1)
             for name, scope in named.items()
-        }
+        ]
 
 
 def _named_after_tower(
@@ -97,20 +103,14 @@ def _named_after_tower(
         "ops",
         consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
         "checkpoint",
-        fix=_GET_VARIABLE if is_tf_variable else _NAME_SCOPE,
+        fix="use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
+        "tf.name_scope to names"
+        if is_tf_variable
+        else "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: "
+        "get_variable does not add it to names",
         alike=(scope.rstrip("0123456789"), is_tf_variable),
         at=variable_line(analysis.placement, lines, variable),
     )
-
-
-_NAME_SCOPE = (
-    "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: get_variable "
-    "does not add it to names"
-)
-_GET_VARIABLE = (
-    "use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
-    "tf.name_scope to names"
-)
 
 
 class _TowerScopes:
@@ -197,9 +197,11 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 consequence=f"the value that {program} trained is not restored, without an error",
                 fix=same_names,
             )
-    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(
-        placement, reference_shapes
-    )
+    trained = set(placement.collected.get(TRAINABLE, ()))
+    for group in variable_layout(placement).mirrored:  # a checkpoint holds one copy of each
+        copies = list(group.copies.values())
+        is_first_new = reference_shapes.keys().isdisjoint(copies)
+        trained.difference_update(copies[1:] if is_first_new else copies)
     for name in shapes:
         is_accumulator = roles(placement)[name].kind == "accumulator"
         if name in trained and name not in reference_shapes and not is_accumulator:
@@ -225,7 +227,6 @@ def _difference(
     consequence: str,
     fix: str,
 ) -> Finding:
-    """Return the finding on a variable, with the line that built it in the given program."""
     finding = Finding(
         **about(program.ops[name]),
         expected=expected,
@@ -238,25 +239,10 @@ def _difference(
     return locate(finding, program)
 
 
-def _may_be_equal(
-    shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
-) -> bool:
+def _may_be_equal(shape: _Shape, other: _Shape) -> bool:
     """Whether two shapes may be equal: an unknown rank or size matches any."""
     if shape is None or other is None:
         return True
     return len(shape) == len(other) and all(
-        None in (size, another) or size == another
-        for size, another in zip(shape, other, strict=True)
+        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other, strict=True)
     )
-
-
-def _other_copies(placement: Placement, reference_names: Collection[str]) -> frozenset[str]:
-    """Return the copies of mirrored variables that a checkpoint need not hold.
-
-    A checkpoint holds one copy of each.
-    """
-    found: set[str] = set()
-    for group in variable_layout(placement).mirrored:
-        names = list(group.copies.values())
-        found.update(names if any(name in reference_names for name in names) else names[1:])
-    return frozenset(found)

@@ -29,7 +29,14 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import AVERAGE, Rule, about, matches_any, path_lines
+from placement_checks.rules.base import (
+    AVERAGE,
+    Rule,
+    about,
+    matches_any,
+    path_lines,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -73,11 +80,9 @@ class OneUpdate(Rule):
         updates = analysis.updates
         if not updates.by_variable:
             return self.not_checked(updates.unknown or "the train op updates no variable")
-        findings = [
-            finding
-            for finding in (*_repeated_updates(analysis), *_miscounts(analysis))
-            if not matches_any(finding.object, self.allow)
-        ]
+        findings = unless_allowed(
+            (*_repeated_updates(analysis), *_miscounts(analysis)), self.allow
+        )
         if findings and updates.unknown:
             return self.not_checked(updates.unknown)
         counter, op = next(_separate_counters(analysis), ("", ""))
@@ -106,18 +111,18 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
         if holder is not None
     }
     for variable, updates in analysis.updates.by_variable.items():
+        is_scalar = shapes.get(variable) == ()
         if variable in trained:
             repeated = analysis.updates.at_once(trained[variable])
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
                 continue
         elif moves := _updates_by_towers(analysis, updates):
             repeated = moves
-        elif variable in read_by_updates and shapes[variable] == ():
+        elif variable in read_by_updates and is_scalar:
             repeated = analysis.updates.at_once(updates)
         else:
             continue
         if len(repeated) > 1:
-            is_scalar = shapes.get(variable) == ()
             yield _repeated_update(analysis, variable, repeated, is_scalar=is_scalar)
 
 
@@ -324,21 +329,18 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
 def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> bool:
     """Whether other variables depend on a counter, and all of them are updated as often."""
     flow = analysis.flow
-    dependent: set[str] = set()
-    reached = [flow.number[counter]]
-    seen = set(reached)
-    for op in reached:
-        for consumer in flow.consumers[op]:
-            if consumer in seen:
-                continue
-            seen.add(consumer)
-            holder = None
-            if is_update(flow.types[consumer]):
-                holder = flow.state_holder(flow.inputs[consumer][0])
-            if holder is None or flow.names[holder] == counter:
-                reached.append(consumer)  # an update yields the new value
-            else:
-                dependent.add(flow.names[holder])
+
+    def updated(op: int) -> str:
+        holder = flow.state_holder(flow.inputs[op][0]) if is_update(flow.types[op]) else None
+        return "" if holder is None else flow.names[holder]
+
+    # An update of the counter yields its new value.
+    reached = flow.reachable(
+        [flow.number[counter]],
+        along=flow.consumers,
+        until=lambda op: updated(op) not in ("", counter),
+    )
+    dependent = set(map(updated, reached)) - {"", counter}
     by_variable = analysis.updates.by_variable
     return bool(dependent) and all(
         len(analysis.updates.at_once(by_variable.get(name, ()))) >= times for name in dependent
