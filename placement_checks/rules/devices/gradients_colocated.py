@@ -46,9 +46,14 @@ class GradientsColocated(Rule):
         findings = []
         for number, (forward, known_by) in analysis.backward.forward.items():
             op, forward_op = placement.by_number[number], placement.by_number[forward]
-            if op.assigned is None or forward_op.assigned is None:
+            if op.assigned is None or forward_op.assigned is None or op.type in NO_COMPUTATION:
                 continue
-            if op.type in NO_COMPUTATION or _is_shape_of_variable(placement, op):
+            # The shape of a ref variable. For resource variables VariableShape does the same.
+            if (op.type in SHAPES or op.type == CAST) and any(
+                placement.ops[name].type in VARIABLES
+                for name in op.colocated
+                if name in placement.ops
+            ):
                 continue
             judged += 1
             if (
@@ -83,16 +88,6 @@ def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:
         or requested_gpu(forward_op.requested) not in devices
     )
     return is_elsewhere and any(map(assigned.matches, devices))
-
-
-def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
-    """Return whether an op yields the shape of a ref variable, or casts it.
-
-    For resource variables the op `VariableShape` does the same.
-    """
-    return (op.type in SHAPES or op.type == CAST) and any(
-        placement.ops[name].type in VARIABLES for name in op.colocated if name in placement.ops
-    )
 
 
 def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Finding:

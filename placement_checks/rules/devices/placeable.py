@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
@@ -52,26 +52,16 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         found="refused by the placer",
         ops=(refusal.op,),
         placed=refusal.op,
-        alike=_refusal_kind(placement, op, reason),
-        path=tuple(_colocation_lines(rest)),
+        alike=op.requested
+        if op and placement.machine and not placement.machine.has(op.requested)
+        else (op.type if op else "", _DEVICE.sub("", reason)),
+        path=tuple(
+            line.strip() for line in rest if _SUPPORTED.fullmatch(line) or _MEMBER.fullmatch(line)
+        ),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}",
         consequence="the session refuses the graph, and no step runs",
         fix=_fix(placement, op, rest),
     )
-
-
-def _refusal_kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
-    """Return the key that groups refusals: a device that does not exist, or op type and reason."""
-    if op and placement.machine and not placement.machine.has(op.requested):
-        return op.requested
-    return op.type if op else "", _DEVICE.sub("", reason)
-
-
-def _colocation_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the placer's lines on the colocation group: supported devices, and members."""
-    for line in lines:
-        if _SUPPORTED.fullmatch(line) or _MEMBER.fullmatch(line):
-            yield line.strip()
 
 
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:

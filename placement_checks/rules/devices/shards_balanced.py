@@ -72,9 +72,17 @@ class ShardsBalanced(Rule):
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")
-        counted = _counted_variables(placement, job)
-        judged = [variable for variable in counted if not matches_any(variable.name, self.allow)]
-        shards = _shards(placement, job, judged)
+        names = {variable.name for variable in placement.variables}
+        counted = []
+        held: dict[int | None, list[Variable]] = {task: [] for task in jobs[job]}
+        for variable in placement.variables:
+            op = placement.ops[variable.name]
+            if op.assigned and op.assigned.job == job and names.isdisjoint(op.colocated):
+                counted.append(variable)
+                if not matches_any(variable.name, self.allow):
+                    held[op.assigned.task].append(variable)
+        shards = [Shard(Device(job, task=task), variables) for task, variables in held.items()]
+        judged = [variable for shard in shards for variable in shard.variables]
         if not judged:
             return self.not_checked(f"no variable is on /job:{job}")
         note = "; ".join(map(str, shards[:_MOST_NAMED]))
@@ -134,29 +142,7 @@ def _server_job(placement: Placement) -> str:
     return servers.pop() if len(servers) == 1 else ""
 
 
-def _counted_variables(placement: Placement, job: str) -> list[Variable]:
-    """Return a job's variables that are not colocated with others, in creation order."""
-    names = {variable.name for variable in placement.variables}
-    return [
-        variable
-        for variable in placement.variables
-        for op in [placement.ops[variable.name]]
-        if op.assigned and op.assigned.job == job and names.isdisjoint(op.colocated)
-    ]
-
-
-def _shards(placement: Placement, job: str, variables: Sequence[Variable]) -> list[Shard]:
-    assert placement.machine is not None
-    held: dict[int | None, list[Variable]] = {task: [] for task in placement.machine.jobs[job]}
-    for variable in variables:
-        op = placement.ops[variable.name]
-        if op.assigned:
-            held[op.assigned.task].append(variable)
-    return [Shard(Device(job, task=task), variables) for task, variables in held.items()]
-
-
 def _bytes(variable: Variable) -> int | None:
-    """Return the size of a variable; None if its shape is unknown."""
     return Tensor(variable.dtype, variable.shape).bytes
 
 
