@@ -7,6 +7,7 @@ Constants such as `AVERAGE` are code that the fixes of several rules recommend.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -34,6 +35,7 @@ ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
+NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
 _MOST_OPS = 1_000  # ops whose source lines a finding compares
 _PATH_ENDS = 4  # ops at each end of a long path
 KERAS = "Keras 3"

@@ -148,7 +148,6 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
 
 
 def _finder(find: Callable[[Placement], Sequence[int]]) -> _Finder:
-    """Return a finder for a mistake that does not depend on the variable."""
     return lambda placement, *_: _location(placement, placement.cached(find))
 
 
@@ -178,7 +177,6 @@ def _loss_terms(flow: DataFlow, losses: Iterable[int], more: Collection[str] = (
 
 
 def _factors(placement: Placement, op: int) -> Iterator[float]:
-    """Yield the constants that an op multiplies by."""
     flow = analyze(placement).flow
     for number, source in enumerate(flow.inputs[op]):
         value = placement.details.value(flow.names[source]) if flow.types[source] == CONST else ()

@@ -77,7 +77,6 @@ class NoFallback(Rule):
 
 
 def _fell_back(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
-    """Return whether an op that requests a GPU was assigned to another device."""
     if assigned is None:
         return False
     if assigned.type == "CPU":
@@ -200,7 +199,6 @@ def _data_inputs(op: Op) -> Iterator[str]:
 
 
 def _is_resource(source: str, placement: Placement) -> bool:
-    """Return whether an input is a variable, a table, a queue or another resource."""
     producer = placement.ops.get(producer_of(source))
     return producer is not None and holds_state(producer.type)
 

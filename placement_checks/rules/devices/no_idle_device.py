@@ -159,7 +159,6 @@ def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
 def _describe_busy(
     placement: Placement, busy: Sequence[Device], work: Counter[Device | None], *, is_pinned: bool
 ) -> str:
-    """Return a clause that describes the GPUs that compute."""
     if not busy:
         return "no GPU computes anything"
     busiest = max(busy, key=lambda gpu: work[gpu])

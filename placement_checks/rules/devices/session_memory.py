@@ -176,7 +176,6 @@ def _gpus_text(indices: Sequence[str]) -> str:
 
 
 def _note(claim: Claim) -> str:
-    """Return a description of a claim that is allowed."""
     if not claim.share:
         return "the memory grows on demand"
     if claim.share == 1 and claim.gpus:

@@ -105,7 +105,6 @@ class ShardsBalanced(Rule):
         return replace(self.verdict(findings, note), figures=figures)
 
     def _heavy(self, shards: Sequence[Shard]) -> Sequence[Shard]:
-        """Return the servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
             return ()

@@ -61,7 +61,6 @@ class SlotsWithVariables(Rule):
 
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
-    """Yield each slot with its variable."""
     analysis = analyze(placement)
     shapes = {variable.name: variable[1:] for variable in placement.variables}
     for variable, updates in analysis.updates.by_variable.items():

@@ -176,7 +176,6 @@ class GradientsEqual(Rule):
 
 
 def _severity(difference: Difference) -> tuple[bool, float]:
-    """Return the key that sorts the differences of one variable on several batches."""
     return difference.state == "differs", difference.error
 
 

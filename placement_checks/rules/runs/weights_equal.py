@@ -177,7 +177,6 @@ class WeightsEqual(Rule):
 
 
 def _changes(trajectory: Trajectory, name: str) -> bool:
-    """Whether the steps of the reference change a variable; equal constants prove nothing."""
     last = trajectory.steps[-1][name]
     return bool((last.expected != last.start).any())
 
@@ -329,7 +328,6 @@ def _is_integer(measured: Measurement, name: str) -> bool:
 
 
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
-    """Return the cause for a later copy of a mirrored variable that differs from the reference."""
     device = strategy.replicas[strategy.copies[name].replica].short
     amount = " by another amount than" if moved is None else f" {moved:.3g} times as much as"
     return Cause(

@@ -101,7 +101,6 @@ def _tower_of_summary(analysis: TowerAnalysis, summary: int) -> int:
 
 
 def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
-    """Yield the scalar summaries that depend on a loss."""
     flow = analysis.flow
     if any(analysis.losses.by_tower):
         depends_on_loss = flow.propagate(flow.marks(analysis.losses.by_tower))

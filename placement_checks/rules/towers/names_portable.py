@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.layout import variable_layout
@@ -12,6 +12,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
+    NUMBERED_NAME,
     Rule,
     about,
     first_of_each,
@@ -76,16 +77,17 @@ class NamesPortable(Rule):
 
     def _named_after_towers(self, placement: Placement) -> list[Finding]:
         analysis = analyze(placement)
-        scopes = _TowerScopes(analysis)
+        scopes = _tower_scopes(analysis)
         named: dict[str, str] = {}
         for name in _checkpointed(placement):
-            scope = scopes.find(name)
+            outer = accumulate(name.split("/")[:-1], "{}/{}".format)
+            scope = next((each for each in outer if each in scopes), None)
             is_slot = name.rpartition("/")[0] in named
             if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
         lines = loop_lines_of_variables(placement, named)
         return [
-            _named_after_tower(analysis, lines, name, scope, scopes.towers[scope].bit_length() - 1)
+            _named_after_tower(analysis, lines, name, scope, scopes[scope])
             for name, scope in named.items()
         ]
 
@@ -113,45 +115,31 @@ def _named_after_tower(
     )
 
 
-class _TowerScopes:
-    """The name scopes of a graph, and the towers with ops in them.
-
-    Attributes:
-        towers: for each scope the towers with ops in it, a bit each.
-    """
-
-    _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
-
-    def __init__(self, analysis: TowerAnalysis) -> None:
-        self._count = len(analysis.towers)
-        self.towers: dict[str, int] = defaultdict(int)
-        for op, towers in enumerate(analysis.own_towers):
-            towers &= analysis.all_towers
-            if towers and not analysis.backward.ops[op]:
-                scope = analysis.flow.names[op].rpartition("/")[0]
-                while scope and towers & ~self.towers[scope]:
-                    self.towers[scope] |= towers
-                    scope = scope.rpartition("/")[0]
-        # The towers of each scope, by the outer scope and the name with and without its number.
-        self._siblings: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for scope, towers in self.towers.items():
-            outer, _, name = scope.rpartition("/")
-            numbered = self._NUMBERED.fullmatch(name)
-            for stem in {name, numbered[1] if numbered else name}:
-                self._siblings[outer, stem].append(towers)
-
-    def find(self, variable: str) -> str | None:
-        """Return the scope of one tower in a variable's name, if each tower has such a scope."""
-        parts = variable.split("/")
-        for depth in range(1, len(parts)):
-            scope = "/".join(parts[:depth])
-            numbered = self._NUMBERED.fullmatch(parts[depth - 1])
-            if numbered is None or self.towers.get(scope, 0).bit_count() != 1:
-                continue
-            siblings = self._siblings["/".join(parts[: depth - 1]), numbered[1]]
-            if all(siblings.count(1 << tower) == 1 for tower in range(self._count)):
-                return scope
-        return None
+def _tower_scopes(analysis: TowerAnalysis) -> dict[str, int]:
+    """Return the scopes of single towers, if each tower has one such scope, with the tower."""
+    towers_in: dict[str, int] = defaultdict(int)
+    for op, towers in enumerate(analysis.own_towers):
+        towers &= analysis.all_towers
+        if towers and not analysis.backward.ops[op]:
+            scope = analysis.flow.names[op].rpartition("/")[0]
+            while scope and towers & ~towers_in[scope]:
+                towers_in[scope] |= towers
+                scope = scope.rpartition("/")[0]
+    # The scopes with equal towers, by the outer scope and the name with and without its number.
+    siblings: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    of_tower: dict[str, tuple[str, str]] = {}
+    for scope, towers in towers_in.items():
+        outer, _, name = scope.rpartition("/")
+        numbered = NUMBERED_NAME.fullmatch(name)
+        for stem in {name, numbered[1] if numbered else name}:
+            siblings[outer, stem][towers] += 1
+        if numbered and towers.bit_count() == 1:
+            of_tower[scope] = outer, numbered[1]
+    return {
+        scope: towers_in[scope].bit_length() - 1
+        for scope, stem in of_tower.items()
+        if all(siblings[stem][1 << tower] == 1 for tower in range(len(analysis.towers)))
+    }
 
 
 def _checkpointed(placement: Placement) -> Iterator[str]:
@@ -240,7 +228,6 @@ def _difference(
 
 
 def _may_be_equal(shape: _Shape, other: _Shape) -> bool:
-    """Whether two shapes may be equal: an unknown rank or size matches any."""
     if shape is None or other is None:
         return True
     return len(shape) == len(other) and all(

@@ -271,7 +271,6 @@ def _unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
 
 
 def _input_tensor(placement: Placement, collective: str) -> Tensor | None:
-    """Return the input of a collective; None if it is unknown."""
     producer, _, index = placement.ops[collective].inputs[0].partition(":")
     outputs = placement.details.outputs(producer)
     return outputs[int(index or 0)] if outputs else None

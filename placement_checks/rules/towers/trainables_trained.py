@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -70,7 +69,7 @@ class TrainablesTrained(Rule):
             return self.not_checked("the step updates no trainable variable")
         findings = first_of_each(
             (
-                *(_untrained(placement, each) for each in untrained(placement)),
+                *(_untrained(placement, *each) for each in untrained(placement)),
                 *_trained_in_reference_only(evidence),
             )
         )
@@ -90,31 +89,23 @@ class TrainablesTrained(Rule):
         return self.verdict(found, plural(len(trainable), "trainable variable"))
 
 
-class Untrained(NamedTuple):
-    """A trainable variable that no step updates.
-
-    Attributes:
-        variable: its name.
-        lost: the last op of its gradient, which no op uses; None if no loss reads it.
-    """
-
-    variable: str
-    lost: int | None
-
-
-def untrained(placement: Placement) -> Iterator[Untrained]:
-    """Find trainable variables without an update: no loss reads them, or the gradient is lost.
+def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
+    """Find trainable variables that no step updates.
 
     If a loss reads a variable, and the program does not take its gradient, it is frozen on
     purpose.
+
+    Yields:
+        The name of the variable, and the last op of its gradient, which no op uses; None if no
+        loss reads the variable.
     """
     analysis = analyze(placement)
     for variable in _trainables_without_update(placement):
         readers = analysis.reads_by_gpu.readers[variable.name]
         if not any(map(analysis.reads_by_gpu.in_loss, readers)):
-            yield Untrained(variable.name, None)
+            yield variable.name, None
         elif (lost := next(_lost_gradients(analysis, variable, readers), None)) is not None:
-            yield Untrained(variable.name, lost)
+            yield variable.name, lost
 
 
 def without_gradient_use(placement: Placement) -> Iterator[str]:
@@ -188,8 +179,7 @@ def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: V
     )
 
 
-def _untrained(placement: Placement, variable: Untrained) -> Finding:
-    name, lost = variable
+def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
     if lost is None:
         found = "no update"
         reason = "no loss reads it, so it has no gradient"

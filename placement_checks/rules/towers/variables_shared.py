@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,14 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import REUSE, Rule, about, matches_any, unless_allowed
+from placement_checks.rules.base import (
+    NUMBERED_NAME,
+    REUSE,
+    Rule,
+    about,
+    matches_any,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
     LoopLines,
@@ -378,7 +384,7 @@ def _tower_number(placement: Placement, copy: _Copy) -> str | None:
     different = [pair for pair in parts if pair[0] != pair[1]]
     if len(different) != 1:
         return None
-    original, duplicate = (_NUMBERED.fullmatch(part) for part in different[0])
+    original, duplicate = (NUMBERED_NAME.fullmatch(part) for part in different[0])
     if original is None or duplicate is None or original[1] != duplicate[1]:
         return None
     gpus = [tower.device for tower in analyze(placement).reads_by_gpu.gpus]
@@ -463,4 +469,3 @@ _SEPARATE_STATE = (
     "each tower has its own value, and evaluation reads one of them, which has seen only the "
     "examples of that tower"
 )
-_NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
