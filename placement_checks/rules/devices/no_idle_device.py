@@ -69,10 +69,10 @@ class NoIdleDevice(Rule):
         own = _own_tasks(placement, required)
         gpus = [gpu for gpu in required if gpu.task_device in own.get(gpu.job, [gpu.task_device])]
         idle = [gpu for gpu in gpus if not work[gpu]]
-        findings = _idle_findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
+        findings = list(_findings(placement, idle, gpus, work))
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
-            findings = list(_parameter_gpu_findings(placement, serving, gpus, work))
+            findings = list(_findings(placement, serving, gpus, work, are_serving=True))
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
@@ -81,61 +81,61 @@ class NoIdleDevice(Rule):
         return self.verdict(findings, note)
 
 
-def _idle_findings(
+def _findings(
     placement: Placement,
     idle: Sequence[Device],
-    busy: Sequence[Device],
-    work: Counter[Device | None],
-) -> list[Finding]:
-    """Return a finding for each GPU without work; all have the same cause."""
-    pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
-    others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
-    return [
-        Finding(
-            object=gpu.short,
-            op="",
-            evidence="assigned",
-            expected="ops that compute",
-            found="none",
-            ops=pinned,
-            placed=pinned[0] if pinned else None,
-            alike=others,
-            message=f"{gpu.short} computes nothing; {others}",
-            consequence=_consequence(len(idle), len(busy)),
-            fix=f"{_fix(gpu)}, or set --gpus to the number of GPUs that the program is for",
-        )
-        for gpu in idle
-    ]
-
-
-def _parameter_gpu_findings(
-    placement: Placement,
-    serving: Sequence[Device],
     gpus: Sequence[Device],
     work: Counter[Device | None],
+    *,
+    are_serving: bool = False,
 ) -> Iterator[Finding]:
-    """Yield a finding for each GPU that only holds variables or combines results."""
-    busy = [gpu for gpu in gpus if gpu not in serving]
+    """Yield a finding for each idle GPU; all have the same cause.
+
+    Args:
+        placement: the program.
+        idle: the GPUs to report.
+        gpus: all GPUs that should compute.
+        work: the number of computing ops on each device.
+        are_serving: whether the idle GPUs hold variables or combine results.
+    """
+    if not idle:
+        return
+    busy = [gpu for gpu in gpus if gpu not in idle]
     pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
     others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
-    computes = "computes" if len(busy) == 1 else "compute"
-    for gpu in serving:
-        held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
-        task = f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
+    for gpu in idle:
+        if are_serving:
+            held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
+            task = (
+                f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
+            )
+            expected, found = "a part of a loss", f"it only {task}"
+            fault = f"computes no part of a loss, and only {task}"
+            consequence = (
+                f"the model is built {len(gpus)} times, and "
+                f"{join_and(each.short for each in busy)} "
+                f"{'computes' if len(busy) == 1 else 'compute'} one copy after the other"
+            )
+            more = (
+                "; to reserve a GPU for variables, declare it: "
+                f"--set no-idle-device.allow=/gpu:{gpu.index}"
+            )
+        else:
+            expected, found, fault = "ops that compute", "none", "computes nothing"
+            consequence = _consequence(len(idle), len(busy))
+            more = ", or set --gpus to the number of GPUs that the program is for"
         yield Finding(
             object=gpu.short,
             op="",
             evidence="assigned",
-            expected="a part of a loss",
-            found=f"it only {task}",
+            expected=expected,
+            found=found,
             ops=pinned,
             placed=pinned[0] if pinned else None,
-            alike=("serving", others),
-            message=f"{gpu.short} computes no part of a loss, and only {task}; {others}",
-            consequence=f"the model is built {len(gpus)} times, and "
-            f"{join_and(each.short for each in busy)} {computes} one copy after the other",
-            fix=f"{_fix(gpu)}; to reserve a GPU for variables, declare it: "
-            f"--set no-idle-device.allow=/gpu:{gpu.index}",
+            alike=(are_serving, others),
+            message=f"{gpu.short} {fault}; {others}",
+            consequence=consequence,
+            fix=f"{_fix(gpu)}{more}",
         )
 
 

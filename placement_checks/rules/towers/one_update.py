@@ -102,14 +102,11 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     """
     shapes = {variable.name: variable.shape for variable in analysis.placement.variables}
     trained = gradient_flow(analysis.placement).trained
-    read_by_updates = {
-        analysis.flow.names[holder]
-        for updates in trained.values()
-        for update in updates
-        for value in update.values
-        for holder in [analysis.flow.state_holder(_read_op(analysis, value))]
-        if holder is not None
-    }
+    flow = analysis.flow
+    taken = (value for each in trained.values() for update in each for value in update.values)
+    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in taken)
+    holders = map(flow.state_holder, reads)
+    read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
         is_scalar = shapes.get(variable) == ()
         if variable in trained:
@@ -222,11 +219,6 @@ def _decays(analysis: TowerAnalysis, update: Update) -> bool:
 _KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
 
 
-def _read_op(analysis: TowerAnalysis, op: int) -> int:
-    """Return the input of a variable read; any other op itself."""
-    return analysis.flow.inputs[op][0] if analysis.flow.types[op] in VARIABLE_READS else op
-
-
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     """Yield findings on step counters that one step does not increment by one."""
     if analysis.updates.unknown:
@@ -234,6 +226,8 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     placement, by_variable = analysis.placement, analysis.updates.by_variable
     declared = [name for name in placement.step.counters if name in placement.ops]
     separate = {counter for counter, _ in _separate_counters(analysis)}
+    # If no op increments a counter, the call that applies gradients is the line to edit.
+    applying = [updates[-1] for updates in gradient_flow(placement).trained.values()][-1:]
     others = (*_repeated_counters(analysis), *_constant_counters(analysis))
     for counter in dict.fromkeys([*declared, *others]):
         updates = analysis.updates.at_once(by_variable.get(counter, ()))
@@ -255,7 +249,7 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
             **about(placement.ops[counter]),
             expected="incremented by 1 in each step",
             found=fault,
-            ops=(analysis.flow.names[updates[-1].op],) if updates else _applying_op(analysis),
+            ops=tuple(analysis.flow.names[update.op] for update in updates[-1:] or applying),
             path=path_lines(placement, [update.op for update in updates]),
             message=f"the step counter {counter} is {fault}",
             consequence=f"{schedule} {pace}",
@@ -266,12 +260,6 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
 _APPLY_WITH_STEP = (
     "optimizer.apply_gradients(…, global_step=tf.compat.v1.train.get_or_create_global_step())"
 )
-
-
-def _applying_op(analysis: TowerAnalysis) -> tuple[str, ...]:
-    """Return an op of the call that applies gradients, if there is one."""
-    trained = gradient_flow(analysis.placement).trained.values()
-    return tuple(analysis.flow.names[updates[-1].op] for updates in trained)[-1:]
 
 
 def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
