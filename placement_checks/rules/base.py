@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import ClassVar, TypedDict
+from typing import ClassVar, TypedDict, TypeVar
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
@@ -36,6 +37,7 @@ ADD_UP = (
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
 NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
+_T = TypeVar("_T")
 _MOST_OPS = 1_000  # ops whose source lines a finding compares
 _PATH_ENDS = 4  # ops at each end of a long path
 KERAS = "Keras 3"
@@ -141,6 +143,27 @@ def first_of_each(findings: Iterable[Finding]) -> list[Finding]:
     for finding in findings:
         by_object.setdefault(finding.object, finding)
     return list(by_object.values())
+
+
+def repetitions(
+    things: Iterable[tuple[Hashable, int, _T]],
+) -> Iterator[tuple[int, _T, int, _T]]:
+    """Find the things of towers, such as ops, that repeat a thing of an earlier tower.
+
+    Args:
+        things: for each thing a key that equal things share, and the number of its tower. Only
+            the first thing of a tower with a key counts.
+
+    Yields:
+        The first tower with a key, its thing, a later tower, and the later tower's thing.
+    """
+    by_key: dict[Hashable, dict[int, _T]] = defaultdict(dict)
+    for key, tower, thing in things:
+        by_key[key].setdefault(tower, thing)
+    for by_tower in by_key.values():
+        first, *others = sorted(by_tower)
+        for other in others:
+            yield first, by_tower[first], other, by_tower[other]
 
 
 def is_local(placement: Placement, variable: str) -> bool:

@@ -33,6 +33,7 @@ from placement_checks.rules.base import (
     keras_limit_finding,
     matches_any,
     path_lines,
+    repetitions,
     requested_device,
     shorten,
     unless_allowed,
@@ -87,18 +88,14 @@ class InputsDistinct(Rule):
         """Yield findings on slices that several towers read; one for all of train_on_batch."""
         placement = analysis.placement
         equal = EqualTensors(placement, analysis.flow)
-        readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
-        for use in uses:
-            readers[equal.key(use.tensor)].setdefault(use.tower, use.tensor)
+        slices = ((equal.key(use.tensor), use.tower, use.tensor) for use in uses)
         of_keras = []
-        for by_tower in readers.values():
-            first, *others = sorted(by_tower)
-            for tower in others:
-                name = producer_of(by_tower[tower])
-                if TRAIN_ON_BATCH not in placement.details.parts_of_keras(name):
-                    yield _shared_slice(analysis, first, by_tower[first], tower, by_tower[tower])
-                elif not matches_any(name, self.allow):
-                    of_keras.append(name)
+        for tower, tensor, later, copy in repetitions(slices):
+            name = producer_of(copy)
+            if TRAIN_ON_BATCH not in placement.details.parts_of_keras(name):
+                yield _shared_slice(analysis, tower, tensor, later, copy)
+            elif not matches_any(name, self.allow):
+                of_keras.append(name)
         if of_keras:
             yield _train_on_batch(analysis, of_keras)
 
@@ -188,13 +185,11 @@ def _is_input_op(kind: str) -> bool:
 
 def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
     equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
-    holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for holder, tower in single_tower_pipelines(analysis, uses):
-        holders[equal.key(analysis.flow.names[holder])].setdefault(tower, holder)
-    for by_tower in holders.values():
-        first, *others = sorted(by_tower)
-        for tower in others:
-            yield _repeated_pipeline(analysis, first, by_tower[first], tower, by_tower[tower])
+    pipelines = (
+        (equal.key(analysis.flow.names[holder]), tower, holder)
+        for holder, tower in single_tower_pipelines(analysis, uses)
+    )
+    return (_repeated_pipeline(analysis, *each) for each in repetitions(pipelines))
 
 
 def _repeated_pipeline(

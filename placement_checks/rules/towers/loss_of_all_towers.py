@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -17,7 +16,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
+from placement_checks.rules.base import Rule, about, path_lines, repetitions, unless_allowed
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 
@@ -139,33 +138,30 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
 def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[Finding]:
     """Yield findings on summaries that one line builds in several towers."""
     flow, placement = analysis.flow, analysis.placement
-    by_line: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
-    for op in summaries:
-        tower = _tower_of_summary(analysis, op)
-        frames = tuple(placement.details.frames(flow.names[op]))
-        if tower >= 0 and frames:
-            by_line[flow.types[op], frames].setdefault(tower, op)
-    for by_tower in by_line.values():
-        first, *others = sorted(by_tower)
-        original = flow.names[by_tower[first]]
-        for tower in others:
-            if _show_same_variable(analysis, by_tower[first], by_tower[tower]):
-                continue
-            name = flow.names[by_tower[tower]]
-            yield Finding(
-                **about(placement.ops[name]),
-                ops=(name, original),
-                expected="one summary for all towers",
-                found=f"one for the tower on {analysis.towers[tower]}",
-                path=path_lines(placement, [by_tower[first], by_tower[tower]]),
-                message=f"each tower writes its own summary: the line that builds {name} also "
-                f"builds {original} for the tower on {analysis.towers[first]}",
-                consequence="there is a curve for each tower, of its part of each batch, and no "
-                "curve of the whole batch",
-                fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
-                "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
-                alike="repeated",
-            )
+    by_line = (
+        ((flow.types[op], frames), tower, op)
+        for op in summaries
+        if (tower := _tower_of_summary(analysis, op)) >= 0
+        and (frames := tuple(placement.details.frames(flow.names[op])))
+    )
+    for first, summary, later, copy in repetitions(by_line):
+        if _show_same_variable(analysis, summary, copy):
+            continue
+        name, original = flow.names[copy], flow.names[summary]
+        yield Finding(
+            **about(placement.ops[name]),
+            ops=(name, original),
+            expected="one summary for all towers",
+            found=f"one for the tower on {analysis.towers[later]}",
+            path=path_lines(placement, [summary, copy]),
+            message=f"each tower writes its own summary: the line that builds {name} also "
+            f"builds {original} for the tower on {analysis.towers[first]}",
+            consequence="there is a curve for each tower, of its part of each batch, and no "
+            "curve of the whole batch",
+            fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
+            "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
+            alike="repeated",
+        )
 
 
 def _show_same_variable(analysis: TowerAnalysis, summary: int, other: int) -> bool:

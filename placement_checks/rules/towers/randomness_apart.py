@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
@@ -19,6 +19,7 @@ from placement_checks.rules.base import (
     keras_limit_finding,
     matches_any,
     path_lines,
+    repetitions,
     shorten,
     unless_allowed,
 )
@@ -54,24 +55,18 @@ class RandomnessApart(Rule):
         strategy = evidence.placement.strategy
         draws, shared = list(_draws(analysis)), list(_shared_draws(analysis))
         count = max(len(draws), len(shared))
-        by_seed: dict[Hashable, dict[int, int]] = defaultdict(dict)
-        for op, tower, seed in draws:
-            if seed is not None:
-                by_seed[seed].setdefault(tower, op)
         if not count:
             return self.not_checked("no tower draws random numbers")
         findings = []
         of_keras = []
-        for by_tower in by_seed.values():
-            for tower in sorted(by_tower)[1:]:
-                draw = by_tower[tower]
-                name = analysis.flow.names[draw]
-                if matches_any(name, self.allow):
-                    continue
-                if strategy is not None and _is_seeded_by_keras(analysis, strategy, draw):
-                    of_keras.append(name)
-                else:
-                    findings.append(_equal_seeds(analysis, by_tower, tower))
+        for tower, original, later, draw in repetitions(each for each in draws if each[0]):
+            name = analysis.flow.names[draw]
+            if matches_any(name, self.allow):
+                continue
+            if strategy is not None and _is_seeded_by_keras(analysis, strategy, draw):
+                of_keras.append(name)
+            else:
+                findings.append(_equal_seeds(analysis, tower, original, later, draw))
         objects = {*of_keras, *(finding.object for finding in findings)}
         shared = [finding for finding in shared if finding.object not in objects]
         findings += unless_allowed(shared, self.allow)
@@ -80,11 +75,11 @@ class RandomnessApart(Rule):
         return self.verdict(findings, plural(count, "random op"))
 
 
-def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
+def _draws(analysis: TowerAnalysis) -> Iterator[tuple[Hashable, int, int]]:
     """Find the random ops of towers in a step.
 
     Yields:
-        The op, its tower, and a key that ops with equal random numbers share, or None.
+        A key that ops with equal random numbers share, or None; the op's tower; and the op.
     """
     placement, flow = analysis.placement, analysis.flow
     equal = EqualTensors(placement, flow)
@@ -96,20 +91,21 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
         if kind in RANDOM_SEEDED:
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-            yield op, tower, (kind, *seeds) if any(seeds) else None
+            yield (kind, *seeds) if any(seeds) else None, tower, op
         else:
             seed = RANDOM_STATELESS[kind]
             inputs = [
                 tensor for tensor in placement.ops[name].inputs if not tensor.startswith("^")
             ]
-            yield op, tower, (kind, *(equal.key(tensor) for tensor in inputs[seed : seed + 1]))
+            yield (kind, *map(equal.key, inputs[seed : seed + 1])), tower, op
 
 
-def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: int) -> Finding:
+def _equal_seeds(
+    analysis: TowerAnalysis, tower: int, original: int, later: int, draw: int
+) -> Finding:
     placement, flow = analysis.placement, analysis.flow
-    first = min(by_tower)
-    name, original = flow.names[by_tower[tower]], flow.names[by_tower[first]]
-    is_seeded = flow.types[by_tower[tower]] in RANDOM_SEEDED
+    name, first = flow.names[draw], flow.names[original]
+    is_seeded = flow.types[draw] in RANDOM_SEEDED
     if is_seeded:
         fix = (
             f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
@@ -120,10 +116,10 @@ def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: in
     return Finding(
         **about(placement.ops[name]),
         expected="different random numbers for each tower",
-        found=f"the random numbers of {original}",
-        path=path_lines(placement, [by_tower[first], by_tower[tower]]),
-        message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
-        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
+        found=f"the random numbers of {first}",
+        path=path_lines(placement, [original, draw]),
+        message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
+        f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
         consequence=_SAME_NOISE,
         fix=fix,
         alike=is_seeded,
