@@ -38,7 +38,7 @@ ADD_UP = (
 )
 NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
 _T = TypeVar("_T")
-_MOST_OPS = 1_000  # ops whose source lines a finding compares
+_MOST_OPS = 1_000  # a finding compares the source lines of its first ops
 _PATH_ENDS = 4  # ops at each end of a long path
 KERAS = "Keras 3"
 _MOST_NAMES = 4  # names in a message
@@ -52,8 +52,8 @@ class Rule(ABC):
         name: its name in reports and settings.
         kind: the kind of evidence that its findings rest on.
         requires: the evidence that it needs; without it the verdict is not-checked.
-        explained_by: the names of rules whose findings on the same object explain findings of this
-            rule.
+        explained_by: the names of other rules. Their findings on an object explain the findings
+            of this rule on it.
         by_absence: whether something that is missing from the program can break it. A verdict on a
             part of a program then proves nothing.
         impact: the effect of a finding on the program, for a rule of another distribution. The

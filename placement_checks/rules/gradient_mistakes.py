@@ -165,13 +165,7 @@ def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
 
 
 def _loss_terms(flow: DataFlow, losses: Iterable[int], more: Collection[str] = ()) -> list[int]:
-    """Return losses and the ops that they are combined of, in creation order.
-
-    Args:
-        flow: the edges of the program.
-        losses: the losses.
-        more: further types of ops to follow.
-    """
+    """Return losses and the ops that they are combined of; ``more`` types of ops are followed."""
     passes = _PASSES_LOSS.union(more)
     return sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in passes))
 

@@ -91,12 +91,7 @@ def _findings(
 ) -> Iterator[Finding]:
     """Yield a finding for each idle GPU; all have the same cause.
 
-    Args:
-        placement: the program.
-        idle: the GPUs to report.
-        gpus: all GPUs that should compute.
-        work: the number of computing ops on each device.
-        are_serving: whether the idle GPUs hold variables or combine results.
+    ``are_serving`` is whether the idle GPUs hold variables or combine results of other GPUs.
     """
     if not idle:
         return
@@ -221,10 +216,7 @@ def gpus_without_loss(
 ) -> list[Device]:
     """Return the GPUs that compute no part of a loss, if the model is built once for each GPU.
 
-    Args:
-        placement: the program.
-        single: the program for one GPU; None if it is unknown.
-        gpus: the GPUs that should compute.
+    ``single`` is the program for one GPU; None if it is unknown.
     """
     if len(gpus) < 2 or not _is_built_for_each(placement, single, len(gpus)):
         return []

@@ -13,7 +13,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
-_EVERY_GPU = "every"  # stands for all GPUs if no program lists its GPUs
+_EVERY_GPU = "every"  # all GPUs, if no program lists its GPUs
 _DEFAULT_FRACTION = 0.95  # the largest share that is allowed by default
 _SETTINGS = {"allow_growth", "per_process_gpu_memory_fraction", "visible_device_list"}
 

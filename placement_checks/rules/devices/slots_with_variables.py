@@ -79,7 +79,7 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
 def _slots_by_data_flow(
     analysis: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield slots and averages whose updates are composed of simple ops."""
+    """Yield slots and averages with updates that are composed of simple ops."""
     flow, read = analysis.flow, analysis.variables_read
     trained = gradient_flow(analysis.placement).trained
     for variable, updates in analysis.updates.by_variable.items():

@@ -214,7 +214,7 @@ def _divergence(
 def _stale_copy(
     placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
 ) -> Finding:
-    """Return the finding on a variable whose gradient differs although all variables are equal."""
+    """Return the finding on a gradient that differs although all variables are equal."""
     steps = plural(len(trajectory.steps), "step")
     return Finding(
         **about(placement.ops[name], "executed"),
@@ -344,11 +344,7 @@ def _change_cause(
 ) -> Cause:
     """Return the likely cause, judged by the change of a variable in a step.
 
-    Args:
-        placement: the program.
-        name: the variable.
-        moved: its change relative to the reference's change, as in `Divergence.moved`.
-        is_trained: whether the variable has a gradient.
+    ``moved`` is its change relative to the reference's change, as in `Divergence.moved`.
     """
     if moved is not None and abs(moved) < 1e-3:
         return Cause(

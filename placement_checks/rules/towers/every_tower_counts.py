@@ -78,15 +78,9 @@ def _finding(
     used: int,
     never_used: bool,
 ) -> Finding:
-    """Return the finding on an update that leaves towers out.
+    """Return the finding on an update that takes gradients of ``used``, but not of ``missing``.
 
-    Args:
-        placement: the program.
-        advice: which line to edit.
-        variable: the variable.
-        missing: the towers that read it, and that its update leaves out.
-        used: a bit mask of the towers whose gradients its update takes.
-        never_used: whether all updates leave the missing towers out.
+    ``never_used`` is whether no update of any variable takes gradients of the missing towers.
     """
     analysis = analyze(placement)
     update = gradient_flow(placement).trained[variable][0]

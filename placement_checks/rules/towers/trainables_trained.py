@@ -109,7 +109,7 @@ def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
 
 
 def without_gradient_use(placement: Placement) -> Iterator[str]:
-    """Yield the trainable variables without an update whose gradients are taken but not used."""
+    """Yield the trainable variables without an update, if their gradients are taken but unused."""
     flow, gradients = analyze(placement).flow, placement.step.taken
     for variable in _trainables_without_update(placement):
         ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]

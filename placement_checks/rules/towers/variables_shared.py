@@ -159,12 +159,8 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[_Copy]:
     """Pair the variables that not all towers read, by their use and in the order of creation.
 
     GPUs that hold parts of one model count as one tower, and each part is paired with a part of
-    the first tower.
-
-    Args:
-        placement: the program.
-        grows: whether the collections grow with the number of GPUs. GPUs that hold parts of the
-            only model are then paired as towers.
+    the first tower. If the collections grow with the number of GPUs (``grows``), GPUs that hold
+    parts of the only model are paired as towers.
     """
     reads = analyze(placement).reads_by_gpu
     gpus = reads.gpus
@@ -418,7 +414,6 @@ def _additional(
 
 
 def _is_trained(placement: Placement, variable: str) -> bool:
-    """Return whether a variable is trainable; True if the program lacks the collection."""
     trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
 
