@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
 from placement_checks.core.ids import OpId
@@ -40,6 +42,8 @@ from placement_checks.rules.source_lines import frames_up_to, joining_ops
 
 if TYPE_CHECKING:
     from placement_checks.numerics.diagnosis import Diagnosis, Mistake
+
+    _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
 
 _MOVES = REORDERS | GATHERS
 _PASSES_ROWS = _MOVES | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
@@ -79,16 +83,14 @@ def _location(placement: Placement, ops: Iterable[int]) -> MistakeLocation:
 
 def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
     """Return the ops that combine the towers' gradients of a variable."""
-    updates = gradient_flow(placement).trained.get(variable, ())
-    return list(joining_ops(placement, updates))
+    return list(joining_ops(placement, gradient_flow(placement).trained.get(variable, ())))
 
 
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the ops that add up gradients; under a strategy, the losses to scale instead."""
-    flow = analyze(placement).flow
     losses = [producer_of(name) for name in placement.step.objectives]
     if placement.strategy is not None and any(map(placement.details.frames, losses)):
-        return MistakeLocation([name for name in losses if name in flow.number])
+        return MistakeLocation([name for name in losses if name in placement.ops])
     return _location(placement, _joining_ops(placement, variable))
 
 
@@ -97,9 +99,8 @@ def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) ->
 
     A division of gradients is not a mistake, as it is part of any mean.
     """
-    ratio = diagnosis.ratio or 0.0
-    ops = loss_scalings(placement, ratio) or _joining_ops(placement, variable)
-    return _location(placement, ops)
+    scalings = loss_scalings(placement, diagnosis.ratio or 0.0)
+    return _location(placement, scalings or _joining_ops(placement, variable))
 
 
 def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
@@ -150,30 +151,30 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
     return location if location.ops else _find_weights(placement, variable, diagnosis)
 
 
-def _finder(
-    find: Callable[[Placement], Sequence[OpId]],
-) -> Callable[[Placement, str, Diagnosis], MistakeLocation]:
-    """Return a finder for a mistake that does not depend on the variable."""
+def _finder(find: Callable[[Placement], Sequence[OpId]]) -> _Finder:
     return lambda placement, *_: _location(placement, placement.cached(find))
 
 
 def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
     """Return the ops that multiply the losses by a number, or divide them by its inverse."""
-    analysis = analyze(placement)
-    flow = analysis.flow
-    names = placement.step.objectives or placement.step.losses
-    losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
-    behind = flow.reachable(losses, until=lambda op: flow.types[op] not in _PASSES_LOSS)
-    return sorted(
+    flow = analyze(placement).flow
+    names = map(producer_of, placement.step.objectives or placement.step.losses)
+    losses = [flow.number[name] for name in names if name in flow.number]
+    return [
         op
-        for op in behind
+        for op in _loss_terms(flow, losses)
         if flow.types[op] in SCALES
         and any(math.isclose(factor, ratio, rel_tol=1e-3) for factor in _factors(placement, op))
-    )
+    ]
+
+
+def _loss_terms(flow: DataFlow, losses: Iterable[OpId], more: Collection[str] = ()) -> list[OpId]:
+    """Return losses and the ops that they are combined of; ``more`` types of ops are followed."""
+    passes = _PASSES_LOSS.union(more)
+    return sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in passes))
 
 
 def _factors(placement: Placement, op: OpId) -> Iterator[float]:
-    """Yield the constants that an op multiplies by."""
     flow = analyze(placement).flow
     for number, source in enumerate(flow.inputs[op]):
         value = placement.details.value(flow.names[source]) if flow.types[source] == CONST else ()
@@ -194,20 +195,11 @@ def count_divisions(placement: Placement) -> Sequence[OpId]:
     flow = analysis.flow
     return [
         op
-        for op in sorted(
-            flow.reachable(
-                _tower_losses(analysis),
-                until=lambda op: flow.types[op] not in _PASSES_LOSS | {SUM},
-            )
-        )
+        for op in _loss_terms(flow, chain(*analysis.losses.by_tower), {SUM})
         if flow.types[op] in DIVISIONS
         and analysis.tower_of[op] is not None
         and _is_count(analysis, flow.inputs[op][1])
     ]
-
-
-def _tower_losses(analysis: TowerAnalysis) -> list[OpId]:
-    return [loss for losses in analysis.losses.by_tower for loss in losses]
 
 
 def _is_count(analysis: TowerAnalysis, op: OpId) -> bool:
@@ -218,7 +210,7 @@ def _is_count(analysis: TowerAnalysis, op: OpId) -> bool:
         return False
     behind = flow.reachable([op], until=lambda op: flow.types[op] in SHAPE_ONLY)
     return any(
-        analysis.examples[source] and (flow.types[source] in EXAMPLE_SOURCES) for source in behind
+        analysis.examples[source] and flow.types[source] in EXAMPLE_SOURCES for source in behind
     )
 
 
@@ -226,14 +218,9 @@ def penalties(placement: Placement) -> Sequence[OpId]:
     """Return the terms of towers' losses that depend on no example, such as weight penalties."""
     analysis = analyze(placement)
     flow = analysis.flow
-    sums = sorted(
-        flow.reachable(
-            _tower_losses(analysis), until=lambda op: flow.types[op] not in _PASSES_LOSS
-        )
-    )
     return [
         term
-        for op in sums
+        for op in _loss_terms(flow, chain(*analysis.losses.by_tower))
         if flow.types[op] in ADDS and analysis.examples[op]
         for term in flow.inputs[op]
         if not analysis.examples[term] and flow.types[term] != CONST
@@ -258,17 +245,15 @@ def _reduces_rows(analysis: TowerAnalysis, op: OpId) -> bool:
     rows = _row_dimension(analysis, analysis.flow.inputs[op][0])
     if not rows or _row_dimension(analysis, op) == rows:
         return False
-    todo = [op]
-    seen = {op}
-    for here in todo:
-        for consumer in analysis.flow.consumers[here]:
-            if consumer in seen or analysis.backward.ops[consumer]:
-                continue
-            if _row_dimension(analysis, consumer) == rows:
-                return True
-            seen.add(consumer)
-            todo.append(consumer)
-    return False
+
+    def consumers(op: OpId) -> Iterator[OpId]:
+        used = analysis.flow.consumers[op]
+        return (consumer for consumer in used if not analysis.backward.ops[consumer])
+
+    def has_rows(op: OpId) -> bool:
+        return _row_dimension(analysis, op) == rows
+
+    return any(map(has_rows, analysis.flow.reachable([op], along=consumers, until=has_rows)))
 
 
 def _row_dimension(analysis: TowerAnalysis, op: OpId) -> tuple[int | None, ...]:
@@ -289,25 +274,20 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
         for op in analysis.reads_by_gpu.readers.get(variable, ())
         if analysis.tower_of[op] in towers and not analysis.backward.ops[op]
     ]
-    masks = [mask for op in reads for mask in _mask_factors(analysis, op)]
-    return masks[:1] or reads
-
-
-def _mask_factors(analysis: TowerAnalysis, op: OpId) -> Iterator[OpId]:
-    """Yield the factors of a product that depend on no variable and no example."""
     flow = analysis.flow
-    if flow.types[op] not in SCALES:
-        return
-    for factor in flow.inputs[op]:
-        behind = flow.reachable([factor])
-        if not analysis.examples[factor] and all(flow.state_holder(op) is None for op in behind):
-            yield factor
+    masks = (
+        factor
+        for op in reads
+        for factor in (flow.inputs[op] if flow.types[op] in SCALES else ())
+        if not analysis.examples[factor]
+        and all(flow.state_holder(each) is None for each in flow.reachable([factor]))
+    )
+    return list(islice(masks, 1)) or reads
 
 
 def moved_inputs(placement: Placement) -> Sequence[OpId]:
     """Return the ops that reorder rows of inputs; without any, the ops that slice them."""
-    moved = [*_ops_on_rows(placement, _MOVES)]
-    return moved or [*_ops_on_rows(placement, CUTS.keys())]
+    return list(_ops_on_rows(placement, _MOVES)) or list(_ops_on_rows(placement, CUTS.keys()))
 
 
 def slice_ends(placement: Placement) -> Sequence[OpId]:
@@ -316,21 +296,14 @@ def slice_ends(placement: Placement) -> Sequence[OpId]:
     If the end is a constant, the result is the op that slices the rows.
     """
     flow = analyze(placement).flow
-    cuts = [*_ops_on_rows(placement, CUTS.keys())]
+    cuts = list(_ops_on_rows(placement, CUTS.keys()))
     if not cuts:
         return ()
     last = max(cuts)
     end = ENDS_OF_CUTS.get(flow.types[last])
-    computed = [
-        op
-        for op in sorted(
-            flow.reachable(
-                [] if end is None else flow.inputs[last][end : end + 1],
-                until=lambda op: flow.types[op] not in _PACKS,
-            )
-        )
-        if flow.types[op] not in _PACKS and flow.types[op] != CONST
-    ]
+    ends = [] if end is None else flow.inputs[last][end : end + 1]
+    behind = sorted(flow.reachable(ends, until=lambda op: flow.types[op] not in _PACKS))
+    computed = [op for op in behind if flow.types[op] not in _PACKS | {CONST}]
     return computed[:1] or [last]
 
 
@@ -342,7 +315,9 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]
     """
     analysis = analyze(placement)
     flow = analysis.flow
-    todo = _input_ops(analysis)
+    # The placeholders that the program lists, or else all sources of examples.
+    inputs = [producer_of(name) for names in placement.step.inputs for name in names]
+    todo = [flow.number[name] for name in inputs] or flow.having(EXAMPLE_SOURCES.__contains__)
     seen = set(todo)
     for here in todo:
         for consumer in flow.consumers[here]:
@@ -362,15 +337,7 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]
                 todo.append(consumer)
 
 
-def _input_ops(analysis: TowerAnalysis) -> list[OpId]:
-    """Return the placeholders that the program lists, or else all sources of examples."""
-    listed = [producer_of(name) for names in analysis.placement.step.inputs for name in names]
-    if listed:
-        return [analysis.flow.number[name] for name in listed]
-    return analysis.flow.having(EXAMPLE_SOURCES.__contains__)
-
-
-_FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], MistakeLocation]] = {
+_FINDERS: Mapping[Mistake, _Finder] = {
     "sum": _find_sum,
     "divided": _find_division,
     "weights": _find_weights,

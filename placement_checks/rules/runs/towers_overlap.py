@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placement_checks.analysis.step.schedule import Overlap, observed_overlap, possible_overlap
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
@@ -106,7 +106,13 @@ class TowersOverlap(Rule):
     ) -> Finding:
         analysis = analyze(placement)
         names = analysis.flow.names
-        waiting, awaited, by_control = _first_wait(analysis, late, path)
+        # The tower starts to wait at the first control dependency of the path, or else at the edge
+        # that leaves the tower.
+        edges = list(pairwise(path))
+        control_inputs = analysis.flow.control_inputs
+        by_control = [edge for edge in edges if edge[1] in control_inputs.get(edge[0], ())]
+        leaving = (edge for edge in edges if analysis.tower_of[edge[1]] != late)
+        waiting, awaited = by_control[0] if by_control else next(leaving)
         frames = frames_up_to(placement, names[waiting], names[awaited])
         return Finding(
             object=analysis.towers[late].devices[0].short,
@@ -116,7 +122,7 @@ class TowersOverlap(Rule):
             found=f"{share:.0%}",
             ops=(names[path[0]],),
             frames=frames,
-            alike=(frames, by_control),
+            alike=(frames, bool(by_control)),
             path=path_lines(placement, path),
             devices=(*analysis.towers[late].devices, *analysis.towers[early].devices),
             message=f"the tower on {analysis.towers[late]} computes at once with the tower on "
@@ -132,11 +138,11 @@ class TowersOverlap(Rule):
 def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     """Return a finding if the program feeds several towers, but only one GPU computes."""
     towers = len(placement.step.inputs)
-    gpus = len(placement.machine.gpus) if placement.machine else 0
+    gpus = placement.machine.gpus if placement.machine else ()
     step = trace.shortest
     busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
     used = {tower.devices for tower in analyze(placement).towers}
-    if towers < 2 or gpus < 2 or len(used) > 1 or len(busy) != 1:
+    if towers < 2 or len(gpus) < 2 or len(used) > 1 or len(busy) != 1:
         return None
     gpu = busy[0].short
     losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
@@ -187,19 +193,3 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
         lambda op: op not in fed,
         control_inputs=True,
     )
-
-
-def _first_wait(
-    analysis: TowerAnalysis, late: int, path: Sequence[OpId]
-) -> tuple[OpId, OpId, bool]:
-    """Find the edge of a path at which a tower starts to wait.
-
-    Returns:
-        The waiting op, the awaited op, and whether a control dependency connects them. Without
-        control dependencies it is the edge that leaves the tower.
-    """
-    for waiting, awaited in pairwise(path):
-        if awaited in analysis.flow.control_inputs.get(waiting, ()):
-            return waiting, awaited, True
-    leaves = (pair for pair in pairwise(path) if analysis.tower_of[pair[1]] != late)
-    return *next(leaves), False

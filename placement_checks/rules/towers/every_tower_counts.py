@@ -14,7 +14,7 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, matches_any, path_lines
+from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -78,15 +78,9 @@ def _finding(
     used: int,
     never_used: bool,
 ) -> Finding:
-    """Return the finding on an update that leaves towers out.
+    """Return the finding on an update that takes gradients of ``used``, but not of ``missing``.
 
-    Args:
-        placement: the program.
-        advice: which line to edit.
-        variable: the variable.
-        missing: the towers that read it, and have no part in its update.
-        used: the towers that have a part in its update, a bit each.
-        never_used: whether the missing towers have no part in any variable's update.
+    ``never_used`` is whether no update of any variable takes gradients of the missing towers.
     """
     analysis = analyze(placement)
     update = gradient_flow(placement).trained[variable][0]
@@ -98,9 +92,7 @@ def _finding(
     others = f", but only those of {towers}" if used else ""
     look_at, fix = advice.edit(update)
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected="an update by the gradients of all towers that read it",
         found=f"an update by the gradients of {towers}",
         ops=(look_at,),

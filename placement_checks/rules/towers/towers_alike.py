@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 
 
@@ -41,7 +41,7 @@ class TowersAlike(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         losses, towers = analysis.losses, analysis.towers
-        findings: dict[str, Finding] = {}
+        findings = []
         for number in range(1, len(towers)):
             first, other = losses.by_tower[0], losses.by_tower[number]
             if len(first) != len(other):
@@ -51,11 +51,12 @@ class TowersAlike(Rule):
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = towers[0].reads.keys() & towers[number].reads.keys()
-            for difference in differences(analysis, first, other, shared):
-                finding = _finding(analysis, number, difference)
-                if not matches_any(finding.object, self.allow):
-                    findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), f"{len(towers)} towers")
+            findings += [
+                _finding(analysis, number, difference)
+                for difference in differences(analysis, first, other, shared)
+            ]
+        findings = first_of_each(unless_allowed(findings, self.allow))
+        return self.verdict(findings, f"{len(towers)} towers")
 
 
 def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Finding:
@@ -64,9 +65,7 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     where = placement.where(original)
     at = f", {where}" if where and where != placement.where(name) else ""
     return Finding(
-        object=name,
-        op=flow.types[difference.other],
-        evidence="requested",
+        **about(placement.ops[name]),
         expected=difference.expected,
         found=difference.found,
         path=path_lines(placement, difference.path),
