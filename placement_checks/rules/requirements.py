@@ -150,9 +150,7 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     ),
     Need.CLUSTER: _cluster,
     Need.TWO_TOWERS: _two_towers,
-    Need.LOSSES: lambda evidence: (
-        Missing(reason) if (reason := analyze(evidence.placement).losses.unknown) else None
-    ),
+    Need.LOSSES: lambda evidence: analyze(evidence.placement).losses.unknown,
     Need.LOSSES_APART: _losses_apart,
     Need.SESSION_CONFIG: _session_config,
     Need.MEASUREMENT: lambda evidence: _if_run_missing(evidence, evidence.measurement),
