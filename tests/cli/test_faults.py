@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +16,7 @@ from support.commands import Ran, Run
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.errors import PlacerError, as_error
+from placement_checks.report.formats.writers import WRITERS, Writer
 from placement_checks.rules.towers.losses_apart import LossesApart
 
 PROGRAM = """
@@ -86,15 +87,6 @@ STAGES = {
     "placement_checks.verification.running._trace": "towers-overlap",
     "placement_checks.run.compare.measure.measure": "weights-equal",
     "placement_checks.run.compare.pair.make_runnable": "gradients-equal",
-}
-WRITERS = {
-    "text": "placement_checks.report.text.writer.write",
-    "json": "placement_checks.report.common.json.render",
-    "html": "placement_checks.report.page.write.render_page",
-    "markdown": "placement_checks.report.formats.markdown.rank_root_causes",
-    "github": "placement_checks.report.formats.github.rank_root_causes",
-    "sarif": "placement_checks.report.formats.sarif.versions",
-    "junit": "placement_checks.report.formats.junit.Repository",
 }
 
 
@@ -224,7 +216,7 @@ def test_a_broken_rule_is_shown_with_one_that_failed(
 def test_a_report_that_cannot_be_made(
     run: Run, monkeypatch: pytest.MonkeyPatch, output_format: str, fault: Exception
 ) -> None:
-    monkeypatch.setattr(WRITERS[output_format], failing(fault))
+    monkeypatch.setitem(cast("dict[str, Writer]", WRITERS), output_format, failing(fault))
 
     ran = run("verify", "outputlog", "--format", output_format)
 

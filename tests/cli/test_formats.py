@@ -12,6 +12,7 @@ from support.commands import Run
 from placement_checks.report.formats.writers import WRITERS
 
 FORMATS = list(WRITERS)
+# The first characters of a report, by its format.
 BEGINS = {
     "text": "outputlog on ",
     "json": '{\n  "schema": 2,',
@@ -33,6 +34,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     return tmp_path
+
+
+def test_every_format_is_in_the_table() -> None:
+    assert BEGINS.keys() == WRITERS.keys()
 
 
 @pytest.mark.parametrize("format", FORMATS)
