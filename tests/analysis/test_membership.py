@@ -26,7 +26,7 @@ def tower_of(graph: Placement, name: str) -> int:
 
 
 @pytest.mark.parametrize("i", [0, 1])
-def test_the_gradient_of_a_shared_penalty_works_for_the_tower_from_whose_loss_it_comes(
+def test_the_gradient_of_a_shared_penalty_belongs_to_the_tower_of_its_loss(
     i: int,
 ) -> None:
     of_loss = f"gradients/tower_{i}/loss_grad/Mul"

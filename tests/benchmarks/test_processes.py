@@ -26,7 +26,7 @@ def test_all_processes_of_a_command_count(code: str) -> None:
     assert 0.3 <= took.cpu < 3
 
 
-def test_another_status_than_those_expected_is_no_measurement() -> None:
+def test_an_unexpected_status_is_not_a_measurement() -> None:
     assert cost(sys.executable, "-c", "raise SystemExit(1)", statuses=[1]).status == 1
     with pytest.raises(AssertionError):
         cost(sys.executable, "-c", "raise SystemExit(1)")

@@ -284,7 +284,7 @@ def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.Monkey
         assert lines[-2] == f"RuntimeError: {error}"
 
 
-def test_so_is_that_of_another_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_another_process_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
     try:
         failing(RuntimeError("a fault"))()

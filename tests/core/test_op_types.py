@@ -56,7 +56,7 @@ def test_datasets(kind: str, one: bool) -> None:
     assert is_dataset(kind) == one
 
 
-def test_seeds_are_the_inputs_that_tensorflow_says() -> None:
+def test_seeds_match_the_op_definitions_of_tensorflow() -> None:
     from tensorflow.python.framework import op_def_registry
 
     inputs = {kind: op_def_registry.get(kind).input_arg for kind in RANDOM_STATELESS}

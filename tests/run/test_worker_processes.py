@@ -84,7 +84,7 @@ def test_ops_run_where_the_placer_puts_them(
     assert compared > 0.8 * len(of_workers)
 
 
-def test_weights_are_those_of_the_workers_on_one_host(
+def test_weights_equal_workers_on_one_host(
     program: ModuleType, trained: Sequence[dict[str, Any]]
 ) -> None:
     built = watched_workers(program.train, MACHINE, gpus=1).built

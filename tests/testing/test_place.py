@@ -144,7 +144,9 @@ def test_verdicts_of_xdist_workers_are_in_the_summary(
 
 
 @pytest.mark.parametrize(("option", "everything"), [("-v", False), ("-vv", True)])
-def test_how_much_messages_tell(project: pytest.Pytester, option: str, everything: bool) -> None:
+def test_the_option_sets_the_detail_of_messages(
+    project: pytest.Pytester, option: str, everything: bool
+) -> None:
     project.makepyfile(
         "import pytest\n"
         "from placement_checks.testing import running_test\n"

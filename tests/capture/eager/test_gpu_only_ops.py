@@ -48,7 +48,7 @@ def test_several_results() -> None:
     assert mean.shape == variance.shape == (3,)
 
 
-def test_what_the_cpu_can_run_is_run() -> None:
+def test_ops_with_a_cpu_kernel_run() -> None:
     with fake_gpu_only_ops():
         convolved = tf.nn.conv2d(tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 1, 1]), 1, "SAME")
 

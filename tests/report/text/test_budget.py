@@ -21,7 +21,9 @@ from placement_checks.report.text.findings import allot_lines
         ([[1]], -3, [0]),
     ],
 )
-def test_what_is_dealt(costs: Sequence[Sequence[int]], lines: int, given: Sequence[int]) -> None:
+def test_lines_are_allotted_by_cost(
+    costs: Sequence[Sequence[int]], lines: int, given: Sequence[int]
+) -> None:
     assert allot_lines(costs, lines) == given
 
 

@@ -143,7 +143,7 @@ def test_each_decade_is_as_long() -> None:
     assert [bar(line).count("━") for line in lines] == [20, 12, 4]  # and the mark
 
 
-def test_what_is_beyond_all_fills_the_bar() -> None:
+def test_a_value_beyond_the_scale_fills_the_bar() -> None:
     _, stray, huge = drawn(figure("a", None), figure("b", 1e300))
 
     assert bar(stray) == bar(huge)

@@ -74,7 +74,7 @@ def test_a_batch_function_that_fails_leaves_open_what_to_feed() -> None:
         pairs.measured(towers, single, fails)
 
 
-def test_what_the_program_says_comes_first() -> None:
+def test_declared_inputs_have_precedence() -> None:
     calls = []
 
     def batch(rng: np.random.Generator, n: int) -> Mapping[str, Any]:
