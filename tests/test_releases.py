@@ -1,4 +1,4 @@
-"""What a tag of a release is held against, and that workflows run what there is."""
+"""The checks on a release tag, and the environments that workflows run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public object shows in one line what it is, as pytest and a prompt print it."""
+"""Every public object has a repr of one line, for pytest and the prompt."""
 
 from __future__ import annotations
 

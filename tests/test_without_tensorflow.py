@@ -1,4 +1,4 @@
-"""Without TensorFlow: logs and baselines are read and judged, and what needs it says so.
+"""Without TensorFlow, logs and baselines are judged, and other commands fail in one line.
 
 Its import is blocked here; `tox run -e bare` has these tests where it is not installed.
 """

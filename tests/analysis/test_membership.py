@@ -1,4 +1,4 @@
-"""The tower of backward ops whose forward op is shared, or is a variable."""
+"""The tower of a backward op with a shared forward op, or of a variable."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def folder(tmp_path: Path, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run in bash; ``%`` stands for the command placement-checks."""
+    """Run in bash; ``%`` is the command placement-checks."""
     return subprocess.run(
         ["bash", "-c", command.replace("%", f"{sys.executable} -m placement_checks")],
         capture_output=True,

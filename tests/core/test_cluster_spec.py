@@ -18,7 +18,7 @@ LONG = "1" * 5000  # more digits than int() reads
 
 
 class Spec:
-    """As a tf.train.ClusterSpec gives what it holds."""
+    """The dictionary form of a tf.train.ClusterSpec."""
 
     def __init__(self, jobs: Mapping[str, Any] | None) -> None:
         self.jobs = jobs

@@ -198,7 +198,7 @@ def test_is_gpu(text: str, is_gpu: bool) -> None:
 
 
 def ordered(device: Device) -> list[list[str | int]]:
-    """The parts as lists, which come in their own order: an empty one first."""
+    """The parts as lists, which sort by themselves: an empty one first."""
     parts = (getattr(device, name) for name in PARTS)
     return [[] if part is None else [part] for part in parts]
 

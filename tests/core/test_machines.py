@@ -241,7 +241,7 @@ OF_SPEC = (
 
 
 class Spec:
-    """As a tf.train.ClusterSpec gives what it holds."""
+    """The dictionary form of a tf.train.ClusterSpec."""
 
     def as_dict(self) -> dict[str, Any]:
         return SPEC

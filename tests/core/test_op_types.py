@@ -65,7 +65,7 @@ def test_seeds_match_the_op_definitions_of_tensorflow() -> None:
 
 
 def test_no_type_is_named_elsewhere() -> None:
-    """But in tables that say what to do with each, and in words that are types by chance."""
+    """Except in tables of actions by type, and in words that are types by chance."""
     from tensorflow.python.framework import op_def_registry
 
     package = Path(op_types.__file__).parents[1]

@@ -39,7 +39,7 @@ def seconds_in(lane: Sequence[tuple[int, int]]) -> set[int]:
 
 
 def share(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
-    """The share of time for which two GPUs compute at once."""
+    """The share of time in which two GPUs compute at once."""
     (pair,) = overlaps(timeline(one, other), [[GPUS[0]], [GPUS[1]]])
     return pair.share
 

@@ -1,4 +1,4 @@
-"""What a user's code raises is told with the line that says what is wrong, and where it was."""
+"""Errors of user code are reported with the most useful line of their message, and its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log says, why it says nothing, and what the rules make of it."""
+"""The content of a log, the reason why it has none, and the verdicts on it."""
 
 from __future__ import annotations
 

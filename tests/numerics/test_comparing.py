@@ -247,7 +247,7 @@ def test_a_zero_that_is_noise_in_other_orders() -> None:
 def test_rounded_zeros_are_recognized_by_their_noise(
     expected: float, noise: float, state: str
 ) -> None:
-    """Off by 1e-5, more than eight times the noise; what is not noisy is zero if it is tiny."""
+    """Off by 1e-5, more than eight times the noise; without noise, tiny values count as zero."""
     values = [expected, expected], [expected, expected + 1e-5]
 
     assert compare(*values, noise=noise).state == "differs"

@@ -55,7 +55,7 @@ def counted(
 
 
 def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = True) -> Trial:
-    """The same where the program splits the batch, as measured: what is left over comes last."""
+    """The same with a batch that the program splits, as measured: the remaining rows come last."""
     given = problem(seed, len(times))
     parts = given.samples(runs(*sizes)) if in_parts else []
     return given.trial(given.times(times), per_tower=parts)

@@ -446,7 +446,7 @@ def walked(*trials: Trial, trajectory: Trajectory | Missing, **more: Any) -> Mea
 
 
 def both(found: Mapping[str, Sequence[Any]], after: Trial | None = None) -> Trajectory:
-    """w and v are trained, w has a slot; what is not in `found` is equal."""
+    """w and v are trained, w has a slot; the others, not in `found` is equal."""
     names = ("w", "v", "w/Momentum")
     return trajectory(
         {name: [0, 0] for name in names},

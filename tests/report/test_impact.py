@@ -33,7 +33,7 @@ IN_ORDER = ["stopping-rule", "wrong-rule", "wrong-too", "slow-rule"]
 
 
 def in_order(text: str) -> list[str]:
-    """The rules in the order in which a text names them first."""
+    """The rules in the order of their first mention in a text."""
     return sorted(IN_ORDER, key=lambda rule: (text.find(rule), rule))
 
 

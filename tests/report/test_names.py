@@ -62,7 +62,7 @@ def in_format(format: str) -> str:
         errors=[InputError("\x07", "\r")],
         next_step="\x1b[2J",
     )
-    return written.replace("\u200b", "")  # which is ours, behind what a comment would link
+    return written.replace("\u200b", "")  # added to prevent links in comments
 
 
 FORMS: dict[str, Callable[[], str]] = {

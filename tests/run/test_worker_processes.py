@@ -25,7 +25,7 @@ from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
 # What is given and returned are ops of their own in a function alone, and so is what sends.
-# The packed gradients, of which each has a sum of its own here.
+# The packed gradients; each has its own sum here.
 PACKING = {"ConcatV2", "SplitV", "Pack", "Prod", "Const"}
 OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
 

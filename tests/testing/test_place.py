@@ -122,7 +122,7 @@ def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.P
 def test_verdicts_of_xdist_workers_are_in_the_summary(
     project: pytest.Pytester,
 ) -> None:
-    """That of several workers comes together in tests which place nothing."""
+    """Results of several workers are merged, also in tests without a placement."""
     write(project, SOUND)
     project.makepyfile(
         defective=DEFECTIVE, test_defective=TESTS.replace("from train", "from defective")

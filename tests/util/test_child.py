@@ -1,4 +1,4 @@
-"""A process of our own: what is said to it, how it ends, and what is told of that."""
+"""A child process: the conversation with it, its end, and the message about its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.util.child import Child, Ended, describe_exit
 from placement_checks.util.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[2]
-# Does what each line that it reads says, and answers with its result.
+# Executes each line that it reads, and answers with the result.
 OBEDIENT = """
     import os
     import sys
@@ -255,7 +255,7 @@ def test_ending(code: int, words: str) -> None:
 def test_the_user_s_folder_is_not_searched_for_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an empty part of PYTHONPATH says, where the path ends with a colon."""
+    """The current directory, for an empty part of PYTHONPATH."""
     (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")
     folder = tmp_path / "of_the_user"

@@ -1,4 +1,4 @@
-"""Processes that are forked from one that has loaded what they need; see also test_child."""
+"""Processes forked from a server that has loaded their modules; see also test_child."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placement_checks.util.child import Child
 from placement_checks.util.fork_server import ForkedProcess, ForkServer
 
 ROOT = Path(__file__).parents[2]
-# It has loaded a module, and the processes that it forks say so.
+# It has loaded a module, and so have its children.
 SERVER = """
     import sys
     import textwrap

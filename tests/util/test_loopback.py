@@ -1,4 +1,4 @@
-"""A port that is closed to everybody but those who are connected already."""
+"""A port that is closed to everybody except for existing connections."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _timeless(text: str) -> str:
 def on_a_terminal(
     script: str, env: Mapping[str, str] | None = None, columns: int = 100
 ) -> tuple[subprocess.CompletedProcess[str], str]:
-    """What a script prints, and what a terminal gets that is its standard error."""
+    """The output of a script, and the standard error that a terminal receives."""
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     done = ran(script, end, env)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from placement_checks import watch
 from placement_checks.capture.eager.devices import fake_gpu_only_ops
 
-# Those of float32 run on CPUs for which oneDNN has kernels.
+# The float32 ops run on CPUs with oneDNN kernels.
 _OF_GPUS = tf.float64
 
 

@@ -329,7 +329,7 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
             workers.around_collectives({"broadcast_send": sending}),
             workers.as_chief(extended),
         ):
-            assert variable_in(strategy).numpy() == 1.0  # that of the second worker
+            assert variable_in(strategy).numpy() == 1.0  # the task of the second worker
 
     assert calls == ["configure", "serve", "serve", "watch"]
     assert [extended for extended, *_ in beginning.noted] == [strategy.extended]

@@ -10,7 +10,7 @@ from placement_checks.report.page.layout import Scope, strip_common_scopes, vari
 
 
 def with_names(*names: str, towers: Mapping[str, int] | None = None) -> Placement:
-    """A program whose GPUs read variables: all, or one of them alone."""
+    """A program with GPUs that read variables: all, or only one."""
     only = towers or {}
     ops = [variable(name) for name in names]
     readers = [

@@ -124,7 +124,7 @@ def test_the_mark_is_where_the_limit_is(error: float, limit: float) -> None:
 
 @pytest.mark.parametrize("limit", [1e9, 1e12])
 def test_a_limit_beyond_all_has_its_mark(limit: float) -> None:
-    """Such as that of a zero, in eps of itself."""
+    """Such as the error of a zero, in eps of itself."""
     (_, line) = drawn(figure("w", 1e6, state="noise", limit=limit))
 
     assert bar(line).count("┃") == 1

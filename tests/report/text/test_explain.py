@@ -16,7 +16,7 @@ from placement_checks.report.text.explain import explain_op
 
 
 def told(graph: Placement, name: str, *verdicts: Verdict) -> dict[str, list[str]]:
-    """The lines of each row by its label; the headline is that of ''."""
+    """The lines of each row by its label; '' is the label of the headline."""
     headline, _, *lines = explain_op(graph, name, verdicts)
     rows: dict[str, list[str]] = {"": [headline]}
     label = ""

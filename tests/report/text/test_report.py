@@ -92,7 +92,7 @@ def test_counted(number: int, text: str) -> None:
 
 
 def verdicts(rules: int, groups: int) -> list[Verdict]:
-    """So many broken rules with so many groups of findings each."""
+    """A number of broken rules, each with a number of groups of findings."""
     return [
         broken(
             f"rule-{rule}",

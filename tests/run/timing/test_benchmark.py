@@ -32,7 +32,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The sessions that are opened: of which program, on how many threads."""
+    """The opened sessions: program and number of threads."""
     found = []
     whole = ProgramSession.__init__
 

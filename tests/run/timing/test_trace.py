@@ -1,4 +1,4 @@
-"""What TensorFlow's step statistics tell: when each device computed, and what waits for what."""
+"""TensorFlow's step statistics: the intervals of each device, and the dependencies of ops."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def long(x: Any) -> Any:
 
 
 def with_inputs(change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Sound towers; what each computes with is changed first."""
+    """Sound towers; `change` replaces their graph first."""
     return partial(pairs.towers, loss=lambda x, y: pairs.squared_error(change(x), y))
 
 
@@ -137,7 +137,7 @@ def test_loops_branches_and_functions_have_a_schedule(change: Callable[[Any], An
 
     assert pair.share >= 0.5
     assert simulate(trace.ops) is not None
-    for gpu in GPUS:  # what the body computes is among it; of a function 2.15 tells the call alone
+    for gpu in GPUS:  # ops of the body are included; 2.15 reports only the call of a function
         ops = {slice.op for slice in trace.shortest.lanes[gpu]}
         assert any("Tanh" in op or "PartitionedCall" in op for op in ops)
 
