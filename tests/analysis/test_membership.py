@@ -1,4 +1,4 @@
-"""The tower of backward ops whose forward op is shared, or is a variable."""
+"""The tower of a backward op with a shared forward op, or of a variable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tower_of(graph: Placement, name: str) -> int | None:
 
 
 @pytest.mark.parametrize("i", [0, 1])
-def test_the_gradient_of_a_shared_penalty_works_for_the_tower_from_whose_loss_it_comes(
+def test_the_gradient_of_a_shared_penalty_belongs_to_the_tower_of_its_loss(
     i: int,
 ) -> None:
     of_loss = f"gradients/tower_{i}/loss_grad/Mul"

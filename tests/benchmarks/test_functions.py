@@ -1,4 +1,4 @@
-"""What flattening, reading, placing and judging a traced step cost, beside tracing it."""
+"""The cost of flattening, reading, placing and judging a traced step, relative to tracing."""
 
 from __future__ import annotations
 

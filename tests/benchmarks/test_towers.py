@@ -1,7 +1,7 @@
 """Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
 
-Beside the towers of MNIST stand the strategies of TensorFlow, with the same network on the same
-devices. On CPU devices the measured ratio says how far the towers run side by side, and nothing
+The strategies of TensorFlow train the same network on the same devices as the towers of
+MNIST. On CPU devices the measured ratio says how far the towers run side by side, and nothing
 about GPUs, whose copies and kernels cost something else. Only what a busy machine leaves alone is
 asserted.
 """

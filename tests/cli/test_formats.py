@@ -35,6 +35,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_every_format_is_in_the_table() -> None:
+    assert BEGINS.keys() == set(FORMATS)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_report_in_each_format(run: Run, format: str) -> None:
     ran = run("verify", "outputlog", "--format", format)

@@ -162,9 +162,7 @@ def test_an_unwritable_file_is_reported_before_timing(run: Run) -> None:
         assert ran.err == f"placement-checks: {option} missing/file: No such file or directory\n"
 
 
-def test_a_program_that_cannot_be_timed_says_why_and_loses_nothing(
-    run: Run, project: Path
-) -> None:
+def test_an_untimed_program_keeps_the_other_reports(run: Run, project: Path) -> None:
     (project / "report").write_text("of last week")
 
     ran = run(

@@ -146,7 +146,7 @@ def test_soft_and_strict_and_the_reason_of_the_placer(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("at_root")
-def test_a_policy_of_the_call_comes_before_that_of_the_program(run: Run) -> None:
+def test_the_policy_of_the_call_has_precedence(run: Run) -> None:
     target = "fixtures/programs/graph/mnist.py:build_single"
 
     declared = run("verify", target, "--gpus", 1, "--rule", "variables-on-host")
@@ -173,7 +173,7 @@ def test_several_targets_are_all_reported_and_the_worst_status_wins(run: Run) ->
 
 
 @pytest.mark.usefixtures("at_root")
-def test_a_rule_that_could_not_be_checked_counts_where_it_was_asked_for(run: Run) -> None:
+def test_a_requested_rule_that_is_not_checked_counts(run: Run) -> None:
     target = ("verify", "fixtures/programs/graph/mnist.py:build_towers")
     (program,) = json.loads(run(*target, "--format", "json").out)["programs"]
     unchecked = [rule["rule"] for rule in program["rules"] if rule["state"] == "not-checked"]
@@ -381,7 +381,7 @@ def told(num_gpus):
     ("function", "options", "gpus"),
     [("build", [], 1), ("build", ["--gpus", 2], 2), ("told", [], 2)],
 )
-def test_a_cluster_whose_tasks_name_one_gpu_has_one_each(
+def test_tasks_that_name_one_gpu_get_one_each(
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

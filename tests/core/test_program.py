@@ -42,7 +42,7 @@ def test_step_of_an_op_is_its_train_op() -> None:
     ("returned", "shown"),
     [(3, "3"), ([], "[]"), ("x" * 99, f"'{'x' * 59}… (str)"), ((None, None), "(None, None)")],
 )
-def test_step_of_anything_else_says_what_was_returned(
+def test_another_return_value_is_refused_by_type(
     returned: str | int | Sequence[None], shown: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -76,7 +76,7 @@ def test_step_with_a_malformed_policy(
         (SimpleNamespace(), False),
     ],
 )
-def test_soft_is_what_the_session_configuration_says(config: Any, soft: bool) -> None:
+def test_soft_placement_follows_the_session_configuration(config: Any, soft: bool) -> None:
     assert Step(config=config).soft is soft
 
 
@@ -156,7 +156,7 @@ def given_by(arguments: Mapping[str, str]) -> Target:
         (lambda **options: None, {"n": "{gpus}"}, {"n": 4}),
     ],
 )
-def test_num_gpus_is_passed_where_the_target_does_not_say_it(
+def test_num_gpus_is_passed_unless_the_target_fixes_it(
     build: Callable[..., Any], given: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> None:
     program = Program("p", build, target=given_by(given))
@@ -164,7 +164,7 @@ def test_num_gpus_is_passed_where_the_target_does_not_say_it(
     assert program.takes_num_gpus == (4 in arguments.values())
 
 
-def test_what_is_given_is_part_of_what_a_program_is() -> None:
+def test_given_arguments_are_part_of_a_programs_identity() -> None:
     program, other, alike = (
         Program("p", build_towers, target=given_by({"deep": text})) for text in ("1", "True", "1")
     )
@@ -172,7 +172,7 @@ def test_what_is_given_is_part_of_what_a_program_is() -> None:
     assert not program.is_same_function(other)
 
 
-def test_builder_of_a_target_that_wants_more_is_told_how_to_get_it() -> None:
+def test_a_builder_with_required_arguments_gets_a_fix() -> None:
     def build(depth: int, rate: float, num_gpus: int) -> None:
         pass
 

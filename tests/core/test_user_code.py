@@ -167,7 +167,7 @@ def test_lines_of_code_that_is_in_no_file(name: str) -> None:
     assert str(details.device_line("out")) == f"{name}:15"
 
 
-def test_lines_of_what_a_file_executes(folder: Path) -> None:
+def test_lines_that_a_file_executes(folder: Path) -> None:
     (folder / "outer.py").write_text(f"exec({UNSAVED!r})")
 
     placement = place("outer.py:build").placement

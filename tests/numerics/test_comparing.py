@@ -189,13 +189,13 @@ def test_noise_hides_a_difference_no_larger_than_it() -> None:
         ("float64", "equal"),
     ],
 )
-def test_types_that_are_too_coarse_to_tell_a_hundredth(dtype: str, state: str) -> None:
+def test_types_too_coarse_for_one_percent(dtype: str, state: str) -> None:
     assert compare([1.0], [1.0], dtype).state == state
     assert compare([1.0], [1.5], dtype).state == "differs"
     assert compare([1.0], [1.0], dtype, limits=Limits(1e-4)).state == "equal"
 
 
-def test_what_is_allowed_is_not_blurred() -> None:
+def test_the_tolerance_is_exact() -> None:
     assert compare([1.0], [1.0], allowed=0.5).state == "equal"
 
 
@@ -212,7 +212,7 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
     "more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"limits": Limits(1e9)}]
 )
 @pytest.mark.parametrize("expected", [[1.0, 2.0], [0.0, 0.0]])
-def test_what_is_not_finite_differs(
+def test_values_that_are_not_finite_differ(
     value: float, more: dict[str, Any], expected: list[float]
 ) -> None:
     result = compare(expected, [expected[0], value], **more)
@@ -246,10 +246,10 @@ def test_a_zero_that_is_noise_in_other_orders() -> None:
         (1e-6, 0.0, "noise"),
     ],
 )
-def test_what_rounding_makes_of_zeros_is_told_by_their_noise(
+def test_rounded_zeros_are_recognized_by_their_noise(
     expected: float, noise: float, state: str
 ) -> None:
-    """Off by 1e-5, more than eight times the noise; what is not noisy is zero if it is tiny."""
+    """Off by 1e-5, more than eight times the noise; without noise, tiny values count as zero."""
     values = [expected, expected], [expected, expected + 1e-5]
 
     assert compare(*values, noise=noise).state == "differs"
@@ -308,7 +308,7 @@ def test_gradients_of_all_variables() -> None:
     assert (found[3].error, found[3].limit) == (math.inf, 0.0)
 
 
-def test_gradients_are_compared_as_told() -> None:
+def test_gradients_are_compared_as_declared() -> None:
     dtypes = {"b": "float32"}
     batch = trial(b=1 + 7e-5)
 
@@ -322,7 +322,7 @@ def test_gradients_are_compared_as_told() -> None:
     ("rows", "off", "state"),
     [(3, 31, "equal"), (3, 33, "differs"), (2, 511, "equal"), (2, 513, "differs")],
 )
-def test_two_rows_tell_too_little_of_the_noise(rows: int, off: float, state: str) -> None:
+def test_two_rows_do_not_show_the_noise(rows: int, off: float, state: str) -> None:
     expected, found = {"b": np.ones(2)}, {"b": np.array([1.0, 1 + off * ONE])}
 
     (gradient,) = compare_gradients(Trial(rows, (), expected, found, {"b": 0.0}), {"b": "float32"})
@@ -361,7 +361,7 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(
     assert states["bias"] == state  # next to zero, it is so whatever its noise
 
 
-def test_the_eps_is_that_of_each_variable() -> None:
+def test_each_variable_has_its_own_eps() -> None:
     batch = problem().trial({})
     off = {name: value * (1 + 1e-9) for name, value in batch.expected.items()}
     numbers = measurement(problem().trial(off))

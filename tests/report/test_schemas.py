@@ -147,7 +147,7 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-# What need not be there, and what a rule of somebody else measures.
+# Optional keys, and figures of an installed rule.
 MAY_BE_LEFT_OUT = (
     "without figures",
     "without baseline",

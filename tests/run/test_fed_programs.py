@@ -205,7 +205,7 @@ def test_random_ops_draw_the_same_for_the_same_rows() -> None:
 
 
 def cannot(*args: Any, **kwargs: Any) -> str:
-    """Returns the reason for which the programs are not compared."""
+    """Returns the reason why the programs are not compared."""
     with pytest.raises(CannotRun) as refused:
         verdicts(*args, **kwargs)
     return str(refused.value)

@@ -73,7 +73,7 @@ def test_gradients_are_changed_by_what_depends_on_them(
     ("kind", "found"),
     [("CollectiveReduceV2", []), ("NcclAllReduce", []), ("AddN", []), ("Sign", ["w"])],
 )
-def test_what_a_strategy_adds_up_is_not_changed(kind: str, found: list[str]) -> None:
+def test_sums_of_a_strategy_are_unchanged(kind: str, found: list[str]) -> None:
     """Otherwise a sum instead of a mean could not be found in any program with a strategy."""
     sums = towers.on(0, "sum", kind, towers.gradient(0), towers.gradient(1))
     taken = SimpleNamespace(by_variable={"w": Gradient("sum:0")})

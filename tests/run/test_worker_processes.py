@@ -25,7 +25,7 @@ from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
 # What is given and returned are ops of their own in a function alone, and so is what sends.
-# The packed gradients, of which each has a sum of its own here.
+# The packed gradients; each has its own sum here.
 PACKING = {"ConcatV2", "SplitV", "Pack", "Prod", "Const"}
 OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
 
@@ -84,7 +84,7 @@ def test_ops_run_where_the_placer_puts_them(
     assert compared > 0.8 * len(of_workers)
 
 
-def test_weights_are_those_of_the_workers_on_one_host(
+def test_weights_equal_workers_on_one_host(
     program: ModuleType, trained: Sequence[dict[str, Any]]
 ) -> None:
     built = watched_workers(program.train, MACHINE, gpus=1).built

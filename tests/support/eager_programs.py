@@ -1,4 +1,4 @@
-"""Programs of a few lines whose step is a `tf.function`, and what comes of watching them."""
+"""Programs of a few lines with a step that is a `tf.function`, and what comes of watching them."""
 
 from __future__ import annotations
 

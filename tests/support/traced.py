@@ -12,7 +12,7 @@ from placement_checks.core.program import CapturedProgram, Program, WatchedCode
 
 
 def traced(train: Callable[..., Any], gpus: int = 2) -> WatchedCode:
-    """The first step of a function that trains, which is told the number of GPUs if it asks."""
+    """The first step of a training function, which may take the number of GPUs."""
     with watch(gpus, name=getattr(train, "__name__", "train"), eager=True) as code:
         train(**({"num_gpus": gpus} if inspect.signature(train).parameters else {}))
     return code

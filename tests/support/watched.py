@@ -1,4 +1,4 @@
-"""Programs as they are when they were watched: no inputs are listed, and what is fed is known."""
+"""Programs as a capture returns them: without listed inputs, but with known feeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Fed = Mapping[str, npt.NDArray[Any]]
 def watched(
     build: Callable[..., Any], batch: Batch, rows: int = 16, gpus: int = 2, **fed: Any
 ) -> CapturedProgram:
-    """A program that was fed ``rows``, cut for its towers, and what else is given by names."""
+    """A program that was fed ``rows``, cut for its towers, and other feeds by names."""
     built, inputs = _without_inputs(build, gpus)
     arrays = {name: np.asarray(array) for name, array in batch(_rng(), rows).items()}
     parts = np.array_split(np.arange(rows), len(inputs))
@@ -47,7 +47,7 @@ def watched(
 def _without_inputs(
     build: Callable[..., Any], gpus: int
 ) -> tuple[CapturedProgram, list[Mapping[str, str]]]:
-    """A program that lists no inputs, and those that it had, by the names of their tensors."""
+    """A program without listed inputs, and its former inputs by tensor name."""
     inputs: list[Mapping[str, str]] = []
 
     @wraps(build)

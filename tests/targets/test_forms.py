@@ -80,7 +80,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("arguments", WRONG, ids=lambda text: text[:20].replace("\0", "NUL"))
-def test_what_is_wrong_with_arguments(arguments: str) -> None:
+def test_invalid_arguments(arguments: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_target(f"t.py:build{arguments}")
     assert caught.value.object == f"t.py:build{arguments}"

@@ -62,7 +62,7 @@ def test_the_same_function_with_the_same_arguments_is_the_reference(train: str) 
     assert [variable.shape for variable in other.requested.variables] == [(2,)]
 
 
-def test_what_the_target_fixes_is_not_built_for_one_gpu(train: str) -> None:
+def test_a_fixed_number_of_gpus_has_no_build_for_one(train: str) -> None:
     assert str(load_for_one_gpu(load(f"{train}:fixed(num_gpus=2)", 2))) == (
         "its target sets num_gpus (write num_gpus={gpus} there)"
     )

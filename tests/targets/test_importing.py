@@ -45,7 +45,7 @@ def folders(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_two_files_of_one_name_do_not_get_in_each_others_way(folders: list[Path]) -> None:
+def test_two_files_of_one_name_are_separate(folders: list[Path]) -> None:
     programs = [import_program(parse_target(f"{folder}/train.py:build")) for folder in folders]
     path, modules = list(sys.path), set(sys.modules)
 

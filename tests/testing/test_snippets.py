@@ -71,8 +71,8 @@ session = tf.compat.v1.Session("", graph, tf.compat.v1.ConfigProto(log_device_pl
 
 """,
 }
-# The snippet of a log: without a GPU every op is on a CPU, and no rule about that is kept. That of
-# a time: whether towers are faster hangs on who else uses the machine.
+# The snippet of a log: without a GPU every op is on a CPU, and no rule about that is kept. And
+# of a timing: whether towers are faster depends on the load of the machine.
 NOT_HERE = (
     "FAILED test_logs_*AssertionError: variables-on-host could*",
     "FAILED test_timing_*::test_towers_are_faster - AssertionError*",

@@ -490,7 +490,7 @@ def test_attributes_of_eager_tensors() -> None:
         assert not hasattr(tf.constant(1.0), "numpy")
 
 
-def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients_util = sys.modules["tensorflow.python.ops.gradients_util"]
     monkeypatch.delattr(gradients_util, "_GradientsHelper")
 

@@ -145,7 +145,7 @@ def test_paths_of_targets_with_arguments_are_relative_to_the_file(
     ]
 
 
-def test_nearest_file_hides_those_above(project: Callable[..., Path]) -> None:
+def test_the_nearest_file_wins(project: Callable[..., Path]) -> None:
     folder = project("gpus = 3")
     (folder / "inner").mkdir()
     (folder / "inner" / "pyproject.toml").touch()
@@ -356,7 +356,7 @@ def test_each_of_several_fields_has_its_fix(project: Callable[..., Path]) -> Non
     )
 
 
-def test_gpus_and_machine_say_the_same(project: Callable[..., Path]) -> None:
+def test_gpus_and_machine_are_mutually_exclusive(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
     assert error.message == "and machine are mutually exclusive"
     assert error.fix == "give one of them"

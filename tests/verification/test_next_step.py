@@ -190,7 +190,7 @@ def test_the_fix_where_it_is_one_and_short() -> None:
     )
 
 
-def test_what_a_library_does_has_a_way_out_or_is_declared() -> None:
+def test_findings_in_a_library_are_fixed_or_declared() -> None:
     known = replace(finding("bn/moving_mean"), fix="long", known="Keras 3")
 
     assert next_step([report(broken("replicas-in-sync", known))]) == (

@@ -176,7 +176,7 @@ def test_it_is_watched_until_its_first_step(target: str | Script) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_it_is_told_the_number_of_gpus() -> None:
+def test_the_function_receives_the_number_of_gpus() -> None:
     built = load("train.py:main", 3)
     single = load_for_one_gpu(built)
 
@@ -233,7 +233,7 @@ def test_a_step_may_be_returned() -> None:
         ),
     ],
 )
-def test_bad_input_is_told(function: str, message: str) -> None:
+def test_bad_input_is_reported(function: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load(f"train.py:{function}", 2)
 
@@ -301,7 +301,7 @@ def test_in_a_project_with_pytest(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2)
 
 
-def test_the_status_and_what_is_printed(folder: Path) -> None:
+def test_status_and_output(folder: Path) -> None:
     """Log records of the abandoned graph are dropped."""
 
     def ran(target: str) -> subprocess.CompletedProcess[str]:

@@ -142,7 +142,7 @@ def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
     assert {op.requested.index for op in single.requested.ops.values()} == {None, 0}
 
 
-def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
+def test_deleted_files_are_restored_after_a_kill(folder: Path) -> None:
     program = """
         import os
         import shutil
@@ -179,7 +179,7 @@ def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
     assert (folder / "train.log").read_text() == "a week of training"
 
 
-def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
+def test_a_killed_program_with_child_processes(folder: Path) -> None:
     """A forked process keeps the pipe for the answer open."""
     program = """
         import os
@@ -247,7 +247,7 @@ def test_one_that_trains_in_a_thread_and_asks_for_gpus(
     assert load_for_one_gpu(built)
 
 
-def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) -> None:
+def test_a_program_without_a_gpu_option_is_built_for_one_number(folder: Path) -> None:
     program = "from model import train\ntrain(2)\n"
 
     assert load_for_one_gpu(watched(folder, program)) == Missing(
@@ -293,7 +293,7 @@ def test_one_that_starts_another_program(folder: Path) -> None:
     )
 
 
-def test_one_that_takes_too_long_says_where_it_stands(folder: Path) -> None:
+def test_a_timeout_names_the_current_line(folder: Path) -> None:
     program = "import time\n\ntime.sleep(600)\n"
 
     assert refused(folder, program, limit=0.5) == (
@@ -312,7 +312,7 @@ def test_one_that_asks_on_the_terminal_meets_the_end_of_its_input(
     assert "Overwrite? " in capfd.readouterr().err
 
 
-def test_what_is_deprecated_is_not_told_and_other_warnings_are(
+def test_deprecation_warnings_are_hidden_and_other_warnings_shown(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = """

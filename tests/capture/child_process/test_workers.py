@@ -47,7 +47,7 @@ def resolves_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("program", [reads_its_task, resolves_its_cluster])
-def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
+def test_a_function_that_reads_its_task_runs_with_one(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[], None]
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)

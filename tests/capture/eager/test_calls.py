@@ -184,7 +184,7 @@ def test_results_are_made_up_of_any_form() -> None:
     assert made["right"].numpy().tolist() == [False]
 
 
-def test_a_step_whose_results_cannot_be_made_up_is_the_last() -> None:
+def test_a_step_without_substitute_results_is_the_last() -> None:
     def program() -> None:
         w = weights()
 
@@ -219,7 +219,7 @@ def test_a_function_that_makes_its_variables_is_a_step_once() -> None:
     assert len(building.calls.steps) == 1
 
 
-def test_what_a_function_calls_within_itself_is_part_of_it() -> None:
+def test_inner_calls_are_part_of_a_function() -> None:
     def program() -> None:
         w = weights()
         inner = step_on(w, "inner")

@@ -120,7 +120,7 @@ def test_variables_of_every_kind_are_made_by_one_constructor(
     assert names == ["eager", "lazy", "w", "w/replica_1"]
 
 
-def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
+def test_a_distributed_variable_has_a_handle_per_replica(
     mirrored: tf.distribute.Strategy,
 ) -> None:
     parts = distribution.replica_values(variable_in(mirrored))
@@ -179,7 +179,7 @@ def test_a_variable_knows_the_strategy_around_it(
     assert distribution.variable_strategy(tf.Variable(1.0)) is None
 
 
-def test_keras_gives_its_variables_those_of_tensorflow() -> None:
+def test_keras_variables_wrap_tensorflow_variables() -> None:
     calls = Calls()
 
     with keras.around_keras_variables(calls):
@@ -347,7 +347,7 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
             patched(Patch.BROADCAST_SEND, sending),
             distribution.as_chief(extended),
         ):
-            assert variable_in(strategy).numpy() == 1.0  # that of the second worker
+            assert variable_in(strategy).numpy() == 1.0  # the task of the second worker
 
     assert calls == ["configure", "serve", "serve", "watch"]
     assert [extended for extended, *_ in beginning.noted] == [strategy.extended]

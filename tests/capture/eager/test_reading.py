@@ -314,7 +314,7 @@ def test_gradients_inside_a_branch_are_noted() -> None:
     assert re.match(r"step takes its gradients inside one op, \w+ \(\w*If\), at ", inside)
 
 
-def test_gradients_inside_a_loop_may_be_others_than_those_of_the_step() -> None:
+def test_gradients_inside_a_loop_are_not_the_steps() -> None:
     """Such as the gradients that make an example adversarial."""
 
     def program() -> None:

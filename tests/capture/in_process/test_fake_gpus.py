@@ -125,7 +125,7 @@ def test_what_tests_ask(test: Any) -> None:
     assert asked == {"list_local_devices"}
 
 
-def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
+def test_a_program_configures_its_gpus_freely() -> None:
     experimental = tf.config.experimental
     with fake_gpu_count(2):
         gpus = tf.config.list_physical_devices("GPU")
@@ -206,7 +206,7 @@ def within(module: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("module", ["keras.src.backend", "tensorflow.python.ops.ctc_ops"])
-def test_tensorflow_and_keras_get_what_the_machine_has(module: str) -> None:
+def test_tensorflow_and_keras_see_the_real_devices(module: str) -> None:
     ask = within(module)
     with fake_gpu_count(2) as asked:
         assert ask(tf.config.list_logical_devices, "GPU") == []

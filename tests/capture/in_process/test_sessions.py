@@ -149,7 +149,7 @@ def test_a_step_is_seen_and_not_run(way: Callable[[], None]) -> None:
     assert {call.variable for call in seen.applied} == {"w"}
 
 
-def test_what_is_fetched_and_fed_is_the_step() -> None:
+def test_fetches_and_feeds_make_the_step() -> None:
     seen = built(by_a_session)
 
     assert seen.requested.step.train_op == ("train_w",)
@@ -181,7 +181,7 @@ def test_what_changes_other_variables_is_part_of_the_step() -> None:
     assert step.losses == ("loss_w:0",)
 
 
-def test_what_was_fed_to_the_parts_before_is_fed() -> None:
+def test_feeds_of_earlier_partial_runs_count() -> None:
     assert list(built(in_parts).fed) == ["x_w:0"]
 
 
@@ -389,7 +389,7 @@ def reusing_an_array() -> None:
     session.run(other.train, {other.x: rows})
 
 
-def test_what_was_fed_stays_what_it_was() -> None:
+def test_feeds_are_copied() -> None:
     fed = built(reusing_an_array).fed
 
     np.testing.assert_array_equal(fed["x_one:0"], ROWS)
@@ -407,7 +407,7 @@ def in_two_graphs() -> None:
             session.run(m.train, {m.x: ROWS})
 
 
-def test_steps_of_another_graph_are_those_of_another_program() -> None:
+def test_another_graph_is_another_program() -> None:
     seen = built(in_two_graphs)
 
     assert seen.requested.step.train_op == ("train_of_0",)
@@ -434,13 +434,13 @@ def dataset(of: int = 1) -> Any:
     return tf1.data.make_one_shot_iterator(rows).get_next()
 
 
-def test_rows_of_a_pipeline_are_known_also_of_labels_that_only_the_loss_needs() -> None:
+def test_rows_of_a_pipeline_include_labels() -> None:
     fed = built(of_rows(dataset)).fed
 
     assert sorted(value.shape for value in fed.values()) == [(4, 1), (4, 2)]
 
 
-def test_what_is_fed_in_place_of_a_pipeline_is_what_was_fed() -> None:
+def test_a_feed_replaces_a_pipeline() -> None:
     fed = built(of_rows(dataset, feed=True)).fed
 
     assert {value.shape: value.flat[0] for value in fed.values()} == {(4, 2): 2, (4, 1): 1}
@@ -607,7 +607,7 @@ def test_an_error_in_a_block_is_the_callers_own() -> None:
             raise KeyError("no such layer")
 
 
-def test_runs_end_in_what_is_patched() -> None:
+def test_all_runs_reach_the_patched_method() -> None:
     noted: list[str] = []
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:

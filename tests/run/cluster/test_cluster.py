@@ -174,7 +174,7 @@ def soft() -> dict[str, Any]:
     return {"train_op": ran, "config": tf1.ConfigProto(allow_soft_placement=True)}
 
 
-def test_session_is_as_soft_as_the_program_says_and_devices_as_they_are(
+def test_the_session_keeps_soft_placement_and_devices_of_the_program(
     cluster: LocalCluster,
 ) -> None:
     trained = Cluster(cluster.spec).train(soft)
@@ -215,7 +215,7 @@ def test_tasks_answer_on_loopback_alone(cluster: LocalCluster) -> None:
         ),
     ],
 )
-def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
+def test_a_failed_start_has_a_reason_and_leaves_no_process(
     monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
     """A stand-in for the process of the servers."""
@@ -307,7 +307,7 @@ def test_machines_that_are_not_started(machine: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_program_that_says_no_step(cluster: LocalCluster) -> None:
+def test_a_program_without_a_train_op(cluster: LocalCluster) -> None:
     def nothing() -> None:
         with tf.device("/job:ps/task:0"):
             tf1.get_variable("v", [2])

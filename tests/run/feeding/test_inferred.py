@@ -99,7 +99,7 @@ def test_tensors_of_towers_are_known_by_the_end_of_their_names() -> None:
     assert inputs.any_batch_size
 
 
-def test_or_else_by_what_a_row_is() -> None:
+def test_feeds_are_matched_by_row_shape_otherwise() -> None:
     inputs = of_shapes(
         {"tower_0/a": (4, 3), "tower_0/b": (4, 2), "tower_1/a": (4, 3), "tower_1/b": (4, 2)},
         {"images": (8, 3), "labels": (8, 2)},
@@ -149,14 +149,14 @@ def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) ->
     )
 
 
-def test_what_is_fed_once_is_for_all_towers() -> None:
+def test_a_single_feed_serves_all_towers() -> None:
     inputs = of_shapes({"x": (8, 3)}, {"x": (4, 3)})
 
     assert fed_to(inputs) == {"x:0": ["x:0"]}
     assert (inputs.rows, inputs.reference_rows, inputs.split) == (8, 4, ())
 
 
-def test_the_towers_of_what_the_host_is_fed_come_one_after_another() -> None:
+def test_host_feeds_belong_to_towers_in_order() -> None:
     inputs = of_shapes({"x": (4, 3), "x_1": (2, 3)}, {"x": (6, 3)})
 
     assert fed_to(inputs) == {"x:0": ["x:0", "x_1:0"]}
@@ -173,7 +173,7 @@ def test_several_entries_may_be_one_row() -> None:
     ]
 
 
-def test_what_has_no_rows_is_fed_whole() -> None:
+def test_feeds_without_rows_are_fed_whole() -> None:
     several = arrays({"x": (8, 3), "weights": (5,)})
     alone = arrays({"x": (6, 3), "weights": (5,)})
     rates = ({"rate": np.float32(0.2), "epoch": np.int32(3)}, {"rate": np.float32(0.1)})
@@ -217,7 +217,7 @@ def test_tensors_without_counterpart_are_named() -> None:
     )
 
 
-def test_of_several_that_the_host_is_fed_it_is_not_clear_which_is_for_which_tower() -> None:
+def test_several_host_feeds_are_ambiguous() -> None:
     shapes = {"a": (4, 3), "b": (4, 3), "c": (4, 3), "d": (4, 3)}
 
     assert refused(shapes, {"one": (8, 3), "other": (8, 3)}).startswith(
@@ -238,7 +238,7 @@ def test_rows_of_several_sizes_are_named() -> None:
     )
 
 
-def test_a_row_of_each_tower_may_differ_from_that_of_another() -> None:
+def test_row_shapes_may_differ_between_towers() -> None:
     of_towers = [np.full([1, 3], value, np.float32) for value in (1, 2)]
     several = {f"tower_{i}/x": row for i, row in enumerate(of_towers)}
 

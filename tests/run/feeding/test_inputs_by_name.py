@@ -86,7 +86,7 @@ def test_a_saved_case_with_one_batch_names_the_inputs_of_both_programs() -> None
     assert feeding.batch(np.random.default_rng(0), 8).keys() == {"in/x", "y"}
 
 
-def test_what_the_program_says_comes_first() -> None:
+def test_declared_inputs_have_precedence() -> None:
     calls = []
 
     def batch(rng: np.random.Generator, n: int) -> Mapping[str, Any]:
