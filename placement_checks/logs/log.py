@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -72,10 +72,9 @@ class Log:
         nodes = [node for node in map(itemgetter(0), self.counts) if node is not None]
         if len(set(nodes)) == len(nodes):  # quick, for most logs
             return {}
-        several = {node for node, times in Counter(nodes).items() if times > 1}
         found: dict[str, list[Record]] = defaultdict(list)
         for record in self.counts:
-            if record.node is not None and record.node in several:
+            if record.node is not None:
                 found[record.node].append(record)
         return {
             node: records
@@ -136,9 +135,7 @@ class Log:
             placer="log",
             assigned=True,
             all_devices=True if listed else Missing(_NO_DEVICE_LIST),
-            complete=Missing(f"the log was not read in full: {self.unread}")
-            if self.unread
-            else True,
+            complete=not self.unread or Missing(f"the log was not read in full: {self.unread}"),
         )
 
     def _ops(self, graph: Placement | None) -> dict[str, Op]:

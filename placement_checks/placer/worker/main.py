@@ -35,11 +35,9 @@ def main() -> None:
     try:
         placer = _placer(kind)
     except _Unavailable as reason:
-        protocol.write(replies, {"number": 0, "unavailable": str(reason)})
-        return
+        return protocol.write(replies, {"number": 0, "unavailable": str(reason)})
     except Failed as failure:
-        protocol.write(replies, {"number": 0, "failed": str(failure)})
-        return
+        return protocol.write(replies, {"number": 0, "failed": str(failure)})
     protocol.write(replies, {"number": 0})
     while True:
         try:
@@ -57,8 +55,7 @@ def main() -> None:
             signal.alarm(0)
             protocol.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
-            protocol.write(replies, {**number, "failed": str(failure)})
-            return
+            return protocol.write(replies, {**number, "failed": str(failure)})
 
 
 class _Unavailable(Exception):

@@ -46,7 +46,10 @@ def get_backward_walk_ops(
         stop_at_ts: tensors that the walk does not pass.
         control_inputs: whether the walk follows control inputs.
     """
-    seeds = list(dict.fromkeys(_op_of(seed) for seed in _as_list(seed_ops)))
+    many = isinstance(seed_ops, list | tuple | set | frozenset)
+    seeds = list(
+        dict.fromkeys(getattr(seed, "op", seed) for seed in (seed_ops if many else [seed_ops]))
+    )
     stops = {tensor.ref() for tensor in stop_at_ts}
     seen = dict.fromkeys(seeds)
     waiting = list(seeds)
@@ -94,14 +97,6 @@ def sequence_loss(
         if not axes:
             return losses
         return tf.reduce_sum(losses, axes) / (tf.reduce_sum(weights, axes) + 1e-12)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
-
-
-def _op_of(value: Any) -> Any:
-    return value if isinstance(value, tf.Operation) else value.op
 
 
 class GreedyLoadBalancingStrategy:
