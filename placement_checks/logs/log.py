@@ -142,7 +142,8 @@ class Log:
         """The ops by name. Further devices of an op have their own entries, with longer keys."""
         ops: dict[str, Op] = dict(graph.ops) if graph else {}
         for record in self.counts:
-            op = graph.ops.get(record.node or "") if graph else _op(record)
+            name = record.node if record.node is not None else f"{record.op} (eager)"
+            op = graph.ops.get(name) if graph else Op(name, record.op or "")
             if op is not None:
                 known = ops.get(op.name)
                 again = f"{op.name} ({record.op}) {record.device}"
@@ -150,8 +151,3 @@ class Log:
                 device = Device.parse(record.device) if record.device else None
                 ops[key] = op._replace(assigned=device)
         return ops
-
-
-def _op(record: Record) -> Op:
-    name = record.node if record.node is not None else f"{record.op} (eager)"
-    return Op(name, record.op or "")

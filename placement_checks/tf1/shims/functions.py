@@ -21,13 +21,16 @@ def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
-def no_memory_statistics() -> Any:
-    """`tf.contrib.memory_stats.MaxBytesInUse` and similar; TensorFlow 2 lacks their ops.
+def BytesInUse() -> Any:  # noqa: N802
+    """`tf.contrib.memory_stats.BytesInUse` and similar; TensorFlow 2 lacks their ops.
 
     Raises:
         tf.errors.NotFoundError: always; programs expect this error on machines without GPUs.
     """
     raise tf.errors.NotFoundError(None, None, "TensorFlow 2 has no ops that measure memory use")
+
+
+BytesLimit = MaxBytesInUse = BytesInUse
 
 
 def get_backward_walk_ops(
