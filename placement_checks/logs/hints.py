@@ -37,7 +37,9 @@ class Hints:
             self._kinds["text"] += times
         if b" -> " in line:
             for match in (*_MAPPED.finditer(line), *_CREATED.finditer(line)):
-                self._list(match[1])
+                with contextlib.suppress(InputError):  # a torn name
+                    device = Device.parse(device_of(match[1]) or match[1].decode())
+                    self.devices.add(device.over(LOCALHOST))
         if b"Device mapping:" in line:
             self._kinds["mapping"] += times
         if b"] " not in line:
@@ -46,11 +48,6 @@ class Hints:
             self._kinds[severity[1].decode()] += times
         elif _INFO.match(line):
             self._kinds["I"] += times
-
-    def _list(self, name: bytes) -> None:
-        with contextlib.suppress(InputError):  # a torn name
-            device = Device.parse(device_of(name) or name.decode())
-            self.devices.add(device.over(LOCALHOST))
 
     def merge(self, other: Hints) -> None:
         """Add the hints of another log of the run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,10 +75,9 @@ class Log:
         nodes = [node for node in map(itemgetter(0), self.counts) if node is not None]
         if len(set(nodes)) == len(nodes):  # quick, for most logs
             return {}
-        several = {node for node, times in Counter(nodes).items() if times > 1}
         found: dict[str, list[Record]] = defaultdict(list)
         for record in self.counts:
-            if record.node is not None and record.node in several:
+            if record.node is not None:
                 found[record.node].append(record)
         return {
             node: records
@@ -140,16 +139,15 @@ class Log:
             placer="log",
             assigned=True,
             all_devices=True if listed else _NO_DEVICE_LIST,
-            complete=Missing(f"the log was not read in full: {self.unread}")
-            if self.unread
-            else True,
+            complete=not self.unread or Missing(f"the log was not read in full: {self.unread}"),
         )
 
     def _ops(self, graph: Placement | None) -> dict[str, Op]:
         """The ops by name. Further devices of an op have their own entries, with longer keys."""
         ops: dict[str, Op] = dict(graph.ops) if graph else {}
         for record in self.counts:
-            op = graph.ops.get(record.node or "") if graph else _op(record)
+            name = record.node if record.node is not None else f"{record.op} (eager)"
+            op = graph.ops.get(name) if graph else Op(name, record.op or "")
             if op is not None:
                 known = ops.get(op.name)
                 again = f"{op.name} ({record.op}) {record.device}"
@@ -157,8 +155,3 @@ class Log:
                 device = Device.parse(record.device) if record.device else None
                 ops[key] = op._replace(assigned=device)
         return ops
-
-
-def _op(record: Record) -> Op:
-    name = record.node if record.node is not None else f"{record.op} (eager)"
-    return Op(name, record.op or "")

@@ -91,8 +91,10 @@ def read_common(text: bytes) -> Record | None:
     This function is fast: logs have millions of lines, and most of them are such records.
     """
     node, _, tail = text.partition(b": ")
-    typed = typed_of(tail)
-    if typed is None or not is_name(node) or (typed[0] is None and _PROSE.fullmatch(node)):
+    typed = _op_and_device(tail) if len(tail) < _LONGEST else None
+    if typed is None or node[:1] in _NO_BEGINNINGS or node.translate(None, NODE):
+        return None
+    if typed[0] is None and _PROSE.fullmatch(node):
         return None
     return Record(node.decode(), *typed)
 
@@ -149,9 +151,8 @@ def _readings(words: _Words | None, device: str) -> list[Reading]:
     severity = _severity(lead)
     if severity not in ("", "I"):
         return []
-    record = Record(
-        None if node is None else node.decode(), None if op is None else _text(op), device
-    )
+    name = None if node is None else node.decode()
+    record = Record(name, None if op is None else _text(op), device)
     return [Reading(record, severity == "I")]
 
 
@@ -239,18 +240,9 @@ def _severity(lead: bytes) -> str:
     return "I" if _PREFIX.fullmatch(lead[lead.rfind(b" ", 0, -1) + 1 : -2]) else ""
 
 
-def is_name(node: bytes) -> bool:
-    """Whether TensorFlow accepts this as the name of a node."""
-    return node[:1] not in _NO_BEGINNINGS and not node.translate(None, NODE)
-
-
-def typed_of(tail: bytes) -> tuple[str | None, str] | None:
-    """Op type and device in ``(Op): device`` or ``device``; None for any other text."""
-    return _known_tail(tail) if len(tail) < _LONGEST else None
-
-
 @lru_cache(4096)
-def _known_tail(text: bytes) -> tuple[str | None, str] | None:
+def _op_and_device(text: bytes) -> tuple[str | None, str] | None:
+    """Op type and device in ``(Op): device`` or ``device``; None for any other text."""
     op, bracket, name = text.rpartition(b")")
     device = device_of(name.removeprefix(b": ") if bracket else name)
     if device is None:
@@ -281,11 +273,15 @@ def text_of(record: Record) -> str:
     if node is None:
         return f"Executing op {op} in device {device}"
     if op is None:  # form A has the device name in its old spelling
-        return f"{node}: {_KIND.sub(lambda kind: '/' + kind[1].lower(), device)}"
+        return f"{node}: {_old_spelling(device)}"
     return f"{node}: ({op}): {device}"
 
 
 def spellings(record: Record) -> tuple[str, str]:
     """The text of a record, with the device name as spelled today and as spelled until 1.3."""
     text = text_of(record)
-    return text, _KIND.sub(lambda kind: "/" + kind[1].lower(), text)
+    return text, _old_spelling(text)
+
+
+def _old_spelling(text: str) -> str:
+    return _KIND.sub(lambda kind: "/" + kind[1].lower(), text)

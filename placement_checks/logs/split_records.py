@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from itertools import compress
 
 from placement_checks.logs.copies import Copies
@@ -277,46 +277,34 @@ def correct_names(copies: Copies) -> None:
     uncopied = [record for record in copies.without_logged() if record.node]
     if not 0 < len(uncopied) <= _MAX_WITHOUT_COPY:
         return
-    names: dict[tuple[str | None, str], _Names] = defaultdict(_Names)
+    backwards: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
     for node, op, device in copies.lacking_plain():
-        if node:
-            names[op, device].add(node)
-    for group in names.values():
-        group.sort()
+        if node and len(node) <= _LONGEST:
+            backwards[op, device].append(node[::-1])
+    groups = {key: (sorted(names), frozenset(names)) for key, names in backwards.items()}
     for record in uncopied:
         node, op, device = record
-        if node and (op, device) in names and (name := names[op, device].right_name(node)):
+        if (op, device) in groups and (name := _right_name(node or "", *groups[op, device])):
             copies.rename(record, record._replace(node=name))
 
 
-class _Names:
-    """Names of records with one type and device, searchable by suffix."""
+def _right_name(name: str, backwards: Sequence[str], known: Set[str]) -> str | None:
+    """The name of the record that was printed as ``name``; None if it is not certain.
 
-    def __init__(self) -> None:
-        self._backwards: list[str] = []
+    If only one longer name ends with ``name``, the record was torn, and that name is right. If no
+    longer name does, other text became part of ``name``: its longest suffix that is a name is
+    right.
 
-    def add(self, name: str) -> None:
-        """Add a name. Call `sort` after the last."""
-        if len(name) <= _LONGEST:
-            self._backwards.append(name[::-1])
-
-    def sort(self) -> None:
-        """Prepare for searches."""
-        self._backwards.sort()
-        self._known = frozenset(self._backwards)
-
-    def right_name(self, name: str) -> str | None:
-        """The name of the record that was printed as ``name``; None if it is not certain.
-
-        If only one longer name ends with ``name``, the record was torn, and that name is right. If
-        no longer name does, other text became part of ``name``: its longest suffix that is a name
-        is right.
-        """
-        end = name[::-1]
-        begin = bisect_right(self._backwards, end)
-        # Two are enough to know whether the name is the only one.
-        longer = [text for text in self._backwards[begin : begin + 2] if text.startswith(end)]
-        if longer:
-            return longer[0][::-1] if len(longer) == 1 else None
-        lengths = range(len(end) - 1, 0, -1) if len(end) <= _LONGEST else ()
-        return next((end[:n][::-1] for n in lengths if end[:n] in self._known), None)
+    Args:
+        name: the printed name.
+        backwards: names of records with the same type and device, reversed and sorted.
+        known: the same names as a set.
+    """
+    end = name[::-1]
+    begin = bisect_right(backwards, end)
+    # Two are enough to know whether the name is the only one.
+    longer = [text for text in backwards[begin : begin + 2] if text.startswith(end)]
+    if longer:
+        return longer[0][::-1] if len(longer) == 1 else None
+    lengths = range(len(end) - 1, 0, -1) if len(end) <= _LONGEST else ()
+    return next((end[:n][::-1] for n in lengths if end[:n] in known), None)

@@ -126,12 +126,19 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
     ]
     if not usable:
         return f"{op.type} has no {requested.type} kernel"
-    if not any(_supports(kernel, attributes) for kernel in usable):
-        types = sorted(
-            {_type_names(attributes, name) for name in _unsupported_attributes(usable, attributes)}
-        )
-        return f"the {requested.type} kernel of {op.type} does not take {', '.join(types)}"
-    return ""
+    if any(all(_allows(each, attributes) for each in kernel.constraint) for kernel in usable):
+        return ""
+    constraints = [each for kernel in usable for each in kernel.constraint]
+    constrained = {each.name for each in constraints if _types(attributes, each.name)}
+    # If each attribute is supported by some kernel, their combination is not.
+    supported = {each.name for each in constraints if _allows(each, attributes)}
+    types = sorted(
+        {
+            " and ".join(sorted(map(_dtype_name, _types(attributes, name))))
+            for name in constrained - supported or constrained
+        }
+    )
+    return f"the {requested.type} kernel of {op.type} does not take {', '.join(types)}"
 
 
 BOUND_TO_ANOTHER = "bound to another op, by colocation or by a reference"
@@ -142,31 +149,14 @@ def _kernels(op_type: str) -> tuple[Any, ...]:
     return tuple(kernels_of(op_type))
 
 
-def _supports(kernel: Any, attributes: Mapping[str, Any]) -> bool:
-    """Whether a kernel supports the types of an op's attributes."""
-    return all(
-        _types(attributes, constraint.name) <= set(constraint.allowed_values.list.type)
-        for constraint in kernel.constraint
-    )
+def _allows(constraint: Any, attributes: Mapping[str, Any]) -> bool:
+    """Whether a constraint of a kernel allows the types of an op's attribute."""
+    return _types(attributes, constraint.name) <= set(constraint.allowed_values.list.type)
 
 
 def _types(attributes: Mapping[str, Any], attribute: str) -> set[int]:
     value = attributes.get(attribute, ())
     return set(value) if isinstance(value, tuple) else {value}
-
-
-def _unsupported_attributes(usable: list[Any], attributes: Mapping[str, Any]) -> set[str]:
-    """Attributes that no kernel supports; if there are none, all constrained attributes."""
-    supported: dict[str, bool] = {}
-    for constraint in (each for kernel in usable for each in kernel.constraint):
-        if name_types := _types(attributes, constraint.name):
-            fits = name_types <= set(constraint.allowed_values.list.type)
-            supported[constraint.name] = fits or supported.get(constraint.name, False)
-    return {name for name, fits in supported.items() if not fits} or set(supported)
-
-
-def _type_names(attributes: Mapping[str, Any], attribute: str) -> str:
-    return " and ".join(sorted(map(_dtype_name, _types(attributes, attribute))))
 
 
 def _dtype_name(dtype: int) -> str:

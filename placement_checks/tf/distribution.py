@@ -38,7 +38,7 @@ def is_default_strategy(strategy: Any) -> bool:
 
 
 def replica_values(variable: Any) -> Sequence[Any]:
-    """The components of a strategy's variable; the variable itself if it has none.
+    """The components of a strategy's variable; a variable of no strategy is its own component.
 
     Mirrored components are in the order of replicas, the shards of a variable on parameter
     servers in the order of rows.
@@ -98,7 +98,7 @@ def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
 
         return inheriting_init
 
-    return patched(Patch.THREAD, around)
+    return patched(Patch.NEW_THREAD, around)
 
 
 _COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"

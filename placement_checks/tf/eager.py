@@ -40,8 +40,8 @@ DEVICE_QUERY_MODULES = frozenset(
 )
 # TensorFlow's name for a function that creates missing variables in its first call.
 VARIABLE_CREATING_FUNCTION = "fn_with_cond"
-# An argument of the constructor of `Patch.NEW_FUNCTION_VARIABLE`: a list to which the new variable
-# adds itself and its initial value.
+# An argument of the constructor of `Patch.NEW_FUNCTION_VARIABLE`: the new variable adds
+# itself and its initial value to this list.
 INITIALIZER_LIST_ARGUMENT = "add_initializers_to"
 
 

@@ -1,4 +1,4 @@
-"""How a graph was built, how a session runs it, and what is registered for its op types."""
+"""How a graph was built, the options of its runs, and the registered op types."""
 
 from __future__ import annotations
 

@@ -111,15 +111,7 @@ def legacy_keras(package: str) -> ModuleType:
     return cast(ModuleType, existing_module(f"{package}.api._v1.keras"))
 
 
-def legacy_layers(keras: ModuleType) -> ModuleType:
-    """`tf.layers`, from a `legacy_keras`."""
-    return cast(ModuleType, existing(_legacy(keras), "layers"))
-
-
-def legacy_cells(keras: ModuleType) -> ModuleType:
-    """`tf.nn.rnn_cell`, from a `legacy_keras`."""
-    return cast(ModuleType, existing(_legacy(keras), "rnn_cell"))
-
-
-def _legacy(keras: ModuleType) -> Any:
-    return existing(existing(keras, "__internal__"), "legacy")
+def legacy_module(package: str, name: str) -> ModuleType:
+    """A module of `legacy_keras`: ``layers`` is `tf.layers`, ``rnn_cell`` is `tf.nn.rnn_cell`."""
+    internal = existing(legacy_keras(package), "__internal__")
+    return cast(ModuleType, existing(existing(internal, "legacy"), name))

@@ -4,7 +4,7 @@
 installed TensorFlow and Keras, and ``docs/developing.md`` shows the list as a table.
 
 Two entries for one attribute are two patches of it. They are applied in the order of this list:
-programs call the replacement of the later entry, which calls that of the earlier one.
+programs call the replacement of the later entry, which calls the replacement of the earlier one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ _TF = "tensorflow.python"
 _KERAS = "keras.src"
 _CONTEXT = f"{_TF}.eager.context:Context"
 _FUNCTION = f"{_TF}.eager.polymorphic_function"
+_FUNCTION_VARIABLE = f"{_FUNCTION}.polymorphic_function:UnliftedInitializerVariable"
 _SESSION = f"{_TF}.client.session:BaseSession"
 _C_SESSION = f"{_TF}.client.pywrap_tf_session"
 _C_FILES = f"{_TF}.lib.io._pywrap_file_io"
 _VARIABLES = f"{_TF}.ops.resource_variable_ops"
 _COLLECTIVES = f"{_TF}.ops.collective_ops"
 _DISTRIBUTE = f"{_TF}.distribute"
+_DISTRIBUTED = f"{_DISTRIBUTE}.values:DistributedVariable"
+_AGGREGATING = f"{_DISTRIBUTE}.ps_values:AggregatingVariable"
 _EXTENDED = f"{_DISTRIBUTE}.distribute_lib:StrategyExtendedV2"
 _REPLICA = f"{_DISTRIBUTE}.distribute_lib:ReplicaContext"
+_THREAD = f"{_DISTRIBUTE}.mirrored_run:_MirroredReplicaThread"
+_KEYS = f"{_DISTRIBUTE}.cross_device_utils:CollectiveKeys"
 _RESOLVER = f"{_DISTRIBUTE}.cluster_resolver.tfconfig_cluster_resolver"
 _WORKERS = f"{_DISTRIBUTE}.collective_all_reduce_strategy:CollectiveAllReduceExtended"
 _SERVERS = f"{_DISTRIBUTE}.parameter_server_strategy_v2:ParameterServerStrategyV2"
@@ -46,7 +51,7 @@ class Patch(Enum):
     Attributes:
         owner: the module or class that has the attribute, in the form of `pkgutil.resolve_name`.
         attribute: the name of the function, method or class.
-        purpose: what the replacement is for.
+        purpose: the purpose of the replacement.
         only: the version of Keras that has the attribute; ``""`` if all versions have it.
     """
 
@@ -112,17 +117,9 @@ class Patch(Enum):
     SLOW_OP = f"{_TF}.eager.execute", "execute", "return zeros for GPU-only ops"
     NEW_HANDLE = _VARIABLES, "_variable_handle_from_shape_and_dtype", "record devices"
     NEW_VARIABLE = f"{_VARIABLES}:BaseResourceVariable", "__init__", "record variables"
-    NEW_FUNCTION_VARIABLE = (
-        f"{_FUNCTION}.polymorphic_function:UnliftedInitializerVariable",
-        "__init__",
-        "record initial values",
-    )
-    NEW_DISTRIBUTED = f"{_DISTRIBUTE}.values:DistributedVariable", "__init__", "record components"
-    NEW_AGGREGATING = (
-        f"{_DISTRIBUTE}.ps_values:AggregatingVariable",
-        "__init__",
-        "record components",
-    )
+    NEW_FUNCTION_VARIABLE = _FUNCTION_VARIABLE, "__init__", "record initial values"
+    NEW_DISTRIBUTED = _DISTRIBUTED, "__init__", "record components"
+    NEW_AGGREGATING = _AGGREGATING, "__init__", "record components"
     NEW_KERAS_3 = f"{_KERAS}.backend.tensorflow.core:Variable", "_initialize", "record names", _K3
 
     # Strategies
@@ -130,8 +127,8 @@ class Patch(Enum):
     REDUCE_SEVERAL = _EXTENDED, "batch_reduce_to", "record reductions"
     REDUCE = _EXTENDED, "reduce_to", "record reductions"
     ALL_REDUCE = _REPLICA, "all_reduce", "record reductions"
-    THREAD = f"{_DISTRIBUTE}.mirrored_run:_MirroredReplicaThread", "__init__", "keep source lines"
-    NEW_KEYS = f"{_DISTRIBUTE}.cross_device_utils:CollectiveKeys", "__init__", "keep keys unique"
+    NEW_THREAD = _THREAD, "__init__", "keep the user's source lines"
+    NEW_KEYS = _KEYS, "__init__", "number the groups of all strategies"
     MIRRORED_DEVICES = f"{_DISTRIBUTE}.mirrored_strategy", "all_local_devices", _FAKE
     CENTRAL_DEVICES = f"{_DISTRIBUTE}.device_util", "local_devices_from_num_gpus", _FAKE
 
@@ -210,7 +207,7 @@ class Patch(Enum):
     V1_DEVICE_SPEC = f"{_TF}.framework.device", "DeviceSpec", "restore the class of version 1"
 
 
-# Modules to which `tf1` adds names that version 1 and its time had. Present names are kept.
+# Modules that get old names from `tf1`, and the kind of names. Present names are kept.
 EXTENDED_MODULES = {
     "collections": "the abstract classes that Python 3.10 removed",
     "fractions": "`gcd`",

@@ -50,13 +50,15 @@ class Behavior:
             return Behavior()
         import tensorflow as tf
 
+        control_flow = "tensorflow.python.ops.control_flow_util"
         return Behavior(
-            is_v2_behavior(),
-            is_eager_by_default(),
-            isinstance(tf.TensorShape([1])[0], int),
-            tf.compat.v1.resource_variables_enabled(),
-            is_tensor_equality(),
-            is_control_flow_v2(),
+            v2_behavior=existing_in("tensorflow.python.tf2", "enabled")(),
+            eager_execution=is_eager_by_default(),
+            v2_tensorshape=isinstance(tf.TensorShape([1])[0], int),
+            resource_variables=tf.compat.v1.resource_variables_enabled(),
+            tensor_equality=existing(tf.Tensor, "_USE_EQUALITY"),
+            # `tf.compat.v1.control_flow_v2_enabled` would create a default graph.
+            control_flow_v2=existing_in(control_flow, "ENABLE_CONTROL_FLOW_V2"),
         )
 
     def changed(self) -> str:
@@ -200,11 +202,6 @@ class GlobalState:
             tf.config.set_soft_device_placement(self.soft)
 
 
-def is_v2_behavior() -> bool:
-    """Whether TensorFlow 2 behavior is on (`tf.compat.v1.disable_v2_behavior` turns it off)."""
-    return bool(existing_in("tensorflow.python.tf2", "enabled")())
-
-
 def is_eager_by_default() -> bool:
     """Whether threads start with eager execution."""
     context = existing_module("tensorflow.python.eager.context")
@@ -216,19 +213,6 @@ def make_eager_by_default() -> None:
     context = existing_module("tensorflow.python.eager.context")
     existing(context, "default_execution_mode")
     context.default_execution_mode = existing(context, "EAGER_MODE")
-
-
-def is_tensor_equality() -> bool:
-    """Whether ``==`` of tensors compares their elements."""
-    return bool(existing(existing_in("tensorflow", "Tensor"), "_USE_EQUALITY"))
-
-
-def is_control_flow_v2() -> bool:
-    """Whether branches and loops are functions.
-
-    `tf.compat.v1.control_flow_v2_enabled` would create a default graph.
-    """
-    return bool(existing_in("tensorflow.python.ops.control_flow_util", "ENABLE_CONTROL_FLOW_V2"))
 
 
 def is_eager() -> bool:

@@ -99,29 +99,24 @@ DIRECTORIES = frozenset({"datasets", "mnist", "ops", "plugins", "python"})
 # Packages of tensorflow.python that contain former modules of tf.contrib.
 MOVED_TO = ("ops", "framework", "training", "util")
 
-# Names with a replacement in this package only, by package and name.
+# Names with a replacement in this package only: module of `shims`, package, names.
+_REPLACED = (
+    ("functions", "data", "batch_and_drop_remainder"),
+    ("functions", "graph_editor", "get_backward_walk_ops"),
+    ("functions", "learn", "ModeKeys"),
+    ("functions", "memory_stats", "BytesInUse BytesLimit MaxBytesInUse"),
+    ("functions", "seq2seq", "sequence_loss"),
+    ("functions", "training", "GreedyLoadBalancingStrategy byte_size_load_fn"),
+    ("hparams", "training", "HParams"),
+    ("seq2seq", "seq2seq", "BasicDecoder BasicDecoderOutput Decoder GreedyEmbeddingHelper Helper"),
+    ("seq2seq", "seq2seq", "SampleEmbeddingHelper TrainingHelper dynamic_decode tile_batch"),
+)
+# Their locations, by package and name.
 SHIMS = {
-    "data.batch_and_drop_remainder": f"{_SHIMS}.functions.batch_and_drop_remainder",
-    "graph_editor.get_backward_walk_ops": f"{_SHIMS}.functions.get_backward_walk_ops",
-    "learn.ModeKeys": f"{_SHIMS}.functions.ModeKeys",
-    "memory_stats.BytesInUse": f"{_SHIMS}.functions.no_memory_statistics",
-    "memory_stats.BytesLimit": f"{_SHIMS}.functions.no_memory_statistics",
-    "memory_stats.MaxBytesInUse": f"{_SHIMS}.functions.no_memory_statistics",
-    "seq2seq.BasicDecoder": f"{_SHIMS}.seq2seq.BasicDecoder",
-    "seq2seq.BasicDecoderOutput": f"{_SHIMS}.seq2seq.BasicDecoderOutput",
-    "seq2seq.Decoder": f"{_SHIMS}.seq2seq.Decoder",
-    "seq2seq.GreedyEmbeddingHelper": f"{_SHIMS}.seq2seq.GreedyEmbeddingHelper",
-    "seq2seq.Helper": f"{_SHIMS}.seq2seq.Helper",
-    "seq2seq.SampleEmbeddingHelper": f"{_SHIMS}.seq2seq.SampleEmbeddingHelper",
-    "seq2seq.TrainingHelper": f"{_SHIMS}.seq2seq.TrainingHelper",
-    "seq2seq.dynamic_decode": f"{_SHIMS}.seq2seq.dynamic_decode",
-    "seq2seq.sequence_loss": f"{_SHIMS}.functions.sequence_loss",
-    "seq2seq.tile_batch": f"{_SHIMS}.seq2seq.tile_batch",
-    "training.GreedyLoadBalancingStrategy": f"{_SHIMS}.functions.GreedyLoadBalancingStrategy",
-    "training.HParams": f"{_SHIMS}.hparams.HParams",
-    "training.byte_size_load_fn": f"{_SHIMS}.functions.byte_size_load_fn",
+    f"{package}.{name}": f"{_SHIMS}.{module}.{name}"
+    for module, package, names in _REPLACED
+    for name in names.split()
 }
-
 
 Path = tuple[str, ...]
 _ROOTS = {"contrib": PACKAGES, "examples": frozenset({"tutorials"})}

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from types import ModuleType
 from typing import Any
 
@@ -57,16 +57,13 @@ def lazy_alias(name: str, module: Callable[[], Any]) -> LazyModule:
 @contextlib.contextmanager
 def replace_modules(named: Callable[[str], bool]) -> Iterator[None]:
     """Remove modules from `sys.modules`, by name, and restore them after the block."""
-    before = _remove_modules(named)
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if named(name)}
     try:
         yield
     finally:
-        _remove_modules(named)
+        for name in filter(named, list(sys.modules)):
+            del sys.modules[name]
         sys.modules.update(before)
-
-
-def _remove_modules(named: Callable[[str], bool]) -> dict[str, ModuleType]:
-    return {name: sys.modules.pop(name) for name in list(sys.modules) if named(name)}
 
 
 def attribute_of(owner: Any, path: Iterable[str]) -> Any:
@@ -75,9 +72,7 @@ def attribute_of(owner: Any, path: Iterable[str]) -> Any:
     Raises:
         AttributeError: an attribute is missing.
     """
-    for name in path:
-        owner = getattr(owner, name)
-    return owner
+    return reduce(getattr, path, owner)
 
 
 @dataclass

@@ -25,9 +25,8 @@ import numpy as np
 
 from placement_checks.tf.keras import (
     comes_with_keras_2,
-    legacy_cells,
     legacy_keras,
-    legacy_layers,
+    legacy_module,
 )
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
@@ -133,20 +132,20 @@ def _aliasing(patch: Patch, module: Callable[[], ModuleType]) -> Callable[[objec
 
 def keras() -> ModuleType:
     """`tf.keras`."""
-    return _keras_for("tf.keras")
+    return legacy_keras(_package_for("tf.keras"))
 
 
 def layers() -> ModuleType:
     """`tf.layers`."""
-    return legacy_layers(_keras_for("tf.layers"))
+    return legacy_module(_package_for("tf.layers"), "layers")
 
 
 def cells() -> ModuleType:
     """`tf.nn.rnn_cell`."""
-    return legacy_cells(_keras_for("tf.nn.rnn_cell"))
+    return legacy_module(_package_for("tf.nn.rnn_cell"), "rnn_cell")
 
 
-def _keras_for(name: str) -> ModuleType:
+def _package_for(name: str) -> str:
     package = "keras" if comes_with_keras_2() else _PACKAGE
     if module_or_none(package) is None:
         import tensorflow as tf  # not at the top: `environment` runs before TensorFlow is loaded
@@ -154,7 +153,7 @@ def _keras_for(name: str) -> ModuleType:
         # A tf_keras of another release would install another TensorFlow.
         release = ".".join(tf.__version__.split(".")[:2])
         raise NotInstalled(name, package, f"{release}.*")
-    return legacy_keras(package)
+    return package
 
 
 # By module below tensorflow.python: names that `tf.compat.v1` has, maybe under another name.

@@ -114,8 +114,11 @@ class Child(contextlib.AbstractContextManager["Child"]):
             self._errors.truncate()
         except (OSError, EOFError):
             code = self.wait()
-            took_too_long = f"gave no answer within {limit:.0f} s and was ended"
-            how = took_too_long if timed_out.is_set() else _unexpected_end(code)
+            how = describe_exit(code)
+            if timed_out.is_set():
+                how = f"gave no answer within {limit:.0f} s and was ended"
+            elif code == -signal.SIGKILL:
+                how += ", as the kernel does when memory runs out"
             raise Ended(code, how, self.last_output()) from None
         finally:
             watch.cancel()
@@ -223,9 +226,3 @@ def _forked(
         return server.start(module, arguments, environment, descriptor)
     except OSError:
         return None
-
-
-def _unexpected_end(code: int) -> str:
-    """Describe the end of a process that this package did not end."""
-    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
-    return describe_exit(code) + hint

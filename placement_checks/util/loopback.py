@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import socket
 import struct
 import time
@@ -77,11 +76,8 @@ def close(port: int) -> None:
 def _check_no_other_connected(port: int) -> None:
     own = {connection.local for connection in _own_connections()}
     for connection in _connections():
-        if (
-            connection.is_connected
-            and connection.local.port == port
-            and connection.remote not in own
-        ):
+        is_other = connection.is_connected and connection.remote not in own
+        if is_other and connection.local.port == port:
             raise ConnectionError(f"found that another process had connected to its port {port}")
 
 
@@ -93,12 +89,12 @@ class _Address(NamedTuple):
 
 
 class _Connection(NamedTuple):
-    """A row of /proc/net/tcp."""
+    """A row of /proc/net/tcp, and the descriptor of the socket if this process has it."""
 
     local: _Address
     remote: _Address
     state: str
-    inode: str
+    descriptor: int | None
 
     @property
     def is_connected(self) -> bool:
@@ -111,48 +107,34 @@ def _listeners(port: int) -> Iterator[socket.socket]:
     Raises:
         OSError: there is none.
     """
-    listening = {
-        connection.inode
+    own = [
+        connection.descriptor
         for connection in _connections()
-        if connection.state == _LISTEN and connection.local.port == port
-    }
-    own = {inode: name for inode, name in _own_sockets().items() if inode in listening}
+        if connection.descriptor is not None
+        and (connection.state, connection.local.port) == (_LISTEN, port)
+    ]
     if not own:
         raise OSError(f"no socket of this process listens on port {port}")
-    for name in own.values():
-        with socket.socket(fileno=os.dup(int(name))) as listener:
+    for descriptor in own:
+        with socket.socket(fileno=os.dup(descriptor)) as listener:
             yield listener
 
 
 def _own_connections() -> list[_Connection]:
-    """The connected sockets of this process."""
-    inodes = _own_sockets()
-    return [
-        connection
-        for connection in _connections()
-        if connection.inode in inodes and connection.is_connected
-    ]
-
-
-def _own_sockets() -> dict[str, str]:
-    """The file descriptors of this process's sockets, by inode."""
-    descriptors = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
-            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/self/fd/{name}"))
-            if match:
-                descriptors[match[1]] = name
-    return descriptors
+    return [each for each in _connections() if each.is_connected and each.descriptor is not None]
 
 
 def _connections() -> Iterator[_Connection]:
     """The TCP sockets of this machine, as /proc/net/tcp shows them."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        if not Path(table).exists():
-            continue
-        for row in Path(table).read_text().splitlines()[1:]:
+    descriptors = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            descriptors[os.readlink(f"/proc/self/fd/{name}")] = int(name)
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for row in table.read_text().splitlines()[1:] if table.exists() else ():
             _, local, remote, state, *rest = row.split()
-            yield _Connection(_address(local), _address(remote), state, rest[5])
+            descriptor = descriptors.get(f"socket:[{rest[5]}]")
+            yield _Connection(_address(local), _address(remote), state, descriptor)
 
 
 def _address(text: str) -> _Address:

@@ -7,13 +7,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from placement_checks.util.text import printable
 
 _T = TypeVar("_T")
-_Show = Callable[[int, threading.Event], None]
 
 _DRAW_INTERVAL = 1.0  # seconds; also before the first line, so that quick work does not flicker
 _LINE_WIDTH = 120  # characters of a line without a terminal, not counting the seconds
@@ -70,26 +69,21 @@ def _start(ended: threading.Event) -> threading.Thread | None:
         descriptor = os.dup(2)
     except OSError:
         return None
-    show = _draw if _can_erase(descriptor) else _write_lines
-    thread = threading.Thread(target=_until_ended, args=(show, descriptor, ended), daemon=True)
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    show = _write_lines if is_plain or not os.isatty(descriptor) else _draw
+
+    def show_until_ended() -> None:
+        with contextlib.suppress(OSError):
+            show(descriptor, ended)
+        os.close(descriptor)
+
+    thread = threading.Thread(target=show_until_ended, daemon=True)
     try:
         thread.start()
     except RuntimeError:
         os.close(descriptor)
         return None
     return thread
-
-
-def _can_erase(descriptor: int) -> bool:
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-    return not plain and os.isatty(descriptor)
-
-
-def _until_ended(show: _Show, descriptor: int, ended: threading.Event) -> None:
-    """Show steps. Errors of the stream are ignored."""
-    with contextlib.suppress(OSError):
-        show(descriptor, ended)
-    os.close(descriptor)
 
 
 def _draw(descriptor: int, ended: threading.Event) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +49,41 @@ def test_every_patch_is_used() -> None:
     used = {name for text in texts for name in re.findall(r"\bPatch\.([A-Z_0-9]+)\b", text)}
 
     assert used == set(Patch.__members__)
+
+
+def replaced(tree: ast.AST) -> Iterator[str]:
+    """The attributes of imported modules and classes that a module assigns, other than `sys`."""
+    imported = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[owner, *_]):
+                if not isinstance(owner, ast.Name) or owner.id != "self":
+                    yield ast.unparse(node)
+            case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                path = ast.unparse(node)
+                if path.partition(".")[0] in imported - {"sys"} and "(" not in path:
+                    yield path
+
+
+def test_nothing_else_replaces_an_attribute() -> None:
+    package = Path(placement_checks.__file__).parent
+    found = {
+        (path.relative_to(package).as_posix(), name)
+        for path in package.rglob("*.py")
+        for name in replaced(ast.parse(path.read_text(encoding="utf-8")))
+    }
+
+    assert {name for file, name in found if file != "tf/patching.py"} == {
+        # A module that is made for programs, and subpackages that Python would have bound.
+        "setattr(self.module, name, getattr(tensorflow, name, None))",
+        "setattr(tensorflow, directory, module)",
+        "tempfile.tempdir",  # in a new process
+    }
 
 
 def test_purposes_of_two_patches_of_an_attribute_differ() -> None:

@@ -27,7 +27,7 @@ from placement_checks.tf import (
     keras,
     process_state,
 )
-from placement_checks.tf.keras import legacy_cells, legacy_keras, legacy_layers
+from placement_checks.tf.keras import legacy_keras, legacy_module
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, internal_module, patched
 from placement_checks.tf.process_state import Behavior
@@ -163,10 +163,10 @@ def test_the_definition_of_an_op_type() -> None:
 
 
 def test_whether_tensorflow_2_behavior_is_on() -> None:
-    assert process_state.is_v2_behavior()
+    assert Behavior.current().v2_behavior
     with restored():
         tf1.disable_v2_behavior()
-        assert not process_state.is_v2_behavior()
+        assert not Behavior.current().v2_behavior
 
 
 def begins_eagerly() -> bool:
@@ -193,17 +193,17 @@ def test_whether_threads_begin_eagerly() -> None:
 
 
 def test_whether_tensors_compare_their_elements() -> None:
-    assert process_state.is_tensor_equality()
+    assert Behavior.current().tensor_equality
     with restored():
         tf1.disable_tensor_equality()
-        assert not process_state.is_tensor_equality()
+        assert not Behavior.current().tensor_equality
 
 
 def test_whether_branches_are_functions() -> None:
-    assert process_state.is_control_flow_v2()
+    assert Behavior.current().control_flow_v2
     with restored():
         tf1.disable_control_flow_v2()
-        assert not process_state.is_control_flow_v2()
+        assert not Behavior.current().control_flow_v2
 
 
 def test_eager_execution_of_this_thread() -> None:
@@ -449,11 +449,11 @@ def test_a_module_of_tensorflows_own() -> None:
 
 @pytest.mark.usefixtures("graph")
 def test_keras_2_has_the_layers_and_cells_of_tensorflow_1() -> None:
-    keras_2 = legacy_keras("keras" if KERAS_2 else "tf_keras")
+    package = "keras" if KERAS_2 else "tf_keras"
 
     x = tf1.placeholder(tf.float32, [2, 3])
-    dense = legacy_layers(keras_2).dense(x, 4, name="head")
-    cell = legacy_cells(keras_2).GRUCell(4)
+    dense = legacy_module(package, "layers").dense(x, 4, name="head")
+    cell = legacy_module(package, "rnn_cell").GRUCell(4)
 
     assert dense.name == "head/BiasAdd:0"
     assert cell.output_size == 4

@@ -71,7 +71,7 @@ class PlacerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The ID of the idle process; None if there is none."""
+        """The ID of the idle process; None without one."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:

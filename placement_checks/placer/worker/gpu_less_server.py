@@ -79,22 +79,18 @@ class GpuLessServer:
         self._master = target.removeprefix("grpc://")
         self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _CONNECT_ONCE)
         ready = grpc.channel_ready_future(self._channel)
+        port = int(self._master.rpartition(":")[2])
+        is_open = OPEN_PORT in os.environ
         try:
-            self._start(ready)
+            if not is_open:
+                loopback.take(port, _CONNECT_LIMIT)
+            pywrap_tf_session.TF_ServerStart(self._server)  # safe: the port is reserved
+            ready.result(timeout=_CONNECT_LIMIT)
+            if not is_open:
+                loopback.close(port)
         except ConnectionError as error:
             raise Failed(str(error)) from None
         self._workers: dict[Devices, _Worker] = {}
-
-    def _start(self, ready: Any) -> None:
-        """Start the server so that only this process can connect to it."""
-        number = int(self._master.rpartition(":")[2])
-        is_shared = OPEN_PORT in os.environ
-        if not is_shared:
-            loopback.take(number, _CONNECT_LIMIT)
-        pywrap_tf_session.TF_ServerStart(self._server)  # safe: the port is reserved
-        ready.result(timeout=_CONNECT_LIMIT)
-        if not is_shared:
-            loopback.close(number)
 
     @contextlib.contextmanager
     def place(
@@ -115,9 +111,10 @@ class GpuLessServer:
         """
         c_library.provide_kernels(types)
         cluster: dict[str, dict[int, str]] = {MASTER_JOB: {0: self._master}}
-        workers = self._workers_of({_devices(devices) for _, _, devices in tasks})
-        for job, index, devices in tasks:
-            cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
+        devices_of = {(job, task): tuple(map(tuple, listed)) for job, task, listed in tasks}
+        self._set_workers({*devices_of.values()})
+        for (job, task), devices in devices_of.items():
+            cluster.setdefault(job, {})[task] = self._workers[devices].address
         request = CreateSessionRequest(
             graph_def=graph, config=_config(cluster, soft), target=f"grpc://{self._master}"
         )
@@ -146,13 +143,12 @@ class GpuLessServer:
             raise GraphRefused(_MASTER.sub("", error.details())) from None
         return cast(str, CreateSessionResponse.FromString(answer).session_handle)
 
-    def _workers_of(self, lists: set[Devices]) -> dict[Devices, _Worker]:
-        """A worker for each list of devices; matching workers of earlier graphs are reused."""
+    def _set_workers(self, lists: set[Devices]) -> None:
+        """Run a worker for each list of devices; matching workers of earlier graphs are reused."""
         for devices in self._workers.keys() - lists:
             self._workers.pop(devices).stop()
         for devices in lists - self._workers.keys():
             self._workers[devices] = _Worker(devices)
-        return self._workers
 
     def _call(self, method: str, messages: Iterator[bytes], limit: float) -> bytes:
         """Call the master with one message.
@@ -172,17 +168,16 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
     """
 
     def __init__(self, devices: Devices) -> None:
+        names = [(kind, index) for kind, count in devices for index in range(count)]
         attributes = [
             device_attributes_pb2.DeviceAttributes(
                 name=f"/job:phantom/replica:0/task:0/device:{kind}:{index}",
                 device_type=kind,
                 memory_limit=_MEMORY_LIMIT,
+                incarnation=incarnation,
             )
-            for kind, count in devices
-            for index in range(count)
+            for incarnation, (kind, index) in enumerate(names, start=1)
         ]
-        for incarnation, attribute in enumerate(attributes, start=1):
-            attribute.incarnation = incarnation
         self._status: bytes = GetStatusResponse(device_attributes=attributes).SerializeToString()
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(max_workers=4),
@@ -200,10 +195,6 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         asks_devices = details.method.endswith("/GetStatus")
         answer = self._status if asks_devices else b""
         return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
-
-
-def _devices(listed: list[list[Any]]) -> Devices:
-    return tuple((kind, count) for kind, count in listed)
 
 
 def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:

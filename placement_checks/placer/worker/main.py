@@ -36,11 +36,9 @@ def main() -> None:
         placer = _placer(kind)
     except _Unavailable as fault:
         reason, fix = fault.args
-        protocol.write(replies, {"number": 0, "unavailable": reason, "fix": fix})
-        return
+        return protocol.write(replies, {"number": 0, "unavailable": reason, "fix": fix})
     except Failed as failure:
-        protocol.write(replies, {"number": 0, "failed": str(failure)})
-        return
+        return protocol.write(replies, {"number": 0, "failed": str(failure)})
     protocol.write(replies, {"number": 0})
     while True:
         try:
@@ -58,8 +56,7 @@ def main() -> None:
             signal.alarm(0)
             protocol.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
-            protocol.write(replies, {**number, "failed": str(failure)})
-            return
+            return protocol.write(replies, {**number, "failed": str(failure)})
 
 
 class _Unavailable(Exception):

@@ -21,13 +21,16 @@ def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
-def no_memory_statistics() -> Any:
-    """`tf.contrib.memory_stats.MaxBytesInUse` and similar; TensorFlow 2 lacks their ops.
+def BytesInUse() -> Any:  # noqa: N802
+    """`tf.contrib.memory_stats.BytesInUse` and similar; TensorFlow 2 lacks their ops.
 
     Raises:
         tf.errors.NotFoundError: always; programs expect this error on machines without GPUs.
     """
     raise tf.errors.NotFoundError(None, None, "TensorFlow 2 has no ops that measure memory use")
+
+
+BytesLimit = MaxBytesInUse = BytesInUse
 
 
 def get_backward_walk_ops(
@@ -46,7 +49,10 @@ def get_backward_walk_ops(
         stop_at_ts: tensors that the walk does not pass.
         control_inputs: whether the walk follows control inputs.
     """
-    seeds = list(dict.fromkeys(_op_of(seed) for seed in _as_list(seed_ops)))
+    many = isinstance(seed_ops, list | tuple | set | frozenset)
+    seeds = list(
+        dict.fromkeys(getattr(seed, "op", seed) for seed in (seed_ops if many else [seed_ops]))
+    )
     stops = {tensor.ref() for tensor in stop_at_ts}
     seen = dict.fromkeys(seeds)
     waiting = list(seeds)
@@ -94,14 +100,6 @@ def sequence_loss(
         if not axes:
             return losses
         return tf.reduce_sum(losses, axes) / (tf.reduce_sum(weights, axes) + 1e-12)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
-
-
-def _op_of(value: Any) -> Any:
-    return value if isinstance(value, tf.Operation) else value.op
 
 
 class GreedyLoadBalancingStrategy:

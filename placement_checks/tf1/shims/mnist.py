@@ -42,15 +42,12 @@ class DataSet:
             rows.append(self._order[self._position : self._position + missing])
             self._position += missing
             if self._position > self.num_examples:
-                self._begin_again(shuffle)
+                self.epochs_completed += 1
+                self._position = 0
+                if shuffle:
+                    self._shuffle()
         chosen = np.concatenate([np.empty(0, int), *rows])
         return self.images[chosen], self.labels[chosen]
-
-    def _begin_again(self, shuffle: bool) -> None:
-        self.epochs_completed += 1
-        self._position = 0
-        if shuffle:
-            self._shuffle()
 
     def _shuffle(self) -> None:
         self._order = self._random.permutation(self.num_examples)
@@ -93,7 +90,12 @@ def read_data_sets(
     kind = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
 
     def part(name: str) -> tuple[Array, Array]:
-        images, labels = _fake_images() if fake_data else _read(Path(train_dir), name)
+        images: Array = np.full((10_000, _SIDE, _SIDE, 1), 255, np.uint8)
+        labels: Array = np.zeros(10_000, np.uint8)
+        if not fake_data:
+            images = _read(Path(train_dir, f"{name}-images-idx3-ubyte.gz"), header=16)
+            images = images.reshape(-1, _SIDE, _SIDE, 1)
+            labels = _read(Path(train_dir, f"{name}-labels-idx1-ubyte.gz"), header=8)
         images = images.reshape(-1, _SIDE * _SIDE) if reshape else images
         if kind == np.float32:
             images = images.astype(np.float32) / 255
@@ -107,18 +109,7 @@ def read_data_sets(
     )
 
 
-def _fake_images() -> tuple[Array, Array]:
-    return np.full((10_000, _SIDE, _SIDE, 1), 255, np.uint8), np.zeros(10_000, np.uint8)
-
-
-def _read(folder: Path, name: str) -> tuple[Array, Array]:
-    images = _bytes(folder / f"{name}-images-idx3-ubyte.gz", header=16)
-    return images.reshape(-1, _SIDE, _SIDE, 1), _bytes(
-        folder / f"{name}-labels-idx1-ubyte.gz", header=8
-    )
-
-
-def _bytes(file: Path, header: int) -> Array:
+def _read(file: Path, header: int) -> Array:
     try:
         content = gzip.decompress(file.read_bytes())
     except FileNotFoundError:

@@ -52,7 +52,7 @@ def test_modes() -> None:
 
 def test_no_op_measures_memory() -> None:
     with pytest.raises(tf.errors.NotFoundError, match="no ops that measure memory use"):
-        functions.no_memory_statistics()
+        functions.MaxBytesInUse()
 
 
 def test_a_dataset_without_the_remainder() -> None:
