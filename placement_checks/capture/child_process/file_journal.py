@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from placement_checks.core.errors import InputError
 
 _MARK = ".kept-"
-_rename = os.rename  # the original function, which the file guard patches
+original_rename = os.rename  # the original function, which the file guard patches
 _LONGEST = 255 - 60  # bytes of a name, before the mark and numbers are added
 
 
@@ -98,14 +98,15 @@ class Journal:
         aside = path.with_name(f".{short}{self._mark}{os.getpid()}-{next(self._numbers)}")
         self.note(path, aside)
         try:
-            _rename(path, aside)
+            original_rename(path, aside)
         except OSError as error:
-            raise _rename_error(path, error) from None
+            raise InputError(
+                str(path),
+                "the program deletes or replaces it, but it cannot be set aside: "
+                f"{error.strerror}",
+                "give the program a directory that may be lost, or move this file away",
+            ) from None
         return aside
-
-    def bring_back(self, aside: Path, path: Path) -> None:
-        """Undo a `set_aside` at once."""
-        _rename(aside, path)
 
     def note(self, before: Path, after: Path) -> None:
         """Add a rename to the journal, before it happens."""
@@ -150,7 +151,13 @@ def put_back(journal: Path) -> Sequence[Path]:
             directory.rmdir()
     journal.unlink()
     if failed:
-        raise _restore_error(failed)
+        (first, reason), *_ = failed
+        raise InputError(
+            first.before,
+            f"could not be restored: {reason.strerror}",
+            f"it is preserved as {first.after}: rename it yourself",
+            details="\n".join(f"{each.before} is {each.after}: {why}" for each, why in failed),
+        )
     return list(dict.fromkeys(restored))
 
 
@@ -227,25 +234,6 @@ def _is_younger(path: Path, began: int, *, unknown: bool = False) -> bool:
     return unknown if born is None else born > began
 
 
-def _rename_error(path: Path, error: OSError) -> InputError:
-    return InputError(
-        str(path),
-        f"the program deletes or replaces it, but it cannot be set aside: {error.strerror}",
-        "give the program a directory that may be lost, or move this file away",
-    )
-
-
-def _restore_error(failed: Sequence[tuple[_Rename, OSError]]) -> InputError:
-    lines = [f"{rename.before} is {rename.after}: {error}" for rename, error in failed]
-    (first, error), *_ = failed
-    return InputError(
-        first.before,
-        f"could not be restored: {error.strerror}",
-        f"it is preserved as {first.after}: rename it yourself",
-        details="\n".join(lines),
-    )
-
-
 # statx(2) and linux/stat.h; Python's os.stat has no birth time on Linux.
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _STATX_BTIME = 0x800
@@ -315,12 +303,18 @@ def _set_aside(
     journal: Journal, options: Sequence[str], files: Sequence[str]
 ) -> tuple[int, list[str]]:
     """Set the user's files aside; returns the exit status, and the files left to delete."""
+    removes_directories = any(
+        option in _DIRECTORY_OPTIONS
+        if option.startswith("--")
+        else set(option) & set(_DIRECTORY_OPTIONS)
+        for option in options
+    )
     status, left = 0, []
     for file in files:
         place = resolve_parent(file)
         if not os.path.lexists(place) or journal.is_programs_own(place):
             left.append(file)
-        elif is_directory(place) and not _removes_directories(options):
+        elif is_directory(place) and not removes_directories:
             left.append(file)  # the real command refuses
         else:
             try:
@@ -329,12 +323,3 @@ def _set_aside(
                 print(f"rm: {error}", file=sys.stderr)
                 status = 1
     return status, left
-
-
-def _removes_directories(options: Sequence[str]) -> bool:
-    return any(
-        option in _DIRECTORY_OPTIONS
-        if option.startswith("--")
-        else set(option) & set(_DIRECTORY_OPTIONS)
-        for option in options
-    )

@@ -229,22 +229,22 @@ def watch_calls(watch: CallWatch) -> Iterator[None]:
 
 def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:
     """Whether a function, or a function that it calls, takes gradients and updates variables."""
-    graphs = called_functions(graph)
+    graphs = {graph, *called_functions(graph).values()}
     return any(each in notes and notes[each].has_any for each in graphs) and any(
         is_update(op.type) for each in graphs for op in each.get_operations()
     )
 
 
-def called_functions(graph: Any) -> Sequence[Any]:
-    """The graph of a function and the graphs of the functions that it calls."""
-    found: dict[Any, None] = {}
+def called_functions(graph: Any) -> Mapping[str, Any]:
+    """The graphs of the functions that a function calls, directly or indirectly, by name."""
+    found: dict[str, Any] = {}
     waiting = [graph]
     while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found[each] = None
-            waiting += traced_functions(each).values()
-    return list(found)
+        for name, body in traced_functions(waiting.pop()).items():
+            if name not in found:
+                found[name] = body
+                waiting.append(body)
+    return found
 
 
 def _has_array_results(function: Any) -> bool:

@@ -274,35 +274,25 @@ def hold_logs(unless: type[BaseException]) -> Iterator[Callable[[], None]]:
     Yields:
         A function that logs the records at once and ends the delay.
     """
-    held = _HeldRecords()
-    tf.get_logger().addFilter(held)
-    try:
-        yield held.release
-    except unless:
-        raise
-    except BaseException:
-        held.release()
-        raise
-    else:
-        held.release()
-    finally:
-        tf.get_logger().removeFilter(held)
+    logger = tf.get_logger()
+    held: list[logging.LogRecord] = []
 
-
-class _HeldRecords(logging.Filter):
-    """The records that a logger would have logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._records: list[logging.LogRecord] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        self._records.append(record)
+    def hold(record: logging.LogRecord) -> bool:
+        held.append(record)
         return False
 
-    def release(self) -> None:
-        """Log all records, and stop holding."""
-        logger = tf.get_logger()
-        logger.removeFilter(self)
-        while self._records:
-            logger.handle(self._records.pop(0))
+    def release() -> None:
+        logger.removeFilter(hold)
+        while held:
+            logger.handle(held.pop(0))
+
+    logger.addFilter(hold)
+    try:
+        yield release
+    except unless:
+        logger.removeFilter(hold)
+        raise
+    except BaseException:
+        release()
+        raise
+    release()

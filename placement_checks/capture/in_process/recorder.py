@@ -21,8 +21,6 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.graph.gradients import (
     applied_in_graph,
-    record_applied,
-    record_gradients,
     replace_declared,
 )
 from placement_checks.graph.reading import from_live_graph
@@ -141,14 +139,10 @@ def record_build(
     """
     with (
         fake_gpu_count(gpus) as gpu_queries,
-        record_gradients() as gradients,
-        record_applied() as applied,
-        record_tracing(eager=eager) as (variables, reductions, forward),
+        record_tracing(eager=eager) as tracing,
         simulate_worker() as servers,
         simulate_coordinator(gpus, servers),
     ):
-        strategies: list[Any] = []
-        tracing = TracingNotes(variables, gradients, applied, reductions, forward, strategies)
         building = BuildRecorder(program, gpus, on_train_step, gpu_queries, tracing, servers)
         with watch_sessions(building.watch), watch_calls(building.calls):
             yield building
