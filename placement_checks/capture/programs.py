@@ -56,8 +56,12 @@ def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgr
         UsageError: ``target`` is not a target.
         InputError: the reference cannot be built or read.
     """
-    source = _imported(target)
-    if _is_built_by(towers, source):
+    source, program = _imported(target), towers.program
+    if isinstance(source, Program) and isinstance(program, Program):
+        is_same = source.is_same_function(program)
+    else:
+        is_same = isinstance(source, Script) and source == program
+    if is_same:
         single = load_for_one_gpu(towers)
         if single:
             return single
@@ -69,12 +73,6 @@ def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
     if isinstance(program.loader, Missing):
         return program.loader
     return program.loader.load_for_one_gpu()
-
-
-def _is_built_by(built: CapturedProgram, source: Loadable) -> bool:
-    if isinstance(source, Program) and isinstance(built.program, Program):
-        return source.is_same_function(built.program)
-    return source == built.program
 
 
 def _imported(target: TargetLike) -> Loadable:

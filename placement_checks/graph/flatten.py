@@ -14,7 +14,7 @@ Most branches and loops remain. There are three exceptions:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.tf.graphs import definition_of
+from placement_checks.util.text import free_name
 
 COLOCATED = b"loc:@"  # prefix of the name of a colocated op
 _COMPILED = "_XlaMustCompile"
@@ -135,7 +136,8 @@ class _Flattening:
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
         """Add the nodes of a body; nodes without data inputs wait for the op ``wait``."""
-        scopes = {scope for node in body for scope in name_scopes(node.name)}
+        parts = [node.name.split("/") for node in body]
+        scopes = {"/".join(part[:end]) for part in parts for end in range(1, len(part))}
         for original in body:
             node = type(original)()
             node.CopyFrom(original)
@@ -146,7 +148,7 @@ class _Flattening:
                 node.input.append(f"^{wait}")
             called, arguments = self._called(original)
             if called in self._library:
-                scope = unused_scope(original.name, scopes)
+                scope = free_name(original.name, scopes)
                 self._inline(node, called, arguments, f"{prefix}{scope}/")
                 continue
             if any(
@@ -349,22 +351,6 @@ def rename_colocation(node: Any, names: Mapping[str, str]) -> None:
         classes = node.attr["_class"].list.s
         bound = [entry.removeprefix(COLOCATED).decode() for entry in classes]
         classes[:] = [COLOCATED + names.get(name, name).encode() for name in bound]
-
-
-def name_scopes(name: str) -> Iterator[str]:
-    """The scopes around a name: ``a`` and ``a/b`` for ``a/b/c``."""
-    for position, character in enumerate(name):
-        if character == "/":
-            yield name[:position]
-
-
-def unused_scope(name: str, taken: Collection[str]) -> str:
-    """A scope for the body of a call; it differs from all scopes of the caller."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    return free
 
 
 def prefix_input(prefix: str, source: str) -> str:

@@ -220,7 +220,7 @@ def select_losses(reported: ScalarLosses, source: GraphSource) -> ScalarLosses:
     upstream = _value_ancestors(map(source.live.get_operation_by_name, names))
     trainable = trainable_variables(source.live)
     learned = dependents([op for op in upstream if op.name in trainable], upstream)
-    terms = set(_summands([op for op in upstream if op.name in names], learned))
+    terms = _summands([op for op in upstream if op.name in names], learned)
     backward = source.step_ops.backward or ()
     return ScalarLosses(
         loss
@@ -236,26 +236,21 @@ def _value_ancestors(ops: Iterable[tf.Operation], ends: Collection[str] = ()) ->
 
 def _summands(
     objectives: Iterable[tf.Operation], learned: Collection[tf.Operation]
-) -> Iterator[tf.Operation]:
+) -> set[tf.Operation]:
     """The objectives and their terms: scalars that are scaled and added up to an objective.
 
     Ops that do not depend on trainable variables (``learned``) are ignored. An accuracy may share
     them, such as the factor 1 / number of words.
     """
-    waiting = list(objectives)
-    seen = set(waiting)
-    while waiting:
-        op = waiting.pop()
-        yield op
-        if op.type not in _COMBINING_OPS:
-            continue
-        terms = {
-            tensor.op
-            for tensor in (op.inputs[:1] if op.type in DIVISIONS else op.inputs)
-            if tensor.op in learned and (tensor.shape.rank == 0 or tensor.op.type == STACK)
-        }
-        waiting += terms - seen
-        seen |= terms
+
+    def terms(op: tf.Operation) -> Iterator[tf.Operation]:
+        if op.type in _COMBINING_OPS:
+            for tensor in op.inputs[:1] if op.type in DIVISIONS else op.inputs:
+                is_scalar = tensor.shape.rank == 0 or tensor.op.type == STACK
+                if is_scalar and tensor.op in learned:
+                    yield tensor.op
+
+    return _reach(objectives, terms)
 
 
 def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:

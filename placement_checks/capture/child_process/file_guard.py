@@ -110,7 +110,8 @@ class _FileGuard:
 
     def _remove_folder(self, original: Any, path: Any, *, dir_fd: int | None = None) -> None:
         place = resolve_parent(path, dir_fd)
-        if self._is_empty(place) and self._is_users(place):
+        is_empty = is_directory(place) and self._journal.is_empty(place)
+        if is_empty and self._is_users(place):
             self._journal.set_aside(place)
         else:
             original(path, dir_fd=dir_fd)
@@ -187,7 +188,12 @@ class _FileGuard:
         """
         local = _local_path(path)
         if local is None and self.is_active:
-            raise _remote_file_error(path)
+            raise InputError(
+                os.fsdecode(path),
+                "the program writes, moves or deletes it before its first training step, but only "
+                "files on this machine can be restored",
+                "give the program a directory on this machine",
+            )
         return local or ""
 
     def _before_writing(self, path: str, mode: str) -> None:
@@ -204,7 +210,11 @@ class _FileGuard:
 
     def _moved(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
         """Execute a move, after setting the overwritten file aside."""
-        if not self.is_active or not os.path.lexists(source) or _is_same(source, target):
+        exists = os.path.lexists(source)
+        is_same = (
+            exists and os.path.lexists(target) and os.path.samestat(source.lstat(), target.lstat())
+        )
+        if not self.is_active or not exists or is_same:
             move()
             return
         aside = None
@@ -216,7 +226,7 @@ class _FileGuard:
             move()
         except BaseException:
             if aside is not None:
-                self._journal.bring_back(aside, target)
+                file_journal.original_rename(aside, target)
             raise
 
     def _is_replaced(self, source: Path, target: Path) -> bool:
@@ -224,9 +234,6 @@ class _FileGuard:
         if not os.path.lexists(target) or is_directory(source) != is_directory(target):
             return False
         return not is_directory(target) or self._journal.is_empty(target)
-
-    def _is_empty(self, place: Path) -> bool:
-        return is_directory(place) and self._journal.is_empty(place)
 
     def _is_users(self, place: Path) -> bool:
         """Whether a path exists and was not created by the program."""
@@ -253,16 +260,3 @@ def _local_path(path: Any) -> str | None:
     if not separator or scheme == "file":
         return rest if separator else scheme
     return "" if scheme == _MEMORY_SCHEME else None
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return os.path.lexists(other) and os.path.samestat(one.lstat(), other.lstat())
-
-
-def _remote_file_error(path: Any) -> InputError:
-    return InputError(
-        os.fsdecode(path),
-        "the program writes, moves or deletes it before its first training step, but only files "
-        "on this machine can be restored",
-        "give the program a directory on this machine",
-    )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 import json
 import os
@@ -30,7 +29,7 @@ from typing import Any, NamedTuple
 from placement_checks.core.errors import InputError
 
 _MARK = ".kept-"
-_rename = os.rename  # the original function, which the file guard patches
+original_rename = os.rename  # the original function, which the file guard patches
 _LONGEST = 255 - 60  # bytes of a name, before the mark and numbers are added
 
 
@@ -98,14 +97,15 @@ class Journal:
         aside = path.with_name(f".{short}{self._mark}{os.getpid()}-{next(self._numbers)}")
         self.note(path, aside)
         try:
-            _rename(path, aside)
+            original_rename(path, aside)
         except OSError as error:
-            raise _rename_error(path, error) from None
+            raise InputError(
+                str(path),
+                "the program deletes or replaces it, but it cannot be set aside: "
+                f"{error.strerror}",
+                "give the program a directory that may be lost, or move this file away",
+            ) from None
         return aside
-
-    def bring_back(self, aside: Path, path: Path) -> None:
-        """Undo a `set_aside` at once."""
-        _rename(aside, path)
 
     def note(self, before: Path, after: Path) -> None:
         """Add a rename to the journal, before it happens."""
@@ -150,7 +150,14 @@ def put_back(journal: Path) -> Sequence[Path]:
             directory.rmdir()
     journal.unlink()
     if failed:
-        raise _restore_error(failed)
+        (first, reason), *_ = failed
+        raise InputError(
+            first.before,
+            f"could not be restored: {reason.strerror}",
+            f"it is preserved as {first.after}: rename it yourself",
+            details="\n".join(f"{each.before} is {each.after}: {why}" for each, why in failed),
+            is_predicate=True,
+        )
     return list(dict.fromkeys(restored))
 
 
@@ -227,49 +234,23 @@ def _is_younger(path: Path, began: int, *, unknown: bool = False) -> bool:
     return unknown if born is None else born > began
 
 
-def _rename_error(path: Path, error: OSError) -> InputError:
-    return InputError(
-        str(path),
-        f"the program deletes or replaces it, but it cannot be set aside: {error.strerror}",
-        "give the program a directory that may be lost, or move this file away",
-    )
-
-
-def _restore_error(failed: Sequence[tuple[_Rename, OSError]]) -> InputError:
-    lines = [f"{rename.before} is {rename.after}: {error}" for rename, error in failed]
-    (first, error), *_ = failed
-    return InputError(
-        first.before,
-        f"could not be restored: {error.strerror}",
-        f"it is preserved as {first.after}: rename it yourself",
-        details="\n".join(lines),
-        is_predicate=True,
-    )
-
-
 # statx(2) and linux/stat.h; Python's os.stat has no birth time on Linux.
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _STATX_BTIME = 0x800
+_statx = getattr(ctypes.CDLL(None), "statx", None)
 _SIZE, _MASK, _BTIME = 256, 0, 80  # bytes of struct statx, and offsets of two fields
 
 
 def birth_time(path: Path) -> int | None:
     """Return when a file, directory or link was created, in ns since 1970; None if unknown."""
-    statx = _statx()
-    if statx is None:
+    if _statx is None:
         return None
     answer = ctypes.create_string_buffer(_SIZE)
-    if statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer):
+    if _statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer):
         return None
     (mask,) = struct.unpack_from("I", answer, _MASK)
     seconds, fraction = struct.unpack_from("qI", answer, _BTIME)
     return int(seconds) * 10**9 + int(fraction) if mask & _STATX_BTIME else None
-
-
-@functools.cache
-def _statx() -> Any:
-    """The function of the C library; None if it is missing."""
-    return getattr(ctypes.CDLL(None), "statx", None)
 
 
 _PACKAGES = Path(__file__).parents[3]
@@ -300,7 +281,6 @@ def main() -> None:
 
 
 def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments of ``rm`` into options and files."""
     options, files, is_option = [], [], True
     for argument in arguments:
         if is_option and argument == "--":
@@ -316,12 +296,18 @@ def _set_aside(
     journal: Journal, options: Sequence[str], files: Sequence[str]
 ) -> tuple[int, list[str]]:
     """Set the user's files aside; returns the exit status, and the files left to delete."""
+    removes_directories = any(
+        option in _DIRECTORY_OPTIONS
+        if option.startswith("--")
+        else set(option) & set(_DIRECTORY_OPTIONS)
+        for option in options
+    )
     status, left = 0, []
     for file in files:
         place = resolve_parent(file)
         if not os.path.lexists(place) or journal.is_programs_own(place):
             left.append(file)
-        elif is_directory(place) and not _removes_directories(options):
+        elif is_directory(place) and not removes_directories:
             left.append(file)  # the real command refuses
         else:
             try:
@@ -330,12 +316,3 @@ def _set_aside(
                 print(f"rm: {error}", file=sys.stderr)
                 status = 1
     return status, left
-
-
-def _removes_directories(options: Sequence[str]) -> bool:
-    return any(
-        option in _DIRECTORY_OPTIONS
-        if option.startswith("--")
-        else set(option) & set(_DIRECTORY_OPTIONS)
-        for option in options
-    )

@@ -30,7 +30,7 @@ def session_notes(watch: SessionWatch) -> Sequence[str]:
             f"the step applies gradients that {plural(len(accumulating), 'other run')} "
             f"accumulated{_called_at(accumulating)}; the rules check all these runs together"
         )
-    elif watch.has_kept_gradients:
+    elif watch.accumulations:
         notes.append(
             "earlier runs accumulate gradients; the rules check only the run that applies them"
         )

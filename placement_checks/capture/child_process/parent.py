@@ -22,6 +22,7 @@ from placement_checks.core.program import CapturedProgram
 from placement_checks.core.target import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
 from placement_checks.util.child import Child, Ended, end_group
+from placement_checks.util.resources import gc_paused
 
 # Seconds beyond the program's limit, to import TensorFlow and to record the graph.
 _GRACE = 60.0
@@ -82,7 +83,7 @@ def _request_answer(
         # Processes that the child started may keep its end of the pipe open after it ended.
         threading.Thread(target=_end_process_group, args=[child], daemon=True).start()
         try:
-            with child.time_limit(script.limit + _GRACE):
+            with child.time_limit(script.limit + _GRACE), gc_paused():
                 pickle.dump(request, child.requests)
                 child.requests.close()
                 return pickle.load(child.replies)
@@ -95,7 +96,6 @@ def _request_answer(
 
 
 def _end_process_group(child: Child) -> None:
-    """Wait for a process, and end the processes that it started."""
     with contextlib.suppress(OSError):
         child.wait()
         end_group(child.pid)

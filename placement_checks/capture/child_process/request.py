@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import sys
@@ -42,6 +43,7 @@ def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
     with contextlib.suppress(Exception):  # the program may have closed them
         sys.stdout.flush()
         sys.stderr.flush()
+    gc.disable()
     pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
     stream.flush()
     os._exit(0)

@@ -20,8 +20,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -53,7 +52,7 @@ class SourceValues:
     def __init__(self, let: Mapping[str, str]) -> None:
         self._let = let
         self._replaced: set[str] = set()
-        self._files: list[_SourceFile] = []
+        self._assigned: dict[Path, Mapping[str, int]] = {}  # lines of names, the main file first
         self._configurations: dict[Path, None] = {}
         self._refused: InputError | None = None
 
@@ -94,7 +93,7 @@ class SourceValues:
             raise self._refused
         for name, text in self._let.items():
             if name not in self._replaced:
-                raise _unassigned_error(name, text, self._files, self._configurations)
+                raise _unassigned_error(name, text, self._assigned, self._configurations)
 
     def _code_of_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``SourceFileLoader.get_code``, to replace values in modules of the user."""
@@ -136,7 +135,7 @@ class SourceValues:
                 raise self._refused from None
             if replacing.has_replaced:
                 replaced.add(name)
-        self._files.append(_SourceFile(path, names))
+        self._assigned[path] = names
         self._replaced |= replaced
         return bool(replaced)
 
@@ -146,19 +145,6 @@ class SourceValues:
             path = Path(os.fsdecode(args[0]))
             if path.suffix.lower() in _CONFIGURATIONS:
                 self._configurations[path.absolute()] = None
-
-
-@dataclass(frozen=True)
-class _SourceFile:
-    """A file of the program.
-
-    Attributes:
-        path: the path of the file.
-        names: the names that it assigns to, with the line of the first assignment.
-    """
-
-    path: Path
-    names: Mapping[str, int]
 
 
 class _NotALiteral(Exception):
@@ -252,7 +238,8 @@ def _literal(text: str, *, where_string: bool) -> ast.expr:
             raise _NotALiteral from None
         return ast.Constant(text)
     is_bare_tuple = isinstance(value, ast.Tuple) and not text.strip().startswith("(")
-    return ast.Constant(text) if is_bare_tuple or (where_string and _is_number(value)) else value
+    is_number = type(ast.literal_eval(value)) in (int, float, complex)
+    return ast.Constant(text) if is_bare_tuple or (where_string and is_number) else value
 
 
 def _is_expression(value: ast.expr) -> bool:
@@ -263,11 +250,6 @@ def _is_expression(value: ast.expr) -> bool:
             for side in (value.left, value.right)
         )
     return isinstance(value, _EXPRESSIONS)
-
-
-def _is_number(value: ast.expr) -> bool:
-    literal = ast.literal_eval(value)
-    return isinstance(literal, int | float | complex) and not isinstance(literal, bool)
 
 
 def _targets(target: ast.expr) -> Iterator[ast.expr]:
@@ -294,48 +276,48 @@ def _dotted_name(target: ast.expr) -> str:
 
 
 def _unassigned_error(
-    name: str, text: str, files: Sequence[_SourceFile], configurations: Iterable[Path]
+    name: str,
+    text: str,
+    assigned: Mapping[Path, Mapping[str, int]],
+    configurations: Iterable[Path],
 ) -> InputError:
     """Return the error for a name that no file assigns to, with a guess at the right name.
 
     Args:
         name: the name.
         text: the text of the new value.
-        files: the files of the program, the main file first.
+        assigned: the names that each file of the program assigns to, the main file first, with
+            the lines of their first assignments.
         configurations: the configuration files that the program read.
     """
     option = f"--let {name}={text}"
-    last = _last_part(name)
+    last = name.rpartition(".")[2]
     message = f"no Python file of the program assigns to {name}"
-    for file in files:
-        if name in file.names:  # in a function
-            line = f"{relative_path(str(file.path))}:{file.names[name]}"
+    for path, lines in assigned.items():
+        if name in lines:  # in a function
+            line = f"{relative_path(str(path))}:{lines[name]}"
             return InputError(
                 option,
                 f"{message} outside of a function; {line} assigns to it inside a function, but "
                 "local variables are replaced only in the main file",
                 "make it a module variable",
             )
-    names = list(dict.fromkeys(each for file in files for each in file.names))
-    if near := next((each for each in names if _last_part(each) == last), None):
+    names = list(dict.fromkeys(each for lines in assigned.values() for each in lines))
+    if near := next((each for each in names if each.rpartition(".")[2] == last), None):
         return InputError(option, message, f"did you mean '{near}'?")
     if line := _line_of_key(last, configurations):
-        path = line.rpartition(":")[0]
-        stem, dot, suffix = path.rpartition(".")
+        file = line.rpartition(":")[0]
+        stem, dot, suffix = file.rpartition(".")
         return InputError(
             option,
             f"{message}; {line} sets it, but values in configuration files are not replaced",
-            f"write the number into {path}, or make a copy of the file for each number of GPUs "
+            f"write the number into {file}, or make a copy of the file for each number of GPUs "
             f"and name it in the arguments: {stem}_{{gpus}}{dot}{suffix}",
         )
-    main = files[0]
-    assigned = listed(list(main.names), _MOST_NAMES) or "no name"
-    fix = did_you_mean(name, names) or f"{relative_path(str(main.path))} assigns to {assigned}"
+    main, lines = next(iter(assigned.items()))
+    has = listed(list(lines), _MOST_NAMES) or "no name"
+    fix = did_you_mean(name, names) or f"{relative_path(str(main))} assigns to {has}"
     return InputError(option, message, fix)
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _line_of_key(key: str, configurations: Iterable[Path]) -> str:

@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 
 from placement_checks.core.errors import InputError, message_of
 from placement_checks.core.user_code import is_user_file, relative_path, users_frames
@@ -219,17 +219,8 @@ def _import_cause(error: ImportError, module: str) -> str:
     if module in _MODULES:
         return f"it imports {module}"
     *_, (importer, _) = traceback.walk_tb(error.__traceback__)
-    return (
-        f"it imports {module} by an implicit relative import"
-        if _is_neighbor(importer, module)
-        else ""
-    )
-
-
-def _is_neighbor(importer: FrameType, module: str) -> bool:
-    """Whether a module of a package imports a module in its own directory."""
     here = Path(importer.f_code.co_filename).parent
-    is_of_package = bool(importer.f_globals.get("__package__"))
-    return is_of_package and any(
+    is_neighbor = bool(importer.f_globals.get("__package__")) and any(
         (here / each).is_file() for each in (f"{module}.py", f"{module}/__init__.py")
     )
+    return f"it imports {module} by an implicit relative import" if is_neighbor else ""

@@ -8,7 +8,6 @@ the variables are mirrored copies. So the placer and the rules need no special c
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,12 +59,14 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Captu
     if SERVERS in first.server.cluster:
         return place_on_servers(first)
     workers = {(first.server.job, first.server.task): first}
-    for server in _other_workers(first.server):
-        with step(f"as {server.name}"), _naming_worker(server):
-            environment = environment_of(server.cluster, server.job, server.task)
-            worker = capture_program(script, gpus, environment)
-            _check_task(server, worker, script.name)
-            workers[server.job, server.task] = worker
+    cluster = first.server.cluster
+    for job in _TRAINING_JOBS:
+        for task in sorted(cluster.get(job, ())):
+            if (job, task) in workers:
+                continue
+            server = RecordedServer(cluster, job, task)
+            with step(f"as {server.name}"):
+                workers[job, task] = _capture_worker(script, gpus, server)
     return join_workers([workers[task] for task in sorted(workers)])
 
 
@@ -83,32 +84,24 @@ def _task_environment(script: Script, machine: Machine | None) -> Mapping[str, s
     return environment_of(addresses, master.job, master.index)
 
 
-def _other_workers(first: RecordedServer) -> Iterator[RecordedServer]:
-    """The other workers of a cluster."""
-    for job in _TRAINING_JOBS:
-        for task in sorted(first.cluster.get(job, ())):
-            if (job, task) != (first.job, first.task):
-                yield RecordedServer(first.cluster, job, task)
+def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> CapturedProgram:
+    """Capture one worker; errors name it.
 
-
-def _check_task(server: RecordedServer, worker: CapturedProgram, program: str) -> None:
-    """Check that a worker took its task from TF_CONFIG."""
-    actual = worker.server
-    if actual is None or actual.name != server.name:
-        name = "a host without a cluster" if actual is None else actual.name
-        raise InputError(
-            program,
-            f"it trains as {name}: it does not take its task from TF_CONFIG",
-            "read TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver does, so "
-            "that every worker can be captured",
-        )
-
-
-@contextlib.contextmanager
-def _naming_worker(server: RecordedServer) -> Iterator[None]:
-    """Add the name of the worker to errors of this block."""
+    Raises:
+        InputError: the program failed, or did not take its task from TF_CONFIG.
+    """
     try:
-        yield
+        environment = environment_of(server.cluster, server.job, server.task)
+        worker = capture_program(script, gpus, environment)
+        actual = worker.server
+        if actual is None or actual.name != server.name:
+            name = "a host without a cluster" if actual is None else actual.name
+            raise InputError(
+                script.name,
+                f"it trains as {name}: it does not take its task from TF_CONFIG",
+                "read TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver does, "
+                "so that every worker can be captured",
+            )
     except InputError as error:
         raise InputError(
             error.object,
@@ -116,6 +109,7 @@ def _naming_worker(server: RecordedServer) -> Iterator[None]:
             error.fix,
             details=error.details,
         ) from None
+    return worker
 
 
 def join_workers(workers: Sequence[CapturedProgram]) -> CapturedProgram:
@@ -282,7 +276,6 @@ class _Part:
 
 
 def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
-    """Rename the functions that a node calls."""
     node.op = names.get(node.op, node.op)
     for attribute in node.attr.values():
         kind = attribute.WhichOneof("value")
@@ -302,20 +295,16 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
         backward.update(part.names(step.backward or ()))
         for variable, ops in step.taken.items():
             taken[part.variable(variable)] += part.names(ops)
+    joined: dict[str, Any] = {
+        field: [n for part in parts for n in part.names(getattr(part.source.step_ops, field))]
+        for field in ("train_op", "losses", "objectives")
+    }
     return parts[0].source.step_ops._replace(
-        train_op=_concatenate(parts, "train_op"),
-        losses=_concatenate(parts, "losses"),
-        objectives=_concatenate(parts, "objectives"),
+        **joined,
         inputs=tuple(inputs for part in parts for inputs in _inputs(part)),
         gradients=gradients,
         taken=taken,
         backward=frozenset(backward),
-    )
-
-
-def _concatenate(parts: Sequence[_Part], field: str) -> tuple[str, ...]:
-    return tuple(
-        name for part in parts for name in part.names(getattr(part.source.step_ops, field))
     )
 
 

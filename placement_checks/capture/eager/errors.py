@@ -14,7 +14,7 @@ import contextlib
 import dis
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +24,9 @@ import tensorflow as tf
 from placement_checks.capture.eager.calls import CallWatch, NotAGraphProgram
 from placement_checks.capture.eager.devices import Refusal
 from placement_checks.capture.eager.notes import TracingNotes
-from placement_checks.capture.eager.variables import RecordedVariable, strategy_id
+from placement_checks.capture.eager.variables import strategy_id
 from placement_checks.core.errors import InputError, message_of
-from placement_checks.core.user_code import is_user_file, users_frames
+from placement_checks.core.user_code import is_user_file, users_line
 from placement_checks.tf.distribution import strategy_name
 from placement_checks.tf.eager import eager_tensors_have
 from placement_checks.tf.keras import is_keras_frame
@@ -128,7 +128,8 @@ def explain_refusals(program: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if not _is_graph_only(error.__context__):
+        fault = error.__context__
+        if fault is None or not _GRAPH_ONLY.search(message_of(fault)):
             raise
         raise GraphOnlyError(
             error.object,
@@ -180,11 +181,6 @@ def _is_raised_by_user(fault: BaseException) -> bool:
     return not is_in_tensorflow and dis.opname[code[last.tb_lasti]] == _RAISE
 
 
-def _is_graph_only(fault: BaseException | None) -> bool:
-    """Whether TensorFlow raised an error because the code works only in a graph."""
-    return fault is not None and bool(_GRAPH_ONLY.search(message_of(fault)))
-
-
 def _with_note(error: InputError, when: str, other: InputError) -> InputError:
     """Append another error to the details of an error."""
     fix = f"; {other.fix}" if other.fix else ""
@@ -228,7 +224,6 @@ def no_traced_step_error(program: str, calls: CallWatch) -> InputError:
 
 
 _KERAS_2 = "Keras 2: install tf_keras, and set TF_USE_LEGACY_KERAS=1"
-_SIZES = re.compile(r"'?(\w+)'? sizes: (\d+)")
 
 
 class _KerasError(NamedTuple):
@@ -329,7 +324,7 @@ def _describe_group(text: str) -> str:
     """A part of Keras's message: a number of rows, sizes by name, or another text as it is."""
     if text.isdecimal():
         return plural(int(text), "row")
-    sizes = _SIZES.findall(text)
+    sizes = re.findall(r"'?(\w+)'? sizes: (\d+)", text)
     return join_and(f"{name} has {plural(int(rows), 'row')}" for name, rows in sizes) or text
 
 
@@ -361,13 +356,25 @@ def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | N
     raised = error.__context__
     if strategy is None or raised is None or not _is_scope_error(raised, folder):
         return error
-    outside = _variables_outside_scope(notes)
+    outside = [
+        each
+        for each in notes.variables.all()
+        if strategy_id(each) is None and not each.orders_collectives
+    ]
+    trainable = [
+        each for each in outside if each.variable.trainable and each.variable.dtype.is_floating
+    ]
+    outside = trainable or outside
     if not outside:
         return error
+    places = list(dict.fromkeys(users_line(each.stack, folder) for each in outside))
+    places = [place for place in places if place]
+    more = ["…"] if len(places) > _MOST_VARIABLES else []
+    lines = f" ({', '.join([*places[:_MOST_VARIABLES], *more])})" if places else ""
     return InputError(
         error.object,
         f"it created {listed([each.name for each in outside], _MOST_VARIABLES)} outside of the "
-        f"scope of its {strategy_name(strategy)}{_creation_lines(outside, folder)}, and "
+        f"scope of its {strategy_name(strategy)}{lines}, and "
         f"TensorFlow refuses to train with {'it' if len(outside) == 1 else 'them'} "
         f"({type(raised).__name__})",
         "create the model, its optimizer and its metrics under `with strategy.scope():`",
@@ -385,23 +392,3 @@ def _is_scope_error(raised: BaseException, folder: Path | None) -> bool:
         return _SCOPE_ERROR.search(message) is not None
     frames = traceback.extract_tb(raised.__traceback__)
     return bool(frames) and not is_user_file(frames[-1].filename, folder)
-
-
-def _variables_outside_scope(notes: TracingNotes) -> Sequence[RecordedVariable]:
-    """The trainable variables that were created in no strategy scope; if there are none, all."""
-    outside = [
-        each
-        for each in notes.variables.all()
-        if strategy_id(each) is None and not each.orders_collectives
-    ]
-    return [
-        each for each in outside if each.variable.trainable and each.variable.dtype.is_floating
-    ] or outside
-
-
-def _creation_lines(outside: Sequence[RecordedVariable], folder: Path | None) -> str:
-    """The user's source lines that created some variables, in parentheses."""
-    frames = [users_frames(each.stack, folder) for each in outside]
-    lines = list(dict.fromkeys(str(each[-1]) for each in frames if each))
-    more = ["…"] if len(lines) > _MOST_VARIABLES else []
-    return f" ({', '.join([*lines[:_MOST_VARIABLES], *more])})" if lines else ""

@@ -10,14 +10,20 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from placement_checks.capture.eager.devices import check_device_scope, fake_gpu_only_ops
 from placement_checks.capture.eager.variables import VariableNotes, record_variables
-from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
+from placement_checks.graph.gradients import (
+    GradientNotes,
+    OptimizerCall,
+    is_top_level,
+    record_applied,
+    record_gradients,
+)
 from placement_checks.tf.distribution import user_lines_in_replica_threads
 from placement_checks.tf.eager import around_op_gradients
 from placement_checks.tf.patches import Patch
@@ -46,13 +52,11 @@ class Reductions:
             reduced = _per_replica(result)
             for replica, part in enumerate(_per_replica(value)):
                 # There is only one result for all replicas if the variables are on one device.
-                self._note_part(part, reduced[replica if len(reduced) > 1 else 0])
-
-    def _note_part(self, value: Any, result: Any) -> None:
-        for before, after in zip(graph_tensors(value), graph_tensors(result), strict=False):
-            if before is not after:
-                self._graphs.append(before.graph)
-                self._results.setdefault(_key(before), after)
+                whole = graph_tensors(reduced[replica if len(reduced) > 1 else 0])
+                for before, after in zip(graph_tensors(part), whole, strict=False):
+                    if before is not after:
+                        self._graphs.append(before.graph)
+                        self._results.setdefault(_key(before), after)
 
 
 @contextlib.contextmanager
@@ -181,43 +185,50 @@ def _forward_op(graph: tf.Graph, kind: str, inputs: Sequence[Any], outputs: Sequ
     return shared.pop() if len(shared) == 1 else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TracingNotes:
     """The records of a program that creates variables and traces functions.
 
     Attributes:
-        variables: the variables.
         gradients: the gradients that were taken, by graph.
         applied: the gradients that optimizers were called with.
+        variables: the variables.
         reductions: the reductions over replicas.
         forward: the forward ops of backward ops.
         strategies: the strategies that were created.
     """
 
-    variables: VariableNotes
     gradients: Mapping[Any, GradientNotes]
     applied: Sequence[OptimizerCall]
-    reductions: Reductions
-    forward: ForwardOps
-    strategies: list[Any]
+    variables: VariableNotes = field(default_factory=VariableNotes)
+    reductions: Reductions = field(default_factory=Reductions)
+    forward: ForwardOps = field(default_factory=ForwardOps)
+    strategies: list[Any] = field(default_factory=list)
 
 
 @contextlib.contextmanager
-def record_tracing(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, ForwardOps]]:
-    """Record eager code in this block. Without ``eager``, the records stay empty."""
-    if not eager:
-        yield VariableNotes(), Reductions(), ForwardOps()
-        return
-    with (
-        patched(Patch.EAGER_SCOPE, _simulate_scope),
-        fake_gpu_only_ops(),
-        user_lines_in_replica_threads(),
-        patched(Patch.GRAPH_SCOPE, _simulate_graph_scope),
-        record_variables() as variables,
-        record_reductions() as reductions,
-        record_forward_ops() as forward,
-    ):
-        yield variables, reductions, forward
+def record_tracing(*, eager: bool) -> Iterator[TracingNotes]:
+    """Record a program in this block. Without ``eager``, only gradients are recorded."""
+    with record_gradients() as gradients, record_applied() as applied:
+        if not eager:
+            yield TracingNotes(gradients=gradients, applied=applied)
+            return
+        with (
+            patched(Patch.EAGER_SCOPE, _simulate_scope),
+            fake_gpu_only_ops(),
+            user_lines_in_replica_threads(),
+            patched(Patch.GRAPH_SCOPE, _simulate_graph_scope),
+            record_variables() as variables,
+            record_reductions() as reductions,
+            record_forward_ops() as forward,
+        ):
+            yield TracingNotes(
+                gradients=gradients,
+                applied=applied,
+                variables=variables,
+                reductions=reductions,
+                forward=forward,
+            )
 
 
 def _simulate_scope(scope: Callable[..., Any]) -> Callable[..., Any]:

@@ -71,7 +71,8 @@ def split_packed_sums(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapp
     for pack in _find_packs(nodes):
         if is_packing(pack.cut):
             by_group[_group_key(pack.collective, nodes)].append(pack)
-    sizes = _group_sizes(nodes)
+    collectives = (node for node in nodes.values() if node.op in (COLLECTIVE_REDUCE, NCCL_REDUCE))
+    sizes = Counter(_group_key(node, nodes) for node in collectives)
     if None in sizes:
         return {}
     split = _Split(nodes)
@@ -143,13 +144,18 @@ class _Split:
 
 def _find_packs(nodes: Mapping[str, Any]) -> Iterator[_Packed]:
     """Find the vectors that are concatenated, reduced by one collective and split again."""
-    shared = _shared_ops(nodes)
+    uses = Counter(
+        producer_of(source)
+        for node in nodes.values()
+        for source in node.input
+        if not source.startswith("^")
+    )
     for cut in nodes.values():
         if cut.op != CUT or (number := cut.attr["num_split"].i) < 2:
             continue
         between, collectives = [str(cut.name)], list[Any]()
         node = nodes[producer_of(cut.input[0])]
-        while node.name not in shared:
+        while uses[node.name] < 2:
             between.append(node.name)
             if node.op == JOIN and node.attr["N"].i == number:
                 if len(collectives) == 1:
@@ -168,18 +174,6 @@ def _is_passthrough(node: Any) -> bool:
     return node.op == IDENTITY or (counted is not None and bool(node.attr[counted].i == 1))
 
 
-def _shared_ops(nodes: Mapping[str, Any]) -> set[str]:
-    """The ops with outputs that are used more than once."""
-    seen: set[str] = set()
-    several: set[str] = set()
-    for node in nodes.values():
-        for source in node.input:
-            if not source.startswith("^"):
-                name = producer_of(source)
-                (several if name in seen else seen).add(name)
-    return several
-
-
 def _group_key(collective: Any, nodes: Mapping[str, Any]) -> object:
     """The key that the collectives of a group share; None if it is not a constant."""
     if collective.op == NCCL_REDUCE:
@@ -188,15 +182,6 @@ def _group_key(collective: Any, nodes: Mapping[str, Any]) -> object:
         constant_int(source, nodes) for source in collective.input[_GROUP : _INSTANCE + 1]
     )
     return None if None in keys else keys
-
-
-def _group_sizes(nodes: Mapping[str, Any]) -> Mapping[object, int]:
-    """The number of collectives in each group."""
-    sizes: defaultdict[object, int] = defaultdict(int)
-    for node in nodes.values():
-        if node.op in (COLLECTIVE_REDUCE, NCCL_REDUCE):
-            sizes[_group_key(node, nodes)] += 1
-    return sizes
 
 
 def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[Any]:

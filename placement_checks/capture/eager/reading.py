@@ -29,7 +29,7 @@ from placement_checks.core.program import (
     Gradient,
     Program,
 )
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
 from placement_checks.graph.flatten import FlatGraph, TracedOp, reachable_functions
 from placement_checks.graph.gradients import GradientNotes
@@ -67,6 +67,7 @@ class _StepReader:
         self._notes = notes
         self._program = program
         self._flat = FlatStep(steps, notes, program.name)
+        self._name_by_id = {id(each): name for name, each in self._flat.variables.items()}
 
     def read(self, gpus: int, left_out: Sequence[str]) -> CapturedProgram:
         """Read the steps; ``left_out`` are the names of steps that are not in the graph."""
@@ -109,8 +110,8 @@ class _StepReader:
             return ""
         function, gradient = inside[0]
         stack = self._flat.graphs[function].get_operation_by_name(gradient).traceback
-        frames = users_frames(stack, self._program.folder)
-        line = f", at {frames[-1]}" if frames else ""
+        line = users_line(stack, self._program.folder)
+        where = f", at {line}" if line else ""
         nodes = self._flat.graph_def.node
         library = self._flat.graph_def.library.function
         holder = next(
@@ -119,10 +120,12 @@ class _StepReader:
         subject = f"{self._steps[0].name} takes its gradients inside"
         if holder is None or holder.op in LOOPS:
             return (
-                f"{subject} a loop{line}, and no gradient outside of it; take one step per call "
+                f"{subject} a loop{where}, and no gradient outside of it; take one step per call "
                 "of the tf.function, or loop in Python"
             )
-        return f"{subject} one op, {holder.name} ({holder.op}){line}; take them in the tf.function"
+        return (
+            f"{subject} one op, {holder.name} ({holder.op}){where}; take them in the tf.function"
+        )
 
     @cached_property
     def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
@@ -133,12 +136,13 @@ class _StepReader:
                 names[id(self._flat.graphs[function]), traced].append(name)
         return names
 
-    def _tensors(self, tensor: Any) -> Sequence[str]:
+    def _tensors(self, graph: Any, tensor: str) -> Sequence[str]:
         """The names in the flat graph of a traced tensor."""
-        name, _, output = tensor.name.partition(":")
-        return [f"{flat}:{output}" for flat in self._flat_names.get((id(tensor.graph), name), ())]
+        name, _, output = tensor.partition(":")
+        return [f"{flat}:{output}" for flat in self._ops(graph, [name])]
 
     def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
+        """The names in the flat graph of traced ops."""
         for name in names:
             yield from self._flat_names.get((id(graph), name), ())
 
@@ -169,10 +173,6 @@ class _StepReader:
         return self._name_by_id.get(id(recorded), "")
 
     @cached_property
-    def _name_by_id(self) -> Mapping[int, str]:
-        return {id(recorded): name for name, recorded in self._flat.variables.items()}
-
-    @cached_property
     def _collections(self) -> Mapping[str, Sequence[str]]:
         """The variables without copies, in collections as in a graph of TensorFlow 1."""
         firsts = {
@@ -198,14 +198,12 @@ class _StepReader:
                 if name := self._name_of(source):
                     taken[name] += self._ops(graph, [gradient])
             for tensor in notes.objectives:
-                name, _, output = tensor.partition(":")
-                objectives += [f"{flat}:{output}" for flat in self._ops(graph, [name])]
+                objectives += self._tensors(graph, tensor)
             for tensor, ops in notes.gradients.items():
-                name, _, output = tensor.partition(":")
                 # If the function is called several times, the pairs of tensors and ops of a single
                 # call are unknown: each tensor gets the ops of all calls.
-                for flat in self._ops(graph, [name]):
-                    gradients[f"{flat}:{output}"] = tuple(self._ops(graph, ops))
+                for flat in self._tensors(graph, tensor):
+                    gradients[flat] = tuple(self._ops(graph, ops))
             backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
         return StepOps(
             train_op=(self._flat.train_op,),
@@ -220,20 +218,15 @@ class _StepReader:
 
     def _losses(self, objectives: Sequence[str]) -> Iterator[str]:
         """The scalars that the step returns and that depend on its objectives."""
-        dependents = self._dependents(set(map(producer_of, objectives)))
-        for tensor, output in self._flat.results:
-            is_number = tensor.dtype.is_floating and tensor.shape.rank == 0
-            if is_number and producer_of(output) in dependents:
-                yield output if ":" in output else f"{output}:0"
-
-    def _dependents(self, sources: set[str]) -> set[str]:
-        """Ops that depend on any of the sources."""
-        dependents = set(sources)
+        dependents = set(map(producer_of, objectives))
         for node in self._flat.graph_def.node:  # each op comes after its inputs
             inputs = (producer_of(source) for source in node.input if not source.startswith("^"))
             if not dependents.isdisjoint(inputs):
                 dependents.add(node.name)
-        return dependents
+        for tensor, output in self._flat.results:
+            is_number = tensor.dtype.is_floating and tensor.shape.rank == 0
+            if is_number and producer_of(output) in dependents:
+                yield output if ":" in output else f"{output}:0"
 
     def _applied(self) -> Iterator[AppliedGradient]:
         """The gradients that optimizers apply, after their reduction, in the first replica."""
@@ -243,7 +236,8 @@ class _StepReader:
             if not name or name in done:
                 continue
             tensors = graph_tensors(first_replica_value(call.gradient))
-            flat = [self._tensors(self._notes.reductions.result(tensor)) for tensor in tensors]
+            reduced = map(self._notes.reductions.result, tensors)
+            flat = [self._tensors(tensor.graph, tensor.name) for tensor in reduced]
             if flat and all(flat):
                 done.add(name)
                 gradient = Gradient(*(names[0] for names in flat))
@@ -300,7 +294,9 @@ def step_notes(
         left_out: the names of other steps.
         flat: the graph of ``steps``.
     """
-    described = [_describe_step(step) for step in steps]
+    described = [
+        f"{step.name}, at {step.called_at}" if step.called_at else step.name for step in steps
+    ]
     if len(steps) == 1:
         yield f"run until its first training step, {described[0]}"
     else:
@@ -319,10 +315,6 @@ def step_notes(
         yield f"XLA compiles {calls} as a whole; the report shows their ops as without XLA"
 
 
-def _describe_step(step: SeenCall) -> str:
-    return f"{step.name}, at {step.called_at}" if step.called_at else step.name
-
-
 def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Read the next element of each iterator of a graph, by tensor name.
 
@@ -336,8 +328,14 @@ def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, 
     for node in graph_def.node:
         source = producer_of(node.input[0]) if node.input else ""
         if node.op in PIPELINE_OUTPUTS and source in arguments:
+            openers = [  # of an optional element, which the op yields
+                each.name
+                for each in graph_def.node
+                if each.op == OPTIONAL_VALUE and producer_of(each.input[0]) == node.name
+            ]
             values = _next_element(node, arguments[source])
-            found |= dict(zip(_element_tensors(graph_def, node), values, strict=False))
+            for index, value in enumerate(values):
+                found[f"{openers[0] if openers else node.name}:{index}"] = value
     return found
 
 
@@ -351,21 +349,6 @@ def _next_element(node: Any, iterator: Any) -> list[Any]:
     except tf.errors.OpError:
         return []
     return [value.numpy() for value in values] if tf.variant not in dtypes else []
-
-
-def _element_tensors(graph_def: Any, node: Any) -> Iterator[str]:
-    """The names of the tensors of an element.
-
-    These are outputs of the op itself or, if it yields an optional, of the op that unwraps it.
-    """
-    count = len(node.attr["output_types"].list.type)
-    openers = [
-        each.name
-        for each in graph_def.node
-        if each.op == OPTIONAL_VALUE and producer_of(each.input[0]) == node.name
-    ]
-    for index in range(count):
-        yield f"{openers[0] if openers else node.name}:{index}"
 
 
 _NUMBER = re.compile(r"_\d+$")

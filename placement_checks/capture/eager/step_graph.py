@@ -7,14 +7,14 @@ of all functions in place of their calls, and turns captured variables and const
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from placement_checks.capture.eager.calls import SeenCall, is_training_function
+from placement_checks.capture.eager.calls import SeenCall, called_functions, is_training_function
 from placement_checks.capture.eager.notes import TracingNotes
 from placement_checks.capture.eager.packed_gradients import split_packed_sums
 from placement_checks.capture.eager.variables import RecordedVariable
@@ -35,7 +35,6 @@ from placement_checks.graph.flatten import (
     rename_input,
 )
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
-from placement_checks.tf.eager import traced_functions
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import free_name
 
@@ -127,29 +126,20 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
 
 def graphs_of(step: SeenCall) -> Mapping[str, Any]:
     """The Python graphs of a step and of the functions that it calls, by name."""
-    found = {step.function.function_def.signature.name: step.graph}
-    waiting = [step.graph]
-    while waiting:
-        for name, body in traced_functions(waiting.pop()).items():
-            if name not in found:
-                found[name] = body
-                waiting.append(body)
-    return found
+    name = step.function.function_def.signature.name
+    return {name: step.graph, **called_functions(step.graph)}
 
 
 def _input_replicas(step: SeenCall) -> Sequence[int | None]:
     """The replica that each input of a step belongs to; None for all replicas."""
-    found = list(_leaf_replicas(step.function.structured_input_signature))
-    return found if len(found) == len(step.inputs) else [None] * len(step.inputs)
-
-
-def _leaf_replicas(signature: Any) -> Iterator[int | None]:
-    for leaf in tf.nest.flatten(signature):
+    found: list[int | None] = []
+    for leaf in tf.nest.flatten(step.function.structured_input_signature):
         of_replicas = replica_specs(leaf)
         for replica, spec in enumerate(of_replicas or [leaf]):
             parts = tf.nest.flatten(spec, expand_composites=True)
             if any(isinstance(part, tf.TypeSpec) for part in parts):
-                yield from [replica if of_replicas else None] * len(parts)
+                found += [replica if of_replicas else None] * len(parts)
+    return found if len(found) == len(step.inputs) else [None] * len(step.inputs)
 
 
 class FlatStep:
@@ -162,6 +152,8 @@ class FlatStep:
 
     Attributes:
         graphs, arguments, fed, inputs: as in `OuterGraph`.
+        variables: the variables of the steps, by name.
+        train_op: the name of the op that depends on all effects and results of the steps.
 
     Raises:
         InputError: a training step is inside of one op, such as a loop over a dataset.
@@ -174,23 +166,22 @@ class FlatStep:
         self.arguments = self._outer.arguments
         self.fed = self._outer.fed
         self.inputs = self._outer.inputs
-        self._check_open(program, steps[0].name)
-        self._replace_placeholders()
-        self._part_of = split_packed_sums(self.graph_def, self._packs_gradients)
-        self._add_train_op()
-        nodes = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
-        for node in (node for body in nodes for node in body):
-            node.device = requested_name(node.device)
-
-    def _check_open(self, program: str, step: str) -> None:
-        """Check that no op of the flat graph contains a training step."""
+        self.variables: dict[str, RecordedVariable] = {}
+        self._names: dict[str, str] = {}  # of the variables, by the name of their placeholder
         for name, kind in self.flat.closed.items():
             raise InputError(
                 program,
-                f"{step} takes its training steps inside of one op, {name} ({kind}), as a loop "
-                "over a dataset does",
+                f"{steps[0].name} takes its training steps inside of one op, {name} ({kind}), as "
+                "a loop over a dataset does",
                 "write 'for batch in iter(dataset):', or call a tf.function for each batch",
             )
+        self._name_variables()
+        self._replace_placeholders()
+        self._part_of = split_packed_sums(self.graph_def, self._packs_gradients)
+        self.train_op = self._add_train_op()
+        nodes = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
+        for node in (node for body in nodes for node in body):
+            node.device = requested_name(node.device)
 
     @cached_property
     def flat(self) -> FlatGraph:
@@ -212,12 +203,8 @@ class FlatStep:
         """The ``GraphDef`` of the flat graph."""
         return self.flat.graph_def
 
-    @cached_property
-    def _names(self) -> Mapping[str, str]:
-        """The names of variables, by the name of their placeholder.
-
-        Variables with the same name get numbers. All copies of a variable get the same number.
-        """
+    def _name_variables(self) -> None:
+        """Give the variables different names. All copies of a variable get the same number."""
         placeholders = {
             id(recorded): name
             for name, value in self.arguments.items()
@@ -225,7 +212,6 @@ class FlatStep:
             and (recorded := self._notes.variables.by_handle(value)) is not None
             and not recorded.orders_collectives
         }
-        names: dict[str, str] = {}
         bases: dict[int, str] = {}  # names without the replica, by the id of the whole variable
         taken_bases: set[str] = set()
         taken = set(self._all_names) - self.arguments.keys()
@@ -237,19 +223,10 @@ class FlatStep:
                     taken_bases.add(bases[owner])
                 base = bases[owner]
                 full = f"{base}/replica_{recorded.replica}" if recorded.replica else base
-                names[placeholders[id(recorded)]] = name = free_name(full, taken)
+                name = free_name(full, taken)
                 taken.add(name)
-        return names
-
-    @cached_property
-    def variables(self) -> Mapping[str, RecordedVariable]:
-        """The variables of the steps, by name."""
-        found = {}
-        for placeholder, name in self._names.items():
-            recorded = self._notes.variables.by_handle(self.arguments[placeholder])
-            assert recorded is not None
-            found[name] = recorded
-        return found
+                self._names[placeholders[id(recorded)]] = name
+                self.variables[name] = recorded
 
     def _replace_placeholders(self) -> None:
         """Replace the placeholders of captured tensors by variables and constants."""
@@ -257,12 +234,21 @@ class FlatStep:
         for node in self.graph_def.node:
             if node.name in self._names:
                 name = self._names[node.name]
-                _make_variable(node, name, self.variables[name])
+                recorded = self.variables[name]
+                node.name, node.op, node.device = name, VARIABLE_HANDLE, recorded.device
+                node.attr.clear()
+                dtype, shape = recorded.variable.dtype.base_dtype, recorded.variable.shape
+                node.attr["dtype"].type = dtype.as_datatype_enum
+                node.attr["shape"].shape.CopyFrom(shape.as_proto())
+                node.attr["shared_name"].s = name.encode()
             elif node.name in self.arguments:
                 value = self.arguments[node.name]
                 node.attr.pop("_user_specified_name", None)
                 if node.name not in fed and value.dtype not in (tf.resource, tf.variant):
-                    _make_constant(node, value)
+                    node.op = CONST
+                    node.attr.clear()
+                    node.attr["dtype"].type = value.dtype.as_datatype_enum
+                    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
         for node in self.graph_def.node:
             node.input[:] = [rename_input(source, self._names) for source in node.input]
             rename_colocation(node, self._names)
@@ -276,19 +262,17 @@ class FlatStep:
             return False
         return any(frame.filename.endswith(GRADIENT_PACKING_FILES) for frame in stack)
 
-    @cached_property
-    def train_op(self) -> str:
-        """The name of the op that depends on all effects and results of the steps."""
-        return free_name("train_step", set(self._all_names))
-
-    def _add_train_op(self) -> None:
+    def _add_train_op(self) -> str:
+        """Add an op that depends on all effects and results of the steps, and return its name."""
+        name = free_name("train_step", set(self._all_names))
         waits = [self.flat.op(call) for call in self._outer.calls]
         waits += [producer_of(output) for _, output in self.results]
         self.graph_def.node.add(
-            name=self.train_op,
+            name=name,
             op=NO_OP,
-            input=sorted({f"^{self._names.get(name, name)}" for name in waits}),
+            input=sorted({f"^{self._names.get(wait, wait)}" for wait in waits}),
         )
+        return name
 
     @cached_property
     def results(self) -> Sequence[Result]:
@@ -311,19 +295,3 @@ class FlatStep:
     @property
     def _all_names(self) -> Sequence[str]:
         return [node.name for node in self.graph_def.node]
-
-
-def _make_variable(node: Any, name: str, recorded: RecordedVariable) -> None:
-    variable = recorded.variable
-    node.name, node.op, node.device = name, VARIABLE_HANDLE, recorded.device
-    node.attr.clear()
-    node.attr["dtype"].type = variable.dtype.base_dtype.as_datatype_enum
-    node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
-    node.attr["shared_name"].s = name.encode()
-
-
-def _make_constant(node: Any, value: Any) -> None:
-    node.op = CONST
-    node.attr.clear()
-    node.attr["dtype"].type = value.dtype.as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))

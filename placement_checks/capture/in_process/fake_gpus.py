@@ -106,18 +106,15 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
     growth: dict[Any, Any] = {}
     parts: dict[Any, Any] = {}
 
-    def number(_: Callable[..., Any]) -> Callable[..., int]:
-        def num_gpus(_: Any) -> int:
-            queries.add("num_gpus")
-            return gpus
+    def num_gpus(_: Any) -> int:
+        queries.add("num_gpus")
+        return gpus
 
-        return num_gpus
-
-    methods = {
+    methods: dict[Patch, patching.Around] = {
         Patch.LIST_PHYSICAL: _list_with_gpus(physical, "list_physical_devices", queries),
         Patch.LIST_LOGICAL: _list_with_gpus(logical, "list_logical_devices", queries),
         Patch.GET_VISIBLE: _list_with_gpus(physical, "get_visible_devices", queries),
-        Patch.NUM_GPUS: number,
+        Patch.NUM_GPUS: lambda _: num_gpus,
         Patch.SET_VISIBLE: _set_visible,
         Patch.GET_MEMORY_GROWTH: _answer_for_gpus(growth.get),
         Patch.SET_MEMORY_GROWTH: _answer_for_gpus(growth.__setitem__),
@@ -180,29 +177,28 @@ def _set_visible(original: Callable[..., Any]) -> Callable[..., None]:
 def _local_devices(gpus: int, queries: set[str]) -> patching.Around:
     """Patch the list of local devices. A ``device_count`` for GPUs limits the fake GPUs."""
 
+    def gpu(index: int) -> bytes:
+        attributes = device_attributes_pb2.DeviceAttributes(
+            name=f"/device:GPU:{index}",
+            device_type=_GPU,
+            memory_limit=_MEMORY,
+            incarnation=index + 1,
+            physical_device_desc=f"device: {index}, name: {_DETAILS['device_name']}, pci bus id: "
+            f"0000:{index:02x}:00.0, compute capability: 9.0",
+        )
+        return bytes(attributes.SerializeToString())
+
     def around(original: Callable[..., Any]) -> Callable[..., list[bytes]]:
         def list_devices(serialized: bytes | None = None) -> list[bytes]:
             queries.add("list_local_devices")
             config = tf.compat.v1.ConfigProto.FromString(serialized or b"")
             number = min(gpus, config.device_count.get(_GPU, gpus))
             config.device_count[_GPU] = 0  # hides the GPUs of this machine
-            return [*original(config.SerializeToString()), *map(_local_gpu, range(number))]
+            return [*original(config.SerializeToString()), *map(gpu, range(number))]
 
         return list_devices
 
     return _for_program(around)
-
-
-def _local_gpu(index: int) -> bytes:
-    attributes = device_attributes_pb2.DeviceAttributes(
-        name=f"/device:GPU:{index}",
-        device_type=_GPU,
-        memory_limit=_MEMORY,
-        incarnation=index + 1,
-        physical_device_desc=f"device: {index}, name: {_DETAILS['device_name']}, pci bus id: "
-        f"0000:{index:02x}:00.0, compute capability: 9.0",
-    )
-    return bytes(attributes.SerializeToString())
 
 
 def _session_devices(gpus: int, queries: set[str]) -> patching.Around:
@@ -276,11 +272,17 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
         calls: receives the name of the library or command that the program uses.
     """
 
+    class FakeLibrary(ctypes.CDLL):
+        def __getitem__(self, name: Any) -> Any:
+            return _nvml_function(str(name), gpus)
+
+        __getattr__ = __getitem__
+
     def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
         def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
             if _LIBRARY in str(name):
                 calls.add(_LIBRARY)
-                _become_library(self, gpus)
+                self.__class__ = FakeLibrary
             else:
                 original(self, name, *args, **kwargs)
 
@@ -289,37 +291,19 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
     def wrap_find_library(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda name: f"lib{name}.so.1" if name == _LIBRARY else original(name)
 
-    with (
-        patched(Patch.LOAD_LIBRARY, wrap_init),
-        patched(Patch.FIND_LIBRARY, wrap_find_library),
-        _fake_nvidia_smi(gpus, calls),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _fake_nvidia_smi(gpus: int, calls: set[str]) -> Iterator[None]:
     def script(folder: Path) -> str:
         return _SCRIPT.format(mark=shlex.quote(str(folder / _MARK)), gpus=gpus)
 
-    with shadow_command(_COMMAND, script) as folder:
+    with (
+        patched(Patch.LOAD_LIBRARY, wrap_init),
+        patched(Patch.FIND_LIBRARY, wrap_find_library),
+        shadow_command(_COMMAND, script) as folder,
+    ):
         try:
             yield
         finally:
             if (folder / _MARK).exists():
                 calls.add(_COMMAND)
-
-
-def _become_library(loaded: ctypes.CDLL, gpus: int) -> None:
-    """Turn a library object into a fake NVML."""
-
-    class Library(ctypes.CDLL):
-        def __getitem__(self, name: Any) -> Any:
-            return _nvml_function(str(name), gpus)
-
-        __getattr__ = __getitem__
-
-    loaded.__class__ = Library
 
 
 def _nvml_function(name: str, gpus: int) -> Callable[..., int]:
@@ -336,14 +320,22 @@ def _nvml_function(name: str, gpus: int) -> Callable[..., int]:
         _write(device, ctypes.c_size_t, number + 1)
         return _SUCCESS
 
+    def name_of(_device: Any, text: Any, size: Any) -> int:
+        written = b"NVIDIA GPU\0"[: int(getattr(size, "value", size))]
+        ctypes.memmove(text, written, len(written))
+        return _SUCCESS
+
+    def memory(_device: Any, values: Any) -> int:
+        kind: Any = ctypes.c_ulonglong * 3  # total, free and used
+        _write(values, kind, kind(_MEMORY, _MEMORY, 0))
+        return _SUCCESS
+
     functions: Mapping[str, Callable[..., int]] = {
-        "nvmlInit": lambda *_: _SUCCESS,
-        "nvmlInitWithFlags": lambda *_: _SUCCESS,
-        "nvmlShutdown": lambda *_: _SUCCESS,
+        **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags", "nvmlShutdown"), lambda *_: _SUCCESS),
         "nvmlDeviceGetCount": count,
         "nvmlDeviceGetHandleByIndex": handle,
-        "nvmlDeviceGetName": _write_name,
-        "nvmlDeviceGetMemoryInfo": _write_memory,
+        "nvmlDeviceGetName": name_of,
+        "nvmlDeviceGetMemoryInfo": memory,
     }
     function = functions.get(name.partition("_")[0])
 
@@ -351,18 +343,6 @@ def _nvml_function(name: str, gpus: int) -> Callable[..., int]:
         return function(*arguments) if function else _NOT_SUPPORTED
 
     return call
-
-
-def _write_name(_device: Any, text: Any, size: Any) -> int:
-    written = b"NVIDIA GPU\0"[: int(getattr(size, "value", size))]
-    ctypes.memmove(text, written, len(written))
-    return _SUCCESS
-
-
-def _write_memory(_device: Any, memory: Any) -> int:
-    sizes: Any = ctypes.c_ulonglong * 3  # total, free and used
-    _write(memory, sizes, sizes(_MEMORY, _MEMORY, 0))
-    return _SUCCESS
 
 
 def _write(where: Any, kind: Any, value: Any) -> None:

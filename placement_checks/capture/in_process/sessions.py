@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,7 +26,7 @@ from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.op_types import PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import static_shape
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.train_step import RunAnalyzer, RunEffect
@@ -96,8 +96,8 @@ class SessionWatch:
         runs: the number of runs.
         servers: the addresses that sessions were opened on. They are not connected to.
         graphs: the graphs that runs fetched from.
-        has_kept_gradients: whether a run accumulated gradients without updating variables.
-        accumulations: the distinct runs that did so. They were executed.
+        accumulations: the distinct runs that accumulated gradients without training; they were
+            executed.
     """
 
     def __init__(
@@ -108,9 +108,7 @@ class SessionWatch:
         self.runs = 0
         self.servers: list[str] = []
         self.graphs: dict[tf.Graph, RunAnalyzer] = {}
-        self.has_kept_gradients = False
-        self.accumulations: list[SeenStep] = []
-        self._accumulated: set[_Fetches] = set()
+        self.accumulations: dict[_Fetches, SeenStep] = {}
         self._initializations: set[_Fetches] = set()
         self._notes = notes
         self._on_last_step = on_last_step
@@ -186,11 +184,15 @@ class SessionWatch:
             execute = partial(original, session, handle, targets, fetches, feeds)
             fetched = [*targets, *fetches]
             run = self._classify(session.graph, fetched)
-            trains = bool(run.updates) and not self._initializes(session.graph, run, fetched)
+            key = session.graph, frozenset(map(op_of, fetched))
+            trains = bool(run.updates) and not self._initializes(run, key)
             if trains:
                 self._note_step(session, run, fetched, feeds, original)
             elif run.keeps_gradients:
-                self._note_accumulation(session, run, fetched, feeds)
+                with self._lock:
+                    if key not in self.accumulations:
+                        seen = self._seen_step(session, run, fetched, feeds, {})
+                        self.accumulations[key] = seen
             if trains or session in self._remote:
                 return list(map(zeros_for, fetches))
             only_reads = run.reads and not run.changes and not targets
@@ -205,35 +207,16 @@ class SessionWatch:
             self.runs += 1
             if graph not in self.graphs:
                 self.graphs[graph] = RunAnalyzer(graph, self._notes[graph])
-            run = self.graphs[graph].run_of(map(op_of, fetched))
-            self.has_kept_gradients |= run.keeps_gradients and not run.updates
-            return run
+            return self.graphs[graph].run_of(map(op_of, fetched))
 
-    def _initializes(
-        self, graph: tf.Graph, run: RunEffect, fetched: Iterable[tf.Operation | tf.Tensor]
-    ) -> bool:
+    def _initializes(self, run: RunEffect, key: _Fetches) -> bool:
         """Whether a run initializes variables from a batch. Unlike a step, it happens once."""
         if not run.may_initialize:
             return False
-        key = graph, frozenset(map(op_of, fetched))
         with self._lock:
             is_first = key not in self._initializations
             self._initializations.add(key)
             return is_first
-
-    def _note_accumulation(
-        self,
-        session: Any,
-        run: RunEffect,
-        fetched: Sequence[tf.Operation | tf.Tensor],
-        feeds: Mapping[Any, Any],
-    ) -> None:
-        key = session.graph, frozenset(map(op_of, fetched))
-        with self._lock:
-            if key not in self._accumulated:
-                self._accumulated.add(key)
-                step = self._seen_step(session, run, fetched, _fed_arrays(feeds))
-                self.accumulations.append(step)
 
     def _note_step(
         self,
@@ -254,11 +237,10 @@ class SessionWatch:
                 if run.skips_gradients:  # it applies gradients that other runs have accumulated
                     self.steps += [
                         each
-                        for each in self.accumulations
+                        for each in self.accumulations.values()
                         if each.graph is session.graph and each not in self.steps
                     ]
-                fed = {**rows, **_fed_arrays(feeds)}
-                self.steps.append(self._seen_step(session, run, fetched, fed))
+                self.steps.append(self._seen_step(session, run, fetched, feeds, rows))
             self._skipped_steps += 1
             unrun = self.graphs[session.graph].optimizer_ops() - self._updates
             if self._skipped_steps > _MOST_STEPS or not unrun:
@@ -269,21 +251,21 @@ class SessionWatch:
         session: Any,
         run: RunEffect,
         fetched: Sequence[tf.Operation | tf.Tensor],
-        fed: Mapping[str, Any],
+        feeds: Mapping[Any, Any],
+        rows: Mapping[str, Any],
     ) -> SeenStep:
         # Hooks fetch counters and updates of statistics together with the train op.
         runs = self.graphs[session.graph]
         changing = [item for item in fetched if runs.run_of([op_of(item)]).changes]
         ids = set(map(id, changing))
-        frames = users_frames(traceback.extract_stack(), None)
         return SeenStep(
             session.graph,
             self._configs[session],
             changing,
             [item for item in fetched if id(item) not in ids and isinstance(item, tf.Tensor)],
-            fed,
+            {**rows, **{feed.deref().name: np.array(value) for feed, value in feeds.items()}},
             run.updates,
-            str(frames[-1]) if frames else "",
+            users_line(traceback.extract_stack()),
         )
 
     def _read(self, execute: Callable[..., list[Any]], metadata: Any) -> list[Any] | None:
@@ -302,10 +284,6 @@ class SessionWatch:
             return None
         finally:
             self._seconds_of_reading += time.monotonic() - begin
-
-
-def _fed_arrays(feeds: Mapping[Any, Any]) -> Mapping[str, Any]:
-    return {feed.deref().name: np.array(value) for feed, value in feeds.items()}
 
 
 def op_of(item: tf.Operation | tf.Tensor) -> tf.Operation:
@@ -387,18 +365,7 @@ def zeros_for(tensor: tf.Tensor) -> Any:
     return value[()]  # makes a NumPy scalar of an array of rank 0
 
 
-class Node(Protocol):
-    """A node of a GraphDef."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def op(self) -> str: ...
-    @property
-    def input(self) -> Sequence[str]: ...
-
-
-def pipeline_outputs(nodes: Iterable[Node], roots: Iterable[str]) -> list[str]:
+def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
     """Return the tensors that a step reads from input pipelines, in the order of creation.
 
     If one pipeline feeds another, such as a queue that prefetches, only the last one counts.

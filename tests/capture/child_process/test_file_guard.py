@@ -463,7 +463,7 @@ def test_what_cannot_be_renamed_is_not_deleted(
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     with guard_files(home.parent / "journal"):
-        monkeypatch.setattr(file_journal, "_rename", refusing)
+        monkeypatch.setattr(file_journal, "original_rename", refusing)
         with pytest.raises(InputError) as error:
             shutil.rmtree("logs")
 

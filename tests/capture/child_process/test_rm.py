@@ -89,7 +89,7 @@ def test_what_cannot_be_set_aside_stays(
     def refusing(*_: object) -> None:
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(file_journal, "_rename", refusing)
+    monkeypatch.setattr(file_journal, "original_rename", refusing)
     monkeypatch.setattr(sys, "argv", ["rm", str(journal), "/bin/false", "-rf", "logs"])
     with pytest.raises(SystemExit) as ended:
         file_journal.main()

@@ -24,24 +24,24 @@ def devices() -> None:
 def test_nothing_is_noted_of_a_graph() -> None:
     before = tf.Graph.device, tf.Variable.__init__
 
-    with record_tracing(eager=False) as (variables, *_):
+    with record_tracing(eager=False) as tracing:
         weights()
         assert (tf.Graph.device, tf.Variable.__init__) == before
 
-    assert not list(variables.all())
+    assert not list(tracing.variables.all())
 
 
 def test_tensorflow_is_as_before() -> None:
     before = tf.Graph.device
 
-    with record_tracing(eager=True) as (variables, *_):
+    with record_tracing(eager=True) as tracing:
         weights()
         assert tf.Graph.device is not before
 
     assert tf.Graph.device is before
-    (noted,) = variables.all()
+    (noted,) = tracing.variables.all()
     weights()
-    assert len(list(variables.all())) == 1
+    assert len(list(tracing.variables.all())) == 1
     assert "weights" in {frame.name for frame in noted.stack}
     assert not noted.orders_collectives
 
@@ -58,10 +58,10 @@ def test_ops_of_a_function_have_user_lines() -> None:
                 self.made = tf.Variable(1.0)
             return x * self.made
 
-    with record_tracing(eager=True) as (variables, *_):
+    with record_tracing(eager=True) as tracing:
         Layer()(tf.constant(2.0))
 
-    (noted,) = variables.all()
+    (noted,) = tracing.variables.all()
     files = {frame.filename for frame in noted.stack}
     assert __file__ in files
     assert not any("autograph_generated" in file for file in files)
@@ -91,13 +91,13 @@ def test_ops_of_replicas_have_user_lines() -> None:
 
 
 def test_copies_know_their_variable_and_tokens_have_none() -> None:
-    with record_tracing(eager=True) as (variables, *_):
+    with record_tracing(eager=True) as tracing:
         strategy = tf.distribute.MirroredStrategy(GPUS)
         with strategy.scope():
             whole = weights()
 
-    tokens = [each for each in variables.all() if each.orders_collectives]
-    noted = [each for each in variables.all() if not each.orders_collectives]
+    tokens = [each for each in tracing.variables.all() if each.orders_collectives]
+    noted = [each for each in tracing.variables.all() if not each.orders_collectives]
     assert len(tokens) == 2  # one for each device
     assert [each.part_of is whole for each in noted] == [True, True]
     assert [each.replica for each in noted] == [0, 1]
@@ -105,7 +105,7 @@ def test_copies_know_their_variable_and_tokens_have_none() -> None:
 
 
 def test_the_forward_op_of_each_backward_op() -> None:
-    with record_tracing(eager=True) as (_, _, forward):
+    with record_tracing(eager=True) as tracing:
         w = weights()
 
         @tf.function
@@ -116,7 +116,7 @@ def test_the_forward_op_of_each_backward_op() -> None:
 
         graph = step.get_concrete_function(rows()).graph
 
-    found = forward.in_graph(graph)
+    found = tracing.forward.in_graph(graph)
     by_type = {
         graph.get_operation_by_name(backward).type: graph.get_operation_by_name(name).type
         for backward, name in found.items()
@@ -129,7 +129,7 @@ def test_the_forward_op_of_each_backward_op() -> None:
 def test_values_computed_from_replicas() -> None:
     made: list[Any] = []
 
-    with record_tracing(eager=True) as (_, reductions, _):
+    with record_tracing(eager=True) as tracing:
         strategy = tf.distribute.MirroredStrategy(GPUS, tf.distribute.ReductionToOneDevice())
 
         def replica(x: Any) -> Any:
@@ -146,10 +146,10 @@ def test_values_computed_from_replicas() -> None:
 
     assert len(made) == 2
     for value, total in made:
-        result = reductions.result(value)
+        result = tracing.reductions.result(value)
         assert result is not value
         assert any(result is source for source in total.op.inputs)
-        assert reductions.result(total) is total
+        assert tracing.reductions.result(total) is total
 
 
 def test_copies_of_a_strategy_and_variables_outside_it() -> None:
