@@ -229,7 +229,7 @@ def _same_graph(script: Script, gpus: int) -> Missing:
     """
     reason = f"builds the same graph for {plural(gpus, 'GPU')}"
     fix = "--let NUM_GPUS={gpus} for a number in its source code"
-    if script.uses_gpus:
+    if script.takes_num_gpus:
         raise InputError(
             script.name,
             f"{reason}: {{gpus}} has no effect",
@@ -240,13 +240,11 @@ def _same_graph(script: Script, gpus: int) -> Missing:
 
 def _why_not_rebuilt(program: Program | Script) -> Missing | None:
     """Return why a program cannot be built for another number of GPUs; None if it can."""
-    if isinstance(program, Script):
-        if program.uses_gpus:
-            return None
-        reason = "it does not receive the number of GPUs"
-        return Missing(reason, "write {gpus} in its arguments, or --let NAME={gpus}")
     if program.takes_num_gpus:
         return None
+    if isinstance(program, Script):
+        reason = "it does not receive the number of GPUs"
+        return Missing(reason, "write {gpus} in its arguments, or --let NAME={gpus}")
     if "num_gpus" in program.given.names:
         return Missing("its target sets num_gpus", "write num_gpus={gpus} there")
     return Missing("its builder takes no num_gpus")
