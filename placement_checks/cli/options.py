@@ -163,12 +163,7 @@ def _settings(
     sets: Iterable[str] = (),
     **others: Any,
 ) -> Settings:
-    """The settings that a call names.
-
-    Raises:
-        UsageError: options contradict each other, or a value is invalid.
-        ConfigError: ``--set`` names an unknown rule or field, or a value is of the wrong type.
-    """
+    """The settings that a call names."""
     if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
         raise UsageError("--gpus and --machine", "are mutually exclusive", "give one of them")
     if gpus is not None:

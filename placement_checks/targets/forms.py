@@ -34,9 +34,9 @@ from placement_checks.core.target import (
     Target,
     value_of,
 )
-from placement_checks.logs import STDIN
 from placement_checks.util.text import close_matches
 
+_STDIN = "-"  # also in `logs.sources`, which is slow to import
 _GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _MOST_BYTES = 1 << 31  # the limit of a protobuf message
 _CALL = re.compile(r"(.+?:[\w.]+)\s*(\(.*)", re.DOTALL)  # a function and its arguments
@@ -80,7 +80,7 @@ def rebase(text: str, folder: Path) -> str:
     if program.endswith(".py") and blank:
         return f"{rebase(program, folder)} {args}"
     paths = (form.path_of(text, folder) for form in _FORMS)
-    path = next((path for path in paths if path is not None), "" if _is_module(text) else text)
+    path = next((path for path in paths if path is not None), "" if _is_module(program) else text)
     if not path:
         return text
     absolute, here = folder / path, Path.cwd()
@@ -96,7 +96,7 @@ def resolve(
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
 ) -> Loadable:
-    """Parse a target that a user names or passes. Only a program or graph can be loaded.
+    """Parse a target of any type, for `capture.programs.load`.
 
     A whole program becomes a `Script`, which runs in its own process. A function does so if one of
     the other arguments is given, since these apply to a process.
@@ -110,7 +110,7 @@ def resolve(
 
     Raises:
         UsageError: one of these arguments is given, but the target is not a program; ``let`` is
-            given for a function; or the target is no target.
+            given for a function; or ``target`` has another type.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
@@ -180,7 +180,7 @@ def _parse_graph(text: str) -> Target:
 
 def _log_path(text: str, folder: Path) -> str | None:
     """The file of a log, which is neither a program nor a graph; ``""`` for standard input."""
-    if text == STDIN:
+    if text == _STDIN:
         return ""
     is_other = Path(text).suffix not in (".py", *_GRAPH_SUFFIXES)
     return text if is_other and file_kind(folder / text) in ("file", "other") else None

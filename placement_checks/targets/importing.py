@@ -92,7 +92,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
 
 
 def _importable_name(function: Any) -> str | None:
-    """The name of a function as a target in another process; None if it has none."""
+    """The target that names a function in another process, or None."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):

@@ -250,7 +250,7 @@ class Baselines:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Merge the record of an xdist worker; a crashed worker has none."""
+        """Merge the record of an xdist worker; a crashed worker sends no record."""
         record = getattr(node, "workeroutput", {}).get(_OUTPUT)
         if record is not None:
             self._files.merge(BaselineFiles(**record))

@@ -76,7 +76,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def placement_log() -> CaughtLog:
-    """The placement log that TensorFlow prints in the test, without its fixtures.
+    """The placement log that TensorFlow prints in the test itself, not in its fixtures.
 
     ``placement_log.placement()`` returns the log so far as a `Placement`. When the test ends, the
     output is passed on to its original destination. Use `placement_checks.catch_log` for a part of

@@ -29,7 +29,7 @@ def add_option(group: pytest.OptionGroup) -> None:
 
 
 def path_of(config: pytest.Config) -> Path | None:
-    """The file; a relative path starts at the directory in which pytest was started.
+    """The file; a relative path starts at the directory where pytest was started.
 
     Raises:
         pytest.UsageError: the file cannot be written.

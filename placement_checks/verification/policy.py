@@ -33,7 +33,8 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
     """Convert a value to the type of a dataclass field: a list or a single name to a tuple.
 
     Raises:
-        ConfigError: the field does not exist, or the value is of another type. It has no object.
+        ConfigError: the field does not exist, or the value is of another type. Its object is
+            ``""``.
     """
     from msgspec import ValidationError, convert  # imported late: most calls convert nothing
 

@@ -86,5 +86,5 @@ def test_a_batch_function_is_given_rng_and_n_already(train: str) -> None:
 
 
 def test_a_whole_program_is_no_batch_function(train: str) -> None:
-    with pytest.raises(InputError, match="is not a function; name one, such as train.py:batch"):
+    with pytest.raises(InputError, match="is not a function; name one"):
         load_batch_function(train, 2)
