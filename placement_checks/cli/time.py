@@ -63,11 +63,7 @@ class _Options:
 @click.option(
     "--gpus", type=int, metavar="N", help="The number of GPUs that the program is built for."
 )
-@settings_options(machine=False)
-@click.option("--reference", metavar="TARGET", type=FILE, help="The program for one GPU.")
-@click.option(
-    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n) that returns rows."
-)
+@settings_options(machine=False, comparison=True)
 @click.option(
     "--rows",
     type=click.IntRange(1),

@@ -62,20 +62,8 @@ class _Options:
 
 @click.command("verify", cls=ProgramCommand)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
-@settings_options()
+@settings_options(comparison=True)
 @click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
-@click.option(
-    "--reference",
-    metavar="TARGET",
-    type=FILE,
-    help="The program for one GPU, to compare numbers with.",
-)
-@click.option(
-    "--batch",
-    metavar="TARGET",
-    type=FILE,
-    help="The function batch(rng, n) that returns rows, or a saved case (.npz).",
-)
 @click.option(
     "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check only this rule."
 )
