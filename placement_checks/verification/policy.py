@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -107,12 +108,11 @@ def rules_for(
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
-    return [
-        make_rule(
-            name, {k: v for policy in reversed(policies) for k, v in policy.get(name, {}).items()}
-        )
-        for name in names
-    ]
+    fields: dict[str, dict[str, Any]] = defaultdict(dict)
+    for policy in reversed(policies):
+        for name, values in policy.items():
+            fields[name] |= values
+    return [make_rule(name, fields[name]) for name in names]
 
 
 def rule_named(name: str) -> type[Rule]:
