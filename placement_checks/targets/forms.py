@@ -152,7 +152,7 @@ def resolve(
 
 
 def _graph_path(text: str, folder: Path) -> str | None:
-    is_graph = Path(text).suffix in _GRAPH_SUFFIXES or file_kind(folder / text) == "directory"
+    is_graph = Path(text).suffix in _GRAPH_SUFFIXES or _file_kind(folder / text) == "directory"
     return text if is_graph else None
 
 
@@ -160,10 +160,10 @@ def _parse_graph(text: str) -> Target:
     """The target of a saved graph: a file, or the graph in a SavedModel directory."""
     path = Path(text)
     name = str(path)
-    if file_kind(path) == "directory":
+    if _file_kind(path) == "directory":
         saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
-        path = next((file for file in saved if file_kind(file) == "file"), path)
-        if file_kind(path) == "directory":
+        path = next((file for file in saved if _file_kind(file) == "file"), path)
+        if _file_kind(path) == "directory":
             raise InputError(name, "is a directory without a saved_model.pb", "name a SavedModel")
     if reason := _unreadable(path):
         raise InputError(name, reason, "check the path")
@@ -183,7 +183,7 @@ def _log_path(text: str, folder: Path) -> str | None:
     if text == _STDIN:
         return ""
     is_other = Path(text).suffix not in (".py", *_GRAPH_SUFFIXES)
-    return text if is_other and file_kind(folder / text) in ("file", "other") else None
+    return text if is_other and _file_kind(folder / text) in ("file", "other") else None
 
 
 # Programs and functions
@@ -282,7 +282,7 @@ def _parse_arguments(target: str, function: str, text: str) -> Arguments:
 # Files and modules
 
 
-def file_kind(path: str | Path) -> str:
+def _file_kind(path: str | Path) -> str:
     """Return ``file``, ``directory``, ``other`` or ``nothing``; never raises."""
     try:
         mode = Path(path).stat().st_mode
@@ -293,7 +293,7 @@ def file_kind(path: str | Path) -> str:
 
 def _unreadable(path: Path) -> str:
     """Return why a path cannot be read as a file; ``""`` if it can."""
-    match file_kind(path):
+    match _file_kind(path):
         case "file":
             return "" if os.access(path, os.R_OK) else "cannot be read: permission denied"
         case "directory":
@@ -332,7 +332,7 @@ def no_module_error(name: str, target: str) -> InputError:
 def _incomplete_target_error(target: str) -> InputError:
     path = Path(target)
     bare, parenthesis, arguments = target.partition("(")
-    if bare.endswith(".py") and file_kind(bare) == "file":
+    if bare.endswith(".py") and _file_kind(bare) == "file":
         return InputError(
             target,
             "names no function, and only a function takes arguments in parentheses",
