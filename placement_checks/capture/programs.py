@@ -191,7 +191,7 @@ class _Builds:
             return single
         same_graph = "builds the same graph for 1 GPU"
         fix = "--let NUM_GPUS={gpus} for a number in its source code"
-        if self._program.uses_gpus:
+        if self._program.takes_num_gpus:
             raise InputError(
                 self._program.name,
                 f"{same_graph}: {{gpus}} has no effect",
@@ -205,13 +205,11 @@ class _Builds:
 
 def _why_not_rebuilt(program: Program | Script) -> Missing | None:
     """Return why a program cannot be built for another number of GPUs; None if it can."""
-    if isinstance(program, Script):
-        if program.uses_gpus:
-            return None
-        reason = "it does not receive the number of GPUs"
-        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
     if program.takes_num_gpus:
         return None
+    if isinstance(program, Script):
+        reason = "it does not receive the number of GPUs"
+        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
     if "num_gpus" in program.given.names:
         return Missing("its target sets num_gpus", option="write num_gpus={gpus} there")
     return Missing("its builder takes no num_gpus")

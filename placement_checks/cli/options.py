@@ -94,21 +94,43 @@ _PROGRAM_OPTIONS = (
         help="The longest time until the first training step of a program; default: 300.",
     ),
 )
+_COMPARISON_OPTIONS = (
+    click.option(
+        "--reference",
+        metavar="TARGET",
+        type=FILE,
+        help="The program for one GPU, to compare with.",
+    ),
+    click.option(
+        "--batch",
+        metavar="TARGET",
+        type=FILE,
+        help="The function batch(rng, n) that returns rows, or a saved case (.npz).",
+    ),
+)
 
 
-def settings_options(*, machine: bool = True) -> Callable[[Command], Command]:
+def settings_options(
+    *, machine: bool = True, comparison: bool = False
+) -> Callable[[Command], Command]:
     """Add the options for placing and running programs.
 
     The command gets its options that are fields of `Settings` as one argument, ``settings``.
 
     Args:
         machine: whether to add --gpus, --machine and --soft/--strict too.
+        comparison: whether to add --reference and --batch too.
     """
+    options = (
+        *(_MACHINE_OPTIONS if machine else ()),
+        *_PROGRAM_OPTIONS,
+        *(_COMPARISON_OPTIONS if comparison else ()),
+    )
 
     def decorate(command: Command) -> Command:
         names = {field.name for field in fields(Settings)} | {"sets"}
         decorated = _gather(command, "settings", names, _settings)
-        for option in reversed([*(_MACHINE_OPTIONS if machine else ()), *_PROGRAM_OPTIONS]):
+        for option in reversed(options):
             decorated = option(decorated)
         return decorated
 
@@ -163,12 +185,7 @@ def _settings(
     sets: Iterable[str] = (),
     **others: Any,
 ) -> Settings:
-    """The settings that a call names.
-
-    Raises:
-        UsageError: options contradict each other, or a value is invalid.
-        ConfigError: ``--set`` names an unknown rule or field, or a value is of the wrong type.
-    """
+    """The settings that a call names."""
     if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
         raise UsageError(
             "--gpus and --machine", "are mutually exclusive", "give one of them", is_predicate=True

@@ -136,12 +136,7 @@ def _refusal(placement: Placement, target: str) -> InputError:
 
 
 def _write_for_tensorboard(evidence: Evidence, folder: str) -> Iterator[str]:
-    """Write the event file, and yield the lines to print.
-
-    Raises:
-        InputError: the target has no graph.
-        UsageError: the directory is not writable.
-    """
+    """Write the event file, and yield the lines to print."""
     placement = evidence.placement
     if not evidence.program:
         raise InputError(

@@ -63,11 +63,7 @@ class _Options:
 @click.option(
     "--gpus", type=int, metavar="N", help="The number of GPUs that the program is built for."
 )
-@settings_options(machine=False)
-@click.option("--reference", metavar="TARGET", type=FILE, help="The program for one GPU.")
-@click.option(
-    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n) that returns rows."
-)
+@settings_options(machine=False, comparison=True)
 @click.option(
     "--rows",
     type=click.IntRange(1),
@@ -146,11 +142,7 @@ def _complete(call: Settings, target: Target) -> Settings:
 
 
 def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]:
-    """Time a program and its reference with each batch size.
-
-    Raises:
-        InputError: a program fails, or cannot be run.
-    """
+    """Time a program and its reference with each batch size."""
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.core.errors import CannotRun
     from placement_checks.run.compare.pair import ProgramPair
@@ -199,11 +191,7 @@ def _write(
 
 
 def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
-    """Read the timings of a saved run.
-
-    Raises:
-        InputError: the file is not a saved run, or has another schema version.
-    """
+    """Read the timings of a saved run."""
     fix = "save a run with placement-checks time … --format json --output FILE"
     try:
         document = json.loads(Path(file).read_text(encoding="utf-8"))

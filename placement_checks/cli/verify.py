@@ -9,8 +9,10 @@ from typing import TextIO
 
 import click
 
+from placement_checks.baseline import files
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
 from placement_checks.cli import FAILED, print_error
-from placement_checks.cli.baselines import Baselines, write_differences
 from placement_checks.cli.options import (
     FILE,
     RULE,
@@ -19,12 +21,13 @@ from placement_checks.cli.options import (
     options_as,
     settings_options,
 )
-from placement_checks.cli.output import open_output
-from placement_checks.core.errors import PlacementError, UsageError, as_error
+from placement_checks.cli.output import open_output, write_stderr
+from placement_checks.core.errors import InputError, PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.core.target import Target
+from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text.findings import DetailLevel
@@ -32,6 +35,7 @@ from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
+from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
@@ -58,20 +62,8 @@ class _Options:
 
 @click.command("verify", cls=ProgramCommand)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
-@settings_options()
+@settings_options(comparison=True)
 @click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
-@click.option(
-    "--reference",
-    metavar="TARGET",
-    type=FILE,
-    help="The program for one GPU, to compare numbers with.",
-)
-@click.option(
-    "--batch",
-    metavar="TARGET",
-    type=FILE,
-    help="The function batch(rng, n) that returns rows, or a saved case (.npz).",
-)
 @click.option(
     "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check only this rule."
 )
@@ -144,7 +136,9 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     jobs = _jobs(targets, settings)
     graph = None if options.graph is None else parse_target(options.graph)
     check_comparison(settings)
-    results = _Results(Baselines.from_options(options.baseline, update=options.update))
+    if options.update:
+        _check_update(options)
+    results = _Results(options)
     with open_output(options.output) as stream:
         with stdout_for_report(), live():
             for target, own in track(jobs, "program"):
@@ -157,6 +151,23 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     for error in results.errors:
         print_error(error, details=options.output_format == "text")
     return max(status, FAILED) if results.errors else status
+
+
+def _check_update(options: _Options) -> None:
+    if options.baseline is None:
+        raise UsageError(
+            "--update",
+            "writes baselines, but no directory is named",
+            "add --baseline FOLDER",
+            is_predicate=True,
+        )
+    if files.is_ci():
+        raise UsageError(
+            "--update",
+            "writes no baselines if CI is set, because nobody would review them",
+            "run it where you commit from, or set CI= before the command",
+            is_predicate=True,
+        )
 
 
 def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
@@ -182,10 +193,11 @@ def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
 class _Results:
     """The reports and errors of all targets; an error in one target does not stop the others."""
 
-    baselines: Baselines
+    options: _Options
     reports: list[Report] = field(default_factory=list)
     settings: list[Settings] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
+    programs: dict[Path, str] = field(default_factory=dict)  # by baseline file
 
     def add(self, target: str, settings: Settings, graph: Target | None) -> None:
         """Verify a target; if a stage fails, the rules judge the evidence without it."""
@@ -198,7 +210,7 @@ class _Results:
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
             try:
-                report = self.baselines.compare(report, settings)
+                report = self._with_baseline(report, settings)
             except Exception as fault:  # the report stays without a comparison
                 self._add_error(as_error(target, fault))
         except KeyboardInterrupt:
@@ -215,6 +227,37 @@ class _Results:
         """Record an error once, even if several targets have it, such as a missing TensorFlow."""
         if all(str(error) != str(other) for other in self.errors):
             self.errors.append(error)
+
+    def _with_baseline(self, report: Report, settings: Settings) -> Report:
+        """Add the differences from the program's baseline, or write the baseline."""
+        if self.options.baseline is None:
+            return report
+        placement = report.evidence.placement
+        name = files.file_name(placement.program, str(placement.machine))
+        file = Path(self.options.baseline) / name
+        other = self.programs.setdefault(file, placement.program)
+        if other != placement.program:
+            raise InputError(
+                placement.program,
+                f"has the same baseline file as {other}: {file}",
+                "verify them with two directories",
+                is_predicate=True,
+            )
+        if self.options.update:
+            is_new = files.write(file, baseline_from_placement(placement))
+            write_stderr(f"placement-checks: {'wrote' if is_new else 'up to date:'} {file}")
+            return report
+        old = files.read(file)
+        if old is None:
+            raise InputError(
+                str(file),
+                "does not exist: this program has no baseline",
+                "write it: the same command with --update",
+                is_predicate=True,
+            )
+        difference = compare(old, placement, str(file))
+        difference = with_rules(difference, report.evidence, [settings.policy])
+        return replace(report, baseline=difference)
 
     def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:
         """The evidence after an internal failure of the placer; an input error is raised."""
@@ -272,8 +315,12 @@ def _write_report(
     )
     FORMATS[options.output_format].write(outcome, stream)
     reports = results.reports
-    shown = filter(outcome.fails, reports) if options.quiet else reports
-    write_differences(shown, stream, options.output_format)
+    for report in filter(outcome.fails, reports) if options.quiet else reports:
+        difference = report.baseline  # other formats include it in the report
+        if difference is not None and options.output_format == "text":
+            stream.write(f"{difference.new}: {render_text(difference)}\n")
+        elif difference is not None and options.output_format == "html":
+            write_stderr(f"placement-checks: {difference.new}: {headline(difference)}")
     statuses = (
         report.status(requested=rules, require_all=options.require_all) for report in reports
     )

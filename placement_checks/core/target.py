@@ -138,7 +138,7 @@ class Script:
         return " ".join([self.target.name, *map(_quoted, self.args)])
 
     @property
-    def uses_gpus(self) -> bool:
+    def takes_num_gpus(self) -> bool:
         """Whether the number of GPUs occurs in the target, arguments or values."""
         texts = [self.target.name, *self.args, *(value for _, value in self.let)]
         return any(map(uses_gpus, texts))

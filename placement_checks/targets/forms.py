@@ -34,9 +34,9 @@ from placement_checks.core.target import (
     Target,
     value_of,
 )
-from placement_checks.logs import STDIN
 from placement_checks.util.text import close_matches
 
+_STDIN = "-"  # also in `logs.sources`, which is slow to import
 _GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _MOST_BYTES = 1 << 31  # the limit of a protobuf message
 _CALL = re.compile(r"(.+?:[\w.]+)\s*(\(.*)", re.DOTALL)  # a function and its arguments
@@ -80,7 +80,7 @@ def rebase(text: str, folder: Path) -> str:
     if program.endswith(".py") and blank:
         return f"{rebase(program, folder)} {args}"
     paths = (form.path_of(text, folder) for form in _FORMS)
-    path = next((path for path in paths if path is not None), "" if _is_module(text) else text)
+    path = next((path for path in paths if path is not None), "" if _is_module(program) else text)
     if not path:
         return text
     absolute, here = folder / path, Path.cwd()
@@ -96,7 +96,7 @@ def resolve(
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
 ) -> Loadable:
-    """Parse a target that a user names or passes. Only a program or graph can be loaded.
+    """Parse a target of any type, for `capture.programs.load`.
 
     A whole program becomes a `Script`, which runs in its own process. A function does so if one of
     the other arguments is given, since these apply to a process.
@@ -110,7 +110,7 @@ def resolve(
 
     Raises:
         UsageError: one of these arguments is given, but the target is not a program; ``let`` is
-            given for a function; or the target is no target.
+            given for a function; or ``target`` has another type.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
@@ -155,7 +155,7 @@ def resolve(
 
 
 def _graph_path(text: str, folder: Path) -> str | None:
-    is_graph = Path(text).suffix in _GRAPH_SUFFIXES or file_kind(folder / text) == "directory"
+    is_graph = Path(text).suffix in _GRAPH_SUFFIXES or _file_kind(folder / text) == "directory"
     return text if is_graph else None
 
 
@@ -163,10 +163,10 @@ def _parse_graph(text: str) -> Target:
     """The target of a saved graph: a file, or the graph in a SavedModel directory."""
     path = Path(text)
     name = str(path)
-    if file_kind(path) == "directory":
+    if _file_kind(path) == "directory":
         saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
-        path = next((file for file in saved if file_kind(file) == "file"), path)
-        if file_kind(path) == "directory":
+        path = next((file for file in saved if _file_kind(file) == "file"), path)
+        if _file_kind(path) == "directory":
             raise InputError(
                 name,
                 "is a directory without a saved_model.pb",
@@ -192,10 +192,10 @@ def _parse_graph(text: str) -> Target:
 
 def _log_path(text: str, folder: Path) -> str | None:
     """The file of a log, which is neither a program nor a graph; ``""`` for standard input."""
-    if text == STDIN:
+    if text == _STDIN:
         return ""
     is_other = Path(text).suffix not in (".py", *_GRAPH_SUFFIXES)
-    return text if is_other and file_kind(folder / text) in ("file", "other") else None
+    return text if is_other and _file_kind(folder / text) in ("file", "other") else None
 
 
 # Programs and functions
@@ -293,7 +293,7 @@ def _parse_arguments(target: str, function: str, text: str) -> Arguments:
 # Files and modules
 
 
-def file_kind(path: str | Path) -> str:
+def _file_kind(path: str | Path) -> str:
     """Return ``file``, ``directory``, ``other`` or ``nothing``; never raises."""
     try:
         mode = Path(path).stat().st_mode
@@ -304,7 +304,7 @@ def file_kind(path: str | Path) -> str:
 
 def _check_readable(path: Path, name: str, fix: str) -> None:
     """Raise an `InputError` for ``name`` if a path is not a readable file."""
-    kind = file_kind(path)
+    kind = _file_kind(path)
     if kind == "nothing":
         raise InputError(name, "there is no such file", fix)
     if kind == "directory":
@@ -344,7 +344,7 @@ def no_module_error(name: str, target: str) -> InputError:
 def _incomplete_target_error(target: str) -> InputError:
     path = Path(target)
     bare, parenthesis, arguments = target.partition("(")
-    if bare.endswith(".py") and file_kind(bare) == "file":
+    if bare.endswith(".py") and _file_kind(bare) == "file":
         return InputError(
             target,
             "names no function, and only a function takes arguments in parentheses",

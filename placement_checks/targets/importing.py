@@ -25,7 +25,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
-from placement_checks.targets.forms import no_module_error, parse_target
+from placement_checks.targets.forms import no_module_error
 from placement_checks.tf.process_state import own_behavior
 from placement_checks.util.text import did_you_mean
 
@@ -78,8 +78,8 @@ def script_from_function(program: Program, error: InputError) -> Script:
     """
     if program.target is not None:
         return Script(program.target, tuple(program.argv), eager=True)
-    name = _importable_name(inspect.unwrap(program.build))
-    if name is None:
+    target = _importable_target(inspect.unwrap(program.build))
+    if target is None:
         raise InputError(
             program.name,
             f"{error.message}; eager code is run in a process of its own, which can only load a "
@@ -89,22 +89,22 @@ def script_from_function(program: Program, error: InputError) -> Script:
             details=error.details,
             is_predicate=error.is_predicate,
         )
-    return Script(parse_target(name), eager=True)
+    return Script(target, eager=True)
 
 
-def _importable_name(function: Any) -> str | None:
-    """The name of a function as a target in another process; None if it has none."""
+def _importable_target(function: Any) -> Target | None:
+    """The target that names a function in another process, or None."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
         return None
-    file = getattr(loaded, "__file__", None)
     if inspect.unwrap(operator.attrgetter(name)(loaded)) is not function:
         return None
+    path = getattr(loaded, "__file__", None)
     spec = getattr(loaded, "__spec__", None)
     if spec is not None and importlib.util.find_spec(module) is not None:
-        return f"{module}:{name}"
-    return None if file is None else f"{file}:{name}"
+        path = module
+    return None if path is None else Target("function", f"{path}:{name}", path, name)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os.path import relpath
 from pathlib import Path
@@ -162,24 +161,14 @@ class BaselineFiles:
         if first_text != text:
             self.conflicts.setdefault(file, [first_test]).append(test)
 
-    def pack(self) -> dict[str, Any]:
-        """The record in types that xdist sends from a worker to the controller."""
-        return {
-            "texts": {file: list(entry) for file, entry in self.texts.items()},
-            "used": sorted(self.used),
-            "requested": self.requested,
-            "compared": sorted(self.compared),
-            "conflicts": self.conflicts,
-        }
-
-    def merge(self, packed: Mapping[str, Any]) -> None:
-        for file, (text, test) in packed["texts"].items():
+    def merge(self, other: BaselineFiles) -> None:
+        for file, (text, test) in other.texts.items():
             self.add(file, text, test)
-        for file, tests in packed["conflicts"].items():
+        for file, tests in other.conflicts.items():
             self.conflicts.setdefault(file, []).extend(tests)
-        self.used.update(packed["used"])
-        self.requested.update(packed["requested"])
-        self.compared.update(packed["compared"])
+        self.used |= other.used
+        self.requested |= other.requested
+        self.compared |= other.compared
 
     def write(self) -> tuple[list[str], list[PlacementError]]:
         """Write the files, and return lines that report the changes, and errors."""
@@ -261,16 +250,16 @@ class Baselines:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Merge the record of an xdist worker; a crashed worker has none."""
-        packed = getattr(node, "workeroutput", {}).get(_OUTPUT)
-        if packed is not None:
-            self._files.merge(packed)
+        """Merge the record of an xdist worker; a crashed worker sends no record."""
+        record = getattr(node, "workeroutput", {}).get(_OUTPUT)
+        if record is not None:
+            self._files.merge(BaselineFiles(**record))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the baselines; an xdist worker sends its record to the controller instead."""
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
-            output[_OUTPUT] = self._files.pack()
+            output[_OUTPUT] = vars(self._files)
             return
         if self._update and self._files.texts:
             self._lines, errors = self._files.write()

@@ -116,8 +116,8 @@ def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> N
     Args:
         evidence: the return value of `place`, or a placement alone.
         rule: the name of the rule.
-        fields: values of its fields; None stands for the value of the program's policy, or for
-            the default.
+        fields: values of its fields; None means the value of the program's policy, or the
+            default.
 
     Raises:
         AssertionError: the rule is broken, or could not be checked; the message lists the

@@ -35,14 +35,15 @@ def place(request: pytest.FixtureRequest) -> Place:
     from placement_checks.testing.checking import assert_rules
     from placement_checks.verification import configuration, placing, running
 
-    item = request.node
-    placement_marks = list(item.iter_markers("placement"))
+    placement_marks = list(request.node.iter_markers("placement"))
     settings = configuration.load(request.config.rootpath).settings
-    defaults: dict[str, Any] = {"gpus": settings.gpus or 2, "soft": settings.soft}
-    if settings.machine:
-        defaults["machine"] = settings.machine
-    if markers.needed_gpus(item):
-        defaults |= {"gpus": markers.needed_gpus(item), "machine": None}
+    defaults: dict[str, Any] = {
+        "gpus": settings.gpus or 2,
+        "machine": settings.machine,
+        "soft": settings.soft,
+    }
+    if gpus := markers.needed_gpus(request.node):
+        defaults |= {"gpus": gpus, "machine": None}
     for mark in reversed(placement_marks):
         defaults |= markers.resolve_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in placement_marks for rule in mark.args))
@@ -77,7 +78,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def placement_log() -> CaughtLog:
-    """The placement log that TensorFlow prints in the test, without its fixtures.
+    """The placement log that TensorFlow prints in the test itself, not in its fixtures.
 
     ``placement_log.placement()`` returns the log so far as a `Placement`. When the test ends, the
     output is passed on to its original destination. Use `placement_checks.catch_log` for a part of

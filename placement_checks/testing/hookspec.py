@@ -16,7 +16,7 @@ def pytest_placement_report(report: Mapping[str, Any], config: pytest.Config) ->
                 broken = [rule["rule"] for rule in program["rules"] if rule["state"] == "broken"]
                 send_to_dashboard(program["test"], program["program"], broken)
 
-    With xdist, that process does not load a conftest.py below the directory in which pytest is
+    With xdist, that process does not load a conftest.py below the directory where pytest is
     started: implement the hook in that directory, or in a plugin.
 
     Args:

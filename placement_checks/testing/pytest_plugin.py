@@ -18,10 +18,9 @@ from placement_checks.testing import (
     fixtures,
     hookspec,
     markers,
-    report_file,
     running_test,
-    summary,
     tensorflow_state,
+    verdicts,
 )
 from placement_checks.testing.running_test import RunningTest
 
@@ -53,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "strategies (placement_checks.simulated_gpus).",
     )
     baselines.add_options(group)
-    report_file.add_option(group)
+    verdicts.add_option(group)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -93,10 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(settings.close)
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
-    plugins.register(summary.Summary(), "placement-summary")
+    plugins.register(verdicts.Summary(), "placement-summary")
     if not hasattr(config, "workerinput"):
-        reports = report_file.ReportFile(config, report_file.path_of(config))
-        plugins.register(reports, "placement-report")
+        plugins.register(verdicts.ReportFile(config), "placement-report")
     baselines.check_options(config)
     plugins.register(baselines.Baselines(config), "placement-baselines")
     timed = fixtures.Timed() if plugins.hasplugin("benchmark") else fixtures.Untimed()
@@ -141,9 +139,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and undo its changes to TensorFlow."""
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
-        item.user_properties.append(summary.to_property(evidence, verdict))
-        if report_file.is_needed(item.config):
-            report_file.add_verdict(item, evidence, verdict)
+        item.user_properties.append(verdicts.to_property(evidence, verdict))
+        if verdicts.is_needed(item.config):
+            verdicts.add_verdict(item, evidence, verdict)
 
     before = tensorflow_state.current_state()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
@@ -164,7 +162,7 @@ def pytest_runtest_makereport(
     if call.excinfo is not None:
         _hide_internal_frames(call.excinfo.value)
     report = yield
-    report_file.attach(item, report)
+    verdicts.attach(item, report)
     return report
 
 

@@ -75,7 +75,7 @@ def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration
 
 
 def value_declaration(report: Report, verdict: Verdict) -> Fields:
-    """The single value, such as a device, that keeps a broken rule; empty if there is none."""
+    """The single value, such as a device, that keeps a broken rule; empty if no value does."""
     if verdict.rule not in _SINGLE_VALUE:
         return {}
     (rule,) = rules_of(report.evidence, only=[verdict.rule])
@@ -237,15 +237,15 @@ def _object_patterns(evidence: Evidence, names: Sequence[str]) -> Sequence[str]:
 
 # Patterns for names
 
-_MIN_NAMES = 3  # that one pattern stands for
+_MIN_NAMES = 3  # that one pattern replaces
 _NUMBER = re.compile(r"\d+")
 _SPECIAL = re.compile(r"([*?[])")
 
 
 def patterns_for(names: Collection[str], others: Collection[str], strays: int = 0) -> list[str]:
-    """Patterns and names that match all of ``names``, and none of ``others``.
+    """Patterns and names that match all of ``names``, but not ``others``.
 
-    A pattern stands for a scope, for numbered scopes, or for a name in all scopes:
+    A pattern matches a scope, numbered scopes, or a name in all scopes:
     ``tower_*/bn/*``, ``*/ExponentialMovingAverage``.
 
     Args:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.impact import Impact
@@ -43,82 +44,70 @@ def next_step(reports: Sequence[Report], *, to_hold: bool = True) -> str | None:
     return step and f"next: {step}"
 
 
-@dataclass
-class _Cause:
-    """Findings with one root cause.
+class _Breach(NamedTuple):
+    """A finding, its rule, and the index of its report."""
 
-    Attributes:
-        rules: the broken rules, the rule with the worst impact first.
-        roots: the findings that follow from no other finding.
-        findings: all findings with their rules, including the findings that follow.
-        programs: the indices of the reports with these findings.
-    """
-
-    rules: dict[str, None] = field(default_factory=dict)
-    roots: list[Finding] = field(default_factory=list)
-    findings: list[tuple[str, Finding]] = field(default_factory=list)
-    programs: set[int] = field(default_factory=set)
-
-    def add(self, other: _Cause) -> None:
-        """Merge the findings of another cause into this one."""
-        first, second = (self, other) if self.impact <= other.impact else (other, self)
-        self.rules = first.rules | second.rules
-        self.roots = [*first.roots, *second.roots]
-        self.findings = [*first.findings, *second.findings]
-        self.programs |= other.programs
+    program: int
+    rule: str
+    finding: Finding
 
     @property
     def impact(self) -> Impact:
-        """The worst impact of a finding."""
-        return worst_impact(finding for _, finding in self.findings)
+        return worst_impact([self.finding])
 
-    @property
-    def priority(self) -> tuple[int, ...]:
-        """The value of fixing the cause: findings with the worst impact count first."""
-        worst = [
-            (rule, each) for rule, each in self.findings if worst_impact([each]) == self.impact
-        ]
-        rules = {rule for rule, _ in worst}
-        return -self.impact, len(rules), len(worst), len(self.rules), len(self.findings)
 
-    def __str__(self) -> str:
-        rule, *others = self.rules
-        more = f" and {plural(len(others), 'more rule')}" if others else ""
-        several = f" in {plural(len(self.programs), 'program')}" if len(self.programs) > 1 else ""
-        return f"{rule}{more} ({plural(len(self.findings), 'finding')}{several})"
+_Cause = Sequence[_Breach]  # findings with one root cause, and the findings that follow from them
+
+
+def _rules(cause: _Cause) -> Sequence[str]:
+    """The broken rules; first the root cause of the worst finding."""
+    worst_first = sorted(cause, key=lambda breach: breach.impact)
+    names = ((breach.finding.follows or breach.rule, breach.rule) for breach in worst_first)
+    return list(dict.fromkeys(chain.from_iterable(names)))
+
+
+def _roots(cause: _Cause) -> Sequence[Finding]:
+    return [breach.finding for breach in cause if not breach.finding.follows]
+
+
+def _priority(cause: _Cause) -> tuple[int, ...]:
+    """The value of fixing a cause: findings with the worst impact count first."""
+    impact = min(breach.impact for breach in cause)
+    worst = [breach.rule for breach in cause if breach.impact == impact]
+    return -impact, len(set(worst)), len(worst), len(_rules(cause)), len(cause)
+
+
+def _summary(cause: _Cause) -> str:
+    rule, *others = _rules(cause)
+    programs = len({breach.program for breach in cause})
+    more = f" and {plural(len(others), 'more rule')}" if others else ""
+    several = f" in {plural(programs, 'program')}" if programs > 1 else ""
+    return f"{rule}{more} ({plural(len(cause), 'finding')}{several})"
 
 
 def _edit(reports: Sequence[Report]) -> str:
     """The source line to edit first; without source lines, the fix."""
-    by_line: dict[str, _Cause] = {}
-    without_line = []
-    for cause in _causes(reports):
-        if line := _line(cause.roots):
-            by_line.setdefault(line, _Cause()).add(cause)
-        else:
-            without_line.append(cause)
-    if not by_line:
-        return _fix(reports, max(without_line, key=lambda cause: cause.priority))
-    line = max(by_line, key=lambda each: by_line[each].priority)
-    cause = by_line[line]
-    lines = max(
-        (group.lines for group in group_findings(cause.roots) if group.where == line), default=1
-    )
-    breaks = "which breaks" if lines == 1 else f"the first of {lines} lines that break"
-    return f"edit {line}, {breaks} {cause}{_or_set(reports, cause)}"
-
-
-def _causes(reports: Sequence[Report]) -> Iterator[_Cause]:
-    """The findings of each program by the rule of their root cause."""
+    causes: dict[tuple[int, str], list[_Breach]] = defaultdict(list)
     for program, report in enumerate(reports):
-        causes: dict[str, _Cause] = defaultdict(_Cause)
         for verdict in report.verdicts:
             for finding in verdict.findings:
-                root = finding.follows or verdict.rule
-                roots = [] if finding.follows else [finding]
-                rules = dict.fromkeys((root, verdict.rule))
-                causes[root].add(_Cause(rules, roots, [(verdict.rule, finding)], {program}))
-        yield from causes.values()
+                breach = _Breach(program, verdict.rule, finding)
+                causes[program, finding.follows or verdict.rule].append(breach)
+    by_line: dict[str, list[_Breach]] = defaultdict(list)
+    without_line = []
+    for each in causes.values():
+        if line := _line(_roots(each)):
+            by_line[line] += each
+        else:
+            without_line.append(each)
+    if not by_line:
+        return _fix(reports, max(without_line, key=_priority))
+    line = max(by_line, key=lambda each: _priority(by_line[each]))
+    cause = by_line[line]
+    groups = group_findings(_roots(cause))
+    lines = max((group.lines for group in groups if group.where == line), default=1)
+    breaks = "which breaks" if lines == 1 else f"the first of {lines} lines that break"
+    return f"edit {line}, {breaks} {_summary(cause)}{_or_set(reports, cause)}"
 
 
 def _line(findings: Sequence[Finding]) -> str | None:
@@ -133,21 +122,22 @@ def _line(findings: Sequence[Finding]) -> str | None:
 
 def _fix(reports: Sequence[Report], cause: _Cause) -> str:
     """The fix of a cause, if it is one short fix; else the command that explains the rule."""
-    rule = next(iter(cause.rules))
-    if any(finding.known for finding in cause.roots):
+    rule = _rules(cause)[0]
+    if any(finding.known for finding in _roots(cause)):
         return f"apply the workaround of {rule}, or declare it: --declare prints how"
-    fixes = {finding.fix for finding in cause.roots}
+    fixes = {finding.fix for finding in _roots(cause)}
     fix = next(iter(fixes))
     if len(fixes) > 1 or not 0 < len(fix) <= _MAX_FIX:
         return f"see placement-checks explain {rule}, with a program that breaks it, and the fix"
-    return f"{fix}, for {cause}{_or_set(reports, cause)}"
+    return f"{fix}, for {_summary(cause)}{_or_set(reports, cause)}"
 
 
 def _or_set(reports: Sequence[Report], cause: _Cause) -> str:
     """The --set option that keeps the broken rule, if one value does."""
-    if len(reports) > 1 or len(cause.rules) > 1:
+    rules = _rules(cause)
+    if len(reports) > 1 or len(rules) > 1:
         return ""
-    (verdict,) = (verdict for verdict in reports[0].verdicts if verdict.rule in cause.rules)
+    (verdict,) = (verdict for verdict in reports[0].verdicts if verdict.rule in rules)
     for name, value in value_declaration(reports[0], verdict).items():
         return f"; or, if that is intended: --set {verdict.rule}.{name}={value}"
     return ""
@@ -190,7 +180,9 @@ def _reference_option(evidence: Evidence) -> str | None:
     name = evidence.placement.program
     if program.takes_num_gpus:
         return f"the same function built for one GPU: --reference {name}"
-    file, colon, _ = name.rpartition(":")
+    target = program.target
+    named = f"{target.path}:{target.function}" if target else name
+    file, colon, _ = named.rpartition(":")
     if evidence.placement.step.traced:
         return f"a function that trains the same on one GPU: --reference {file}{colon}FUNCTION"
     return f"the function that builds it for one GPU: --reference {file}{colon}build_single"

@@ -56,8 +56,8 @@ def place(
             configuration of the program, else False (the default of TensorFlow 1).
         devices: ``auto`` uses the placer of the GPUs of this machine if the machine has exactly
             these devices, ``real`` always uses it, ``simulated`` never uses it.
-        args: command-line arguments; ``{gpus}`` stands for the number of GPUs, ``{gpu_list}`` for
-            ``0,1,…``.
+        args: command-line arguments; ``{gpus}`` is replaced by the number of GPUs, and
+            ``{gpu_list}`` by ``0,1,…``.
         v1: whether the program runs with the API of TensorFlow 1.
         let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
         limit: the longest time until the first training step, in seconds; 300 by default.
@@ -237,7 +237,7 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the placer process early if this machine has no GPUs, and so no placer for GPUs."""
+    """Start the placer process early if this machine lacks GPUs, and so a placer for GPUs."""
     from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -33,7 +34,8 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
     """Convert a value to the type of a dataclass field: a list or a single name to a tuple.
 
     Raises:
-        ConfigError: the field does not exist, or the value is of another type. It has no object.
+        ConfigError: the field does not exist, or the value is of another type. Its object is
+            ``""``.
     """
     from msgspec import ValidationError, convert  # imported late: most calls convert nothing
 
@@ -109,12 +111,11 @@ def rules_for(
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
-    return [
-        make_rule(
-            name, {k: v for policy in reversed(policies) for k, v in policy.get(name, {}).items()}
-        )
-        for name in names
-    ]
+    fields: dict[str, dict[str, Any]] = defaultdict(dict)
+    for policy in reversed(policies):
+        for name, values in policy.items():
+            fields[name] |= values
+    return [make_rule(name, fields[name]) for name in names]
 
 
 def rule_named(name: str) -> type[Rule]:

@@ -47,7 +47,7 @@ def with_numbers(
 
     Args:
         evidence: the evidence of the program, from `place`.
-        reference: the program for one GPU, with the same names of variables. None stands for the
+        reference: the program for one GPU, with the same names of variables. By default the
             program itself, if it is a whole program that reads the number of GPUs from its
             arguments or from TensorFlow.
         batch: a function ``batch(rng, n)`` that returns arrays of n rows by input name, and

@@ -8,8 +8,7 @@ from dataclasses import replace
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Program
-from placement_checks.core.target import Script, Target
+from placement_checks.core.target import Target
 from placement_checks.logs import read_logs
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
@@ -103,12 +102,7 @@ def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
     an argument was built for the default number, and should use all of them.
     """
     program = request.built.program
-    is_parametrized = (
-        program.uses_gpus
-        if isinstance(program, Script)
-        else (isinstance(program, Program) and program.takes_num_gpus)
-    )
-    if is_parametrized:
+    if program and program.takes_num_gpus:
         return request
     devices = (op.requested for op in request.requested.ops.values())
     return replace(request, machine=request.machine.with_one_gpu_each(devices))

@@ -1,4 +1,4 @@
-"""Errors for the arguments in a target, in one line."""
+"""Each form of target is recognized by its text; a wrong target is one line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from placement_checks.core.errors import InputError
-from placement_checks.targets.forms import parse_target
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.program import Program
+from placement_checks.core.target import Script
+from placement_checks.targets.forms import parse_command, parse_target, resolve
 
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a (copy)").mkdir()
-    for name in ("t.py", "a (copy)/t.py", "graph(1).pb"):
+    for name in ("t.py", "a (copy)/t.py", "graph(1).pb", "outputlog"):
         (tmp_path / name).touch()
 
 
@@ -85,3 +87,59 @@ def test_invalid_arguments(arguments: str) -> None:
         parse_target(f"t.py:build{arguments}")
     assert caught.value.object == f"t.py:build{arguments}"
     assert f"{caught.value.message}; {caught.value.fix}" == WRONG[arguments]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("t.py", "program"),
+        ("os.path", "program"),
+        ("os.path:join", "function"),
+        ("graph(1).pb", "graph"),
+        ("outputlog", "log"),
+        ("-", "log"),
+    ],
+)
+def test_kind_of_a_target(text: str, kind: str) -> None:
+    assert parse_target(text).kind == kind
+
+
+def test_a_whole_program_has_a_process_of_its_own_and_a_function_only_with_options() -> None:
+    program, function = parse_target("t.py"), parse_target("t.py:build")
+
+    assert resolve("t.py", ["-n", "2"]) == Script(program, ("-n", "2"))
+    assert resolve("t.py:build") == function
+    assert resolve("t.py:build", limit=60.0) == Script(function, limit=60.0)
+    assert isinstance(resolve(print), Program)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("graph(1).pb", {"v1": True}, "the program's options for graph(1).pb"),
+        ("t.py:build", {"let": {"N": "2"}}, "--let N"),
+    ],
+)
+def test_options_that_do_not_apply(target: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(target, **options)
+    assert caught.value.object == message
+
+
+def test_a_placement_log_cannot_be_loaded() -> None:
+    with pytest.raises(InputError, match="pass read_logs"):
+        resolve("outputlog")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "args"),
+    [
+        ("t.py --rows=8 'a b'", "t.py", ["--rows=8", "a b"]),
+        ("t.py:build(name='a b', depth=2)", "t.py:build(name='a b', depth=2)", ()),
+        ('t.py:build(name="it\'s")', 't.py:build(name="it\'s")', ()),
+    ],
+)
+def test_arguments_of_a_reference(text: str, name: str, args: object) -> None:
+    target, given = parse_command(text)
+
+    assert (target.name, given) == (name, args)

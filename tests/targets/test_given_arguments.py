@@ -83,3 +83,8 @@ def test_a_batch_function_is_given_rng_and_n_already(train: str) -> None:
         "the function takes no 'n'",
         "it takes width and seed",
     )
+
+
+def test_a_whole_program_is_no_batch_function(train: str) -> None:
+    with pytest.raises(InputError, match="is not a function; name one"):
+        load_batch_function(train, 2)

@@ -1,17 +1,67 @@
-"""``--placement-report``: writes the verdicts of all tests to a file."""
+"""Counts the verdicts of all tests on the terminal, and writes them to ``--placement-report``."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from placement_checks.testing.program_names import program_name
+
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
     from placement_checks.testing.report_contents import JudgedTest
+
+
+_PROPERTY = "placement"  # of a test report, which xdist sends to the controller
+
+
+def to_property(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
+    """A verdict as a user property of the test report."""
+    if verdict.evidence == "executed" and evidence.measurement:
+        machine = f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
+    else:
+        machine = f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
+    facts = {
+        "program": program_name(evidence),
+        "on": machine,
+        "rule": verdict.rule,
+        "state": verdict.state,
+    }
+    return _PROPERTY, json.dumps(facts)
+
+
+class Summary:
+    """The plugin that counts the verdicts of all tests, under xdist of all workers."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._machines: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                facts = json.loads(str(value))
+                self._states[facts["state"]] += 1
+                self._machines[facts["on"]] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._states:
+            return
+        states = ", ".join(
+            f"{self._states[state]} {state.replace('-', ' ')}"
+            for state in ("kept", "broken", "not-checked")
+        )
+        terminalreporter.section("placement checks")
+        terminalreporter.line(f"rules: {states}, on {', '.join(sorted(self._machines))}")
+
 
 _KEY: Final = "placement_reports"  # attribute of a test report
 _UNFINISHED: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -28,8 +78,8 @@ def add_option(group: pytest.OptionGroup) -> None:
     )
 
 
-def path_of(config: pytest.Config) -> Path | None:
-    """The file; a relative path starts at the directory in which pytest was started.
+def _path_of(config: pytest.Config) -> Path | None:
+    """The file; a relative path starts at the directory where pytest was started.
 
     Raises:
         pytest.UsageError: the file cannot be written.
@@ -79,9 +129,9 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 class ReportFile:
     """The plugin that collects the verdicts of all tests, and writes them at the end."""
 
-    def __init__(self, config: pytest.Config, path: Path | None) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._path = path
+        self._path = _path_of(config)
         self._tests: dict[str, JudgedTest] = {}
         self._status = ""
 
