@@ -1,7 +1,8 @@
 """The numbers of ops and towers, as types that cannot be mixed up.
 
 At run time they are plain integers: only type checkers distinguish them. `DataFlow` has the
-numbers of the ops, and `TowerAnalysis` the numbers of the towers.
+numbers of the ops, and `TowerAnalysis` the numbers of the towers. An operation on masks yields an
+`int`, so functions that only read a mask accept any `int`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, StepOps, producer_of
 from placement_checks.util.text import listed
 
+Branch = tuple[str, str]  # the op that decides, and the side
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
 
 
@@ -79,12 +80,9 @@ class Updates:
         """
         return sorted(_most_at_once([(self._branches(update.op), update) for update in updates]))
 
-    def _branches(self, op: OpId) -> list[tuple[str, str]]:
-        """Return the branches that contain an op, the outermost first.
-
-        A branch is a pair of the op that decides and the side.
-        """
-        found: list[tuple[str, str]] = []
+    def _branches(self, op: OpId) -> list[Branch]:
+        """Return the branches that contain an op, the outermost first."""
+        found: list[Branch] = []
         inner = self._ops[self._flow.names[op]]
         source = inner.inputs[0]
         while inner.caller:
@@ -99,10 +97,10 @@ class Updates:
         return found[::-1]
 
 
-def _most_at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update]:
+def _most_at_once(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
     """Return the largest subset without updates on different sides of one decision."""
     together = [update for branches, update in updates if not branches]
-    decisions: dict[str, dict[str, list[tuple[list[tuple[str, str]], Update]]]] = {}
+    decisions: dict[str, dict[str, list[tuple[list[Branch], Update]]]] = {}
     for branches, update in updates:
         if branches:
             (decision, side), *inner = branches

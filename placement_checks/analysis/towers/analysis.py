@@ -32,7 +32,7 @@ _FIX = (
 
 
 class TowerLosses(NamedTuple):
-    """The losses of the towers.
+    """The losses of the towers, however the towers were found: by losses or by devices.
 
     Attributes:
         by_tower: for each tower its losses, as ops.

@@ -23,7 +23,7 @@ _SIMILAR, _ALIKE = 0.5, 0.75
 
 
 class ModelCopies(NamedTuple):
-    """The copies of the model that a program trains.
+    """The copies of the model that a program trains, found by reachability from its losses.
 
     Attributes:
         losses: the loss ops of each copy. If one joint loss trains all copies, these are the last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -18,10 +18,6 @@ from placement_checks.core.op_types import (
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement
-
-# The ops that TensorFlow adds up the gradients of one variable with
-# (python/ops/gradients_util.py).
-_SUMS = ADDS | JOINS
 
 
 class GradientFlow:
@@ -41,26 +37,24 @@ class GradientFlow:
         Unlike in `TowerAnalysis.towers_behind`, bits do not pass through the ops of a tower. Each
         gradient of a joint loss depends on all towers, but only one tower computes it.
         """
-        own = [
-            bits & self._analysis.gradient_bit if adds else bits
-            for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
-        ]
-        masks = self._analysis.flow.propagate(own, keep=self._of_tower)
-        return cast(list[TowerMask], masks)
+        own = list(self._analysis.own_towers)
+        for op in self._sums:
+            own[op] = TowerMask(own[op] & self._analysis.gradient_bit)
+        return self._analysis.flow.propagate(own, keep=self._of_tower)
 
     @cached_property
-    def _adds_up(self) -> Sequence[bool]:
-        """For each op whether it adds up gradients in the backward pass."""
-        ops = zip(self._analysis.backward.ops, self._analysis.flow.types, strict=True)
-        return [bool(backward) and kind in _SUMS for backward, kind in ops]
+    def _sums(self) -> Collection[OpId]:
+        """The ops that add up the gradients of one variable (python/ops/gradients_util.py)."""
+        sums = self._analysis.flow.having((ADDS | JOINS).__contains__)
+        return {op for op in sums if self._analysis.backward.ops[op]}
 
     @cached_property
     def _of_tower(self) -> Sequence[bool]:
         """For each op whether one tower computes it and it does not add up gradients."""
-        return [
-            bool(bits & self._analysis.all_towers) and not adds
-            for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
-        ]
+        of_tower = [bool(bits & self._analysis.all_towers) for bits in self._analysis.own_towers]
+        for op in self._sums:
+            of_tower[op] = False
+        return of_tower
 
     @cached_property
     def trained(self) -> Mapping[str, Sequence[Update]]:
@@ -183,8 +177,7 @@ def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
             if gradients.towers(update).bit_count() > 1:
                 clips = list(_clips(placement, gradients, update, shapes[variable]))
                 if clips:
-                    first = min(tower for tower, _ in clips)
-                    op = max(op for tower, op in clips if tower == first)
+                    _, op = min(clips, key=lambda clip: (clip[0], -clip[1]))
                     by_norm = analyze(placement).flow.types[op] not in BOUNDS
                     yield ClippedGradient(variable, op, by_norm)
                     break

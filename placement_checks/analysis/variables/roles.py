@@ -138,9 +138,11 @@ class Roles(Mapping[str, Role]):
             return Role("shared", "the host reads it")
         return Role("unused", "no loss depends on it")
 
-    def _role_of_tower(self, kind: RoleKind, reason: str, tower: TowerIndex | None) -> Role:
+    def _role_of_tower(
+        self, kind: RoleKind, reason: str, tower: TowerIndex | None, owner: str = ""
+    ) -> Role:
         devices = () if tower is None else self._analysis.towers[tower].devices
-        return Role(kind, reason, tower=tower, devices=devices)
+        return Role(kind, reason, owner, tower, devices)
 
     def _role_of_copy(self, name: str) -> Role | None:
         """Return the role of a copy of a mirrored variable, even if the copy diverges."""
@@ -154,16 +156,11 @@ class Roles(Mapping[str, Role]):
         group = self._layout.copies.get(name) or self._layout.diverging.get(name)
         if group is None:
             return None
-        every = (*group.copies.items(), *group.diverging.items())
-        tower = next(tower for tower, other in every if other == name)
+        towers = (*group.copies.items(), *group.diverging.items())
+        tower = next(tower for tower, other in towers if other == name)
         first = group.copies[min(group.copies)]
-        return Role(
-            "mirrored",
-            "each tower has a copy",
-            "" if first == name else first,
-            tower,
-            self._analysis.towers[tower].devices,
-        )
+        owner = "" if first == name else first
+        return self._role_of_tower("mirrored", "each tower has a copy", tower, owner)
 
     def _role_of_slot(self, name: str) -> Role:
         owner = addresses(self._placement).slot_of[name]
@@ -173,11 +170,10 @@ class Roles(Mapping[str, Role]):
 
     def _role_with_user(self, name: str, kind: RoleKind, reason: str, owner: str = "") -> Role:
         """Make a role, with the tower or GPU that alone uses the variable, if there is one."""
-        tower = self._layout.tower_of.get(name)
-        if tower is not None:
-            return Role(kind, reason, owner, tower, self._analysis.towers[tower].devices)
-        device = self._layout.gpu_of.get(name)
-        return Role(kind, reason, owner, devices=() if device is None else (device,))
+        tower, device = self._layout.tower_of.get(name), self._layout.gpu_of.get(name)
+        if tower is None and device is not None:
+            return Role(kind, reason, owner, devices=(device,))
+        return self._role_of_tower(kind, reason, tower, owner)
 
     @cached_property
     def _updates_with(self) -> Mapping[str, Collection[str]]:
