@@ -83,7 +83,7 @@ class Spread:
         placement: the placement, with requested and assigned devices.
 
     Raises:
-        InputError: the placement has no assigned devices, no requested devices or no machine.
+        InputError: the placement lacks assigned devices, requested devices or a machine.
 
     Attributes:
         placement: the placement.
@@ -195,14 +195,14 @@ class Spread:
 
 
 def place_matches(place: str, group: Group, site: Site, spread: Spread) -> bool:
-    """Whether a place of a baseline, a device or a symbol, stands for a site."""
+    """Whether a site is at a place of a baseline, which is a device or a symbol."""
     if place == TOWER:
         return group.tower != NONE and spread.towers[group.tower] == site.place
     return site.is_with_variable if place == VARIABLE else site.place == place
 
 
 def describe_device(group: Group, site: Site, spread: Spread, default: str) -> str:
-    """The place by which a baseline names a site: the default of the part if that matches."""
+    """The name of a site in a baseline: the default place of the part if that matches."""
     places = (default, TOWER, VARIABLE, site.place)
     return next(place for place in places if place_matches(place, group, site, spread))
 
@@ -211,7 +211,7 @@ def baseline_from_placement(placement: Placement) -> Baseline:
     """Returns the baseline of a placement.
 
     Raises:
-        InputError: the placement has no assigned devices, no requested devices or no machine.
+        InputError: the placement lacks assigned devices, requested devices or a machine.
     """
     return build_baseline(Spread(placement))
 
@@ -249,7 +249,7 @@ def fold_variables(
 ) -> tuple[Sequence[HeldVariable], Sequence[FoldedScope]]:
     """Returns the variables to list one by one, and the others by scope if they are too many.
 
-    Variables are folded by their innermost scopes, cut to a depth at which there are few enough.
+    Variables are folded by their innermost scopes, cut to a depth that leaves few enough.
     """
     if len(variables) <= _MOST_LISTED:
         return variables, ()

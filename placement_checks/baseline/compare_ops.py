@@ -61,7 +61,7 @@ class Misplaced:
         group: the address.
         site: the device of the ops.
         number: the number of misplaced ops; other ops of the address may rightly be at the site.
-        allowed: the places that the baseline allows; empty if it has no such part.
+        allowed: the places that the baseline allows; empty if it lacks the part.
     """
 
     group: Group
@@ -72,7 +72,7 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class AllowedPlaces:
-    """The places at which a baseline allows the ops of a placement.
+    """The places that a baseline allows for the ops of a placement.
 
     Attributes:
         old: the baseline.
@@ -101,7 +101,7 @@ class AllowedPlaces:
                 yield from self._exchanged(group, sites, allowed)
 
     def is_known(self, group: Group) -> bool:
-        """Whether the address has no layer, or its variable is in the baseline."""
+        """Whether the baseline has the variable of an address; true without a layer."""
         return group.layer == NONE or self.spread.names[group.layer] in self.variables
 
     def places(self, group: Group) -> Mapping[str, int]:

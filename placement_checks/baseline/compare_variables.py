@@ -247,7 +247,7 @@ def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
 def match_scopes(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
     """Returns the folded scope of the baseline for each new variable that is in one.
 
-    A variable is in the innermost scope with which its name begins. A folded scope without
+    A variable is in the innermost scope that its name begins with. A folded scope without
     variables is matched, in the order of data flow, with a new scope of as many variables.
     """
     sizes = Counter[str]()

@@ -91,7 +91,7 @@ def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
 
 
 def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
-    """The tasks of one group. Indices continue those of the same job in ``after``."""
+    """The tasks of one group. Indices continue the job's indices in ``after``."""
     if _counts(group) is not None:
         if after:
             raise malformed(whole, f"'{group}' names no job")

@@ -121,7 +121,7 @@ def render_json(timings: Sequence[Timing]) -> str:
 
 
 def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the values by which a saved timing is compared.
+    """Returns the values of a saved timing that later timings are compared with.
 
     Raises:
         KeyError: the document is not a timing.

@@ -118,7 +118,7 @@ def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRo
 
 
 def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
-    """Yields the input of each device to collective ops in which several devices take part."""
+    """Yields the inputs of collective ops that have inputs from several devices."""
     flow, steps = analyze(placement).flow, analyze(placement).updates.steps
     ops = placement.by_number
     for here in flow.having(COLLECTIVES.__contains__):

@@ -1,8 +1,8 @@
 """Writes the text report of `verify`.
 
 It has, for each program, a heading, a table of the rules and the findings, and at the end the
-counts and the next step. For several programs, a grid like that of `git show-branch` shows first
-which program breaks which rule.
+counts and the next step. For several programs, a grid, as `git show-branch` draws it,
+shows first which program breaks which rule.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def conditions(placement: Placement) -> str:
 
 
 def run_conditions(measurement: Measurement, program: str) -> str:
-    """Returns the reference with which a program was compared, and the devices of the run."""
+    """Returns the reference that a program was compared with, and the devices of the run."""
     itself = measurement.reference == program
     reference = "the same program for one GPU" if itself else measurement.reference
     simulated = measurement.devices == "simulated"
