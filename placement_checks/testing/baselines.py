@@ -201,7 +201,7 @@ class BaselineFiles:
     def write(self) -> tuple[list[str], list[PlacementError]]:
         """Write the files, and return lines that report the changes, and errors."""
         from placement_checks.baseline import files
-        from placement_checks.baseline.parse import parse
+        from placement_checks.baseline.text import parse
         from placement_checks.core.errors import UsageError
 
         lines: list[str] = []
@@ -233,7 +233,7 @@ class BaselineFiles:
     def unused(self) -> list[Path]:
         """The baselines in the directories of tests that no test compared with."""
         from placement_checks.baseline.files import SUFFIX
-        from placement_checks.baseline.parse import is_baseline
+        from placement_checks.baseline.text import is_baseline
 
         return [
             file
