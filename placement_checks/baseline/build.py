@@ -233,6 +233,10 @@ def build_baseline(spread: Spread) -> Baseline:
 def summarize(spread: Spread) -> Baseline:
     """Returns a baseline without variables, places and copies: enough to be compared."""
     placement = spread.placement
+    types: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for group, sites in spread.groups.items():
+        if group.type not in GLUE and group.part not in UNCOUNTED_PARTS:
+            types[group.part, group.tower][group.type] += sum(sites.values())
     return Baseline(
         placement.program,
         str(placement.machine),
@@ -240,7 +244,7 @@ def summarize(spread: Spread) -> Baseline:
         placement.soft,
         {name: version for name, version in versions().items() if version is not None},
         towers=tuple(spread.towers),
-        types=_types(spread),
+        types=types,
     )
 
 
@@ -305,15 +309,6 @@ def _defaults(spread: Spread) -> dict[str, str]:
         return votes[part][place], is_preferred, place not in SYMBOLS, place
 
     return {part: max(places, key=partial(weight, part)) for part, places in votes.items()}
-
-
-def _types(spread: Spread) -> dict[tuple[str, int], Counter[str]]:
-    """The number of ops of each type, by part and tower."""
-    types: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-    for group, sites in spread.groups.items():
-        if group.type not in GLUE and group.part not in UNCOUNTED_PARTS:
-            types[group.part, group.tower][group.type] += sum(sites.values())
-    return types
 
 
 def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, dict[str, int]]:

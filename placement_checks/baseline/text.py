@@ -183,16 +183,13 @@ def _variables(baseline: Baseline) -> Iterator[str]:
     yield f"variables: {count}"
     for held in baseline.variables:
         where = f"{held.place}{_slots(held.place, held.slots)}"
-        yield f"  {word(held.name)}: {_form(held.tensor)}: {where}"
+        dtype = word(held.tensor.dtype) if held.tensor.dtype else NONE
+        form = dtype_and_shape(held.tensor._replace(dtype=dtype))
+        yield f"  {word(held.name)}: {form}: {where}"
     for scope in baseline.folded:
         name = f"{word(scope.scope)}/{ALL}" if scope.scope else ALL
         what = f"{plural(scope.count, 'variable')}, {scope.bytes:,} bytes, forms {scope.digest}"
         yield f"  {name}: {what}: {scope.place}{_slots(scope.place, scope.slots)}"
-
-
-def _form(tensor: Tensor) -> str:
-    dtype = word(tensor.dtype) if tensor.dtype else NONE
-    return dtype_and_shape(tensor._replace(dtype=dtype))
 
 
 def _slots(place: str, slots: tuple[str, ...]) -> str:
