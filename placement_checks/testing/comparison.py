@@ -41,7 +41,7 @@ def _lines(left: Placement, right: Placement, everything: bool) -> Iterator[str]
     yield f"placements differ: {_summary(difference)}"
     yield from difference.unread
     for there, here, ops in group_by_route(difference):
-        yield from _group(f"left on {here}, right on {there}", ops, everything)
+        yield from _group(f"left on {here}, right on {there}", label_ops(ops), everything)
     for side, only_there in (("left", difference.added), ("right", difference.removed)):
         if only_there:
             yield from _group(f"only {side}", label_ops(only_there), everything)
