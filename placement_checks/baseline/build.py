@@ -79,9 +79,6 @@ class Spread:
     Ops that only wait for others (`NoOp`) are omitted: the placer puts them wherever most of their
     inputs are.
 
-    Args:
-        placement: the placement, with requested and assigned devices.
-
     Raises:
         InputError: the placement lacks assigned devices, requested devices or a machine.
 

@@ -222,11 +222,7 @@ def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
     """Returns the index in the baseline for each new tower that has one.
 
     Towers are matched by device if both sides have exactly one tower on it. The rest is matched
-    in order; these towers have moved.
-
-    Args:
-        old: the device of each tower in the baseline.
-        new: the device of each tower now.
+    in order; these towers have moved. A tower is given by its device.
     """
     unique = [place for place in new if new.count(place) == 1 == old.count(place)]
     matches = {new.index(place): old.index(place) for place in unique}

@@ -96,10 +96,6 @@ def ranges(numbers: Iterable[int]) -> str:
 def read_ranges(text: str, below: int) -> Iterator[int]:
     """Yields the numbers that `ranges` wrote.
 
-    Args:
-        text: the ranges.
-        below: the limit of the numbers.
-
     Raises:
         ValueError: the text contains an invalid range, or a number that is too large.
     """
@@ -304,10 +300,6 @@ def is_baseline(text: str) -> bool:
 
 def parse(text: str, name: str) -> Baseline:
     """Returns the baseline that `render` wrote.
-
-    Args:
-        text: the text of the file.
-        name: the name of the file, for errors.
 
     Raises:
         InputError: the text contains merge conflict markers, has another form, or a line cannot be

@@ -15,12 +15,7 @@ NOWHERE = -1
 
 
 class DeviceTable:
-    """Devices by number: the devices of the machine, then other requested devices.
-
-    Args:
-        evidence: the evidence for the program.
-        before: an earlier placement of the program.
-    """
+    """Devices by number: the devices of the machine, then other requested or earlier devices."""
 
     def __init__(self, evidence: Evidence, before: Placement | None = None) -> None:
         self._placement = evidence.placement

@@ -36,13 +36,7 @@ def rules_data(report: Report) -> list[dict[str, Any]]:
 def findings_data(
     report: Report, places: DeviceTable, number: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Returns the groups of findings, root causes first.
-
-    Args:
-        report: the report of the program.
-        places: the devices with their numbers.
-        number: the number of each op by its name.
-    """
+    """Returns the groups of findings, root causes first."""
     sections, placement = Sections(report.verdicts), report.evidence.placement
     found = []
     for section in (*sections.causes, *sections.consequences):

@@ -181,14 +181,7 @@ class DetailLevel(Enum):
 def findings_lines(
     sections: Sections, extent: DetailLevel, lines: int, placement: Placement | None = None
 ) -> _Lines:
-    """Yields the lines of all findings, and the pictures of measured differences.
-
-    Args:
-        sections: the findings by rule.
-        extent: the level of detail.
-        lines: the limit of lines for the brief text.
-        placement: the placement of the program; its ops show which of its lines ran.
-    """
+    """Yields all findings, with bars of measured differences; `lines` limits the brief text."""
     if extent is DetailLevel.BRIEF:
         yield from _brief(sections, lines, placement)
     else:

@@ -77,10 +77,7 @@ def rule_table(
 ) -> Iterator[Text]:
     """Yields the table of rules; rules that were not checked for the same reason share a row.
 
-    Args:
-        verdicts: the verdicts of all rules.
-        causes: a text on the causes of a rule's findings, by the name of the rule.
-        is_brief: whether rows are limited to two lines.
+    ``causes`` has a text on the causes of a rule's findings, by the name of the rule.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)
