@@ -53,13 +53,7 @@ class DeviceTable:
         return views
 
     def _all(self, devices: Iterable[Device | None]) -> list[int]:
-        numbers: dict[Device | None, int] = {None: NOWHERE}
-        found = []
-        for device in devices:
-            if device not in numbers:
-                numbers[device] = self.number(device) if device is not None else NOWHERE
-            found.append(numbers[device])
-        return found
+        return [NOWHERE if device is None else self.number(device) for device in devices]
 
     def number(self, device: Device) -> int:
         """Returns the number of a device, which is added if necessary."""
