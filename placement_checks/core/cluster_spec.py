@@ -203,7 +203,7 @@ class RecordedServer:
     task: int
 
     @staticmethod
-    def of(spec: Any, job: str, task: int) -> RecordedServer:
+    def from_spec(spec: Any, job: str, task: int) -> RecordedServer:
         """Parse the arguments of a server.
 
         Raises:

@@ -299,7 +299,7 @@ class Machine:
         )
 
     @staticmethod
-    def having(devices: Iterable[Device]) -> Machine:
+    def from_devices(devices: Iterable[Device]) -> Machine:
         """The smallest machine with these devices, given by full names, and a CPU in each task.
 
         Raises:

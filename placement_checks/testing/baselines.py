@@ -111,7 +111,7 @@ class PlacementBaseline:
         from placement_checks.testing.checking import is_placer_unavailable
         from placement_checks.testing.program_names import program_name
 
-        evidence = Evidence.of(other)  # type: ignore[arg-type]
+        evidence = Evidence.wrap(other)  # type: ignore[arg-type]
         program = program_name(evidence)
         if is_placer_unavailable(evidence.placement):
             pytest.skip(f"{program} has no assigned devices: {evidence.placement.assigned}")

@@ -28,7 +28,7 @@ def explain(left: object, right: object, everything: bool) -> list[str] | None:
     """
     if not isinstance(left, Evidence | Placement) or not isinstance(right, Evidence | Placement):
         return None
-    placements = Evidence.of(left).placement, Evidence.of(right).placement
+    placements = Evidence.wrap(left).placement, Evidence.wrap(right).placement
     return [printable(line) for line in _lines(*placements, everything)]
 
 

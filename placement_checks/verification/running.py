@@ -73,7 +73,7 @@ def with_numbers(
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
 
-    evidence = Evidence.of(evidence)
+    evidence = Evidence.wrap(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
     conditions = _conditions(rules)
     towers = evidence.program
