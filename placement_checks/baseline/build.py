@@ -80,11 +80,8 @@ class Spread:
     Ops that only wait for others (`NoOp`) are omitted: the placer puts them wherever most of their
     inputs are.
 
-    Args:
-        placement: the placement, with requested and assigned devices.
-
     Raises:
-        InputError: the placement has no assigned devices, no requested devices or no machine.
+        InputError: the placement lacks assigned devices, requested devices or a machine.
 
     Attributes:
         placement: the placement.
@@ -199,14 +196,14 @@ class Spread:
 
 
 def place_matches(place: str, group: Group, site: Site, spread: Spread) -> bool:
-    """Whether a place of a baseline, a device or a symbol, stands for a site."""
+    """Whether a site is at a place of a baseline, which is a device or a symbol."""
     if place == TOWER:
         return group.tower != NONE and spread.towers[group.tower] == site.place
     return site.is_with_variable if place == VARIABLE else site.place == place
 
 
 def describe_device(group: Group, site: Site, spread: Spread, default: str) -> str:
-    """The place by which a baseline names a site: the default of the part if that matches."""
+    """The name of a site in a baseline: the default place of the part if that matches."""
     places = (default, TOWER, VARIABLE, site.place)
     return next(place for place in places if place_matches(place, group, site, spread))
 
@@ -215,7 +212,7 @@ def baseline_from_placement(placement: Placement) -> Baseline:
     """Returns the baseline of a placement.
 
     Raises:
-        InputError: the placement has no assigned devices, no requested devices or no machine.
+        InputError: the placement lacks assigned devices, requested devices or a machine.
     """
     return build_baseline(Spread(placement))
 
@@ -237,6 +234,10 @@ def build_baseline(spread: Spread) -> Baseline:
 def summarize(spread: Spread) -> Baseline:
     """Returns a baseline without variables, places and copies: enough to be compared."""
     placement = spread.placement
+    types: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for group, sites in spread.groups.items():
+        if group.type not in GLUE and group.part not in UNCOUNTED_PARTS:
+            types[group.part, group.tower][group.type] += sum(sites.values())
     return Baseline(
         placement.program,
         str(placement.machine),
@@ -244,7 +245,7 @@ def summarize(spread: Spread) -> Baseline:
         placement.soft,
         {name: version for name, version in versions().items() if version is not None},
         towers=tuple(spread.towers),
-        types=_types(spread),
+        types=types,
     )
 
 
@@ -253,7 +254,7 @@ def fold_variables(
 ) -> tuple[Sequence[HeldVariable], Sequence[FoldedScope]]:
     """Returns the variables to list one by one, and the others by scope if they are too many.
 
-    Variables are folded by their innermost scopes, cut to a depth at which there are few enough.
+    Variables are folded by their innermost scopes, cut to a depth that leaves few enough.
     """
     if len(variables) <= _MOST_LISTED:
         return variables, ()
@@ -309,15 +310,6 @@ def _defaults(spread: Spread) -> dict[str, str]:
         return votes[part][place], is_preferred, place not in SYMBOLS, place
 
     return {part: max(places, key=partial(weight, part)) for part, places in votes.items()}
-
-
-def _types(spread: Spread) -> dict[tuple[str, int], Counter[str]]:
-    """The number of ops of each type, by part and tower."""
-    types: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-    for group, sites in spread.groups.items():
-        if group.type not in GLUE and group.part not in UNCOUNTED_PARTS:
-            types[group.part, group.tower][group.type] += sum(sites.values())
-    return types
 
 
 def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, dict[str, int]]:

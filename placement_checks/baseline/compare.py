@@ -45,7 +45,7 @@ def compare(
             expected devices.
 
     Raises:
-        InputError: the baseline is for another machine, or the placement has no assigned devices.
+        InputError: the baseline is for another machine, or the placement lacks assigned devices.
     """
     spread = Spread(placement)
     new = summarize(spread)

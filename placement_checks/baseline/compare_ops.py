@@ -61,7 +61,7 @@ class Misplaced:
         group: the address.
         site: the device of the ops.
         number: the number of misplaced ops; other ops of the address may rightly be at the site.
-        allowed: the places that the baseline allows; empty if it has no such part.
+        allowed: the places that the baseline allows; empty if it lacks the part.
     """
 
     group: Group
@@ -72,7 +72,7 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class AllowedPlaces:
-    """The places at which a baseline allows the ops of a placement.
+    """The places that a baseline allows for the ops of a placement.
 
     Attributes:
         old: the baseline.
@@ -101,7 +101,7 @@ class AllowedPlaces:
                 yield from self._exchanged(group, sites, allowed)
 
     def is_known(self, group: Group) -> bool:
-        """Whether the address has no layer, or its variable is in the baseline."""
+        """Whether the baseline has the variable of an address; true without a layer."""
         return group.layer == NONE or self.spread.names[group.layer] in self.variables
 
     def places(self, group: Group) -> Mapping[str, int]:
@@ -171,7 +171,6 @@ class AllowedPlaces:
                 yield Misplaced(group, last[place], more, tuple(fewer))
 
 
-_TOWER_DEVICE: Final = "its tower's device"
 _MOST_NAMED: Final = 2  # ops
 _MOST_LAYERS: Final = 4
 
@@ -181,13 +180,13 @@ class ChangeKind(NamedTuple):
 
     Attributes:
         part: the part of the step.
-        old: the allowed places; if the ops are new, the place of the other ops of the part.
-        new: the place of the ops.
+        old: the allowed places; if the ops are new, the places of the other ops of the part.
+        new: the place of the ops; like an old place, `TOWER` for the device of their tower.
         is_new: whether the baseline does not have the ops.
     """
 
     part: str
-    old: str
+    old: tuple[str, ...]
     new: str
     is_new: bool
 
@@ -240,8 +239,8 @@ class ChangeMessages:
         is_new = not each.allowed or not self.is_known(group)
         if group.type not in GLUE and group.type not in self._types.get(group.part, ()):
             is_new = is_new or group.part in self._types
-        old = " or ".join(sorted({self._describe_allowed(place, each) for place in each.allowed}))
-        return ChangeKind(group.part, old, self._describe(each.site.place, each), is_new)
+        old = sorted({self._describe_allowed(place, each) for place in each.allowed})
+        return ChangeKind(group.part, tuple(old), self._describe(each.site.place, each), is_new)
 
     @cached_property
     def _types(self) -> Mapping[str, set[str]]:
@@ -252,8 +251,6 @@ class ChangeMessages:
         return types
 
     def _describe_allowed(self, place: str, each: Misplaced) -> str:
-        if place == TOWER:
-            return _TOWER_DEVICE
         if place == VARIABLE and each.group.layer != NONE:
             device = self.spread.placement.by_number[each.group.layer].assigned
             return f"with its variable on {device_text(device)}"
@@ -262,16 +259,15 @@ class ChangeMessages:
     def _describe(self, place: str, each: Misplaced) -> str:
         tower = each.group.tower
         is_own = tower != NONE and self.spread.towers[tower] == place
-        return _TOWER_DEVICE if is_own else place
+        return TOWER if is_own else place
 
     def _change(
         self, kind: ChangeKind, members: Sequence[Misplaced], parts: Sequence[str]
     ) -> Change:
         towers = sorted({each.group.tower for each in members} - {NONE})
-        old, new = kind.old, kind.new
-        if len(towers) == 1:
-            device = self.spread.towers[towers[0]]
-            old, new = old.replace(_TOWER_DEVICE, device), new.replace(_TOWER_DEVICE, device)
+        own = self.spread.towers[towers[0]] if len(towers) == 1 else "its tower's device"
+        old = " or ".join(own if place == TOWER else place for place in kind.old)
+        new = own if kind.new == TOWER else kind.new
         ops = [op for each in members for op in self._ops[each]]
         number = sum(each.number for each in members)
         what = " and ".join(parts)

@@ -86,7 +86,11 @@ class VariableComparison:
                 found.moved.append(self._moved(old, variable))
             elif _have_other_devices(old.slots, variable.slots):
                 slots[_join_places(old.slots), _join_places(variable.slots)].append(variable.name)
-            found.notes += _form_notes(old, variable)
+            if old.form != variable.form:
+                found.notes.append(f"variable {variable.name} is {variable.form}, was {old.form}")
+            if len(old.slots) != len(variable.slots):
+                has = plural(len(variable.slots), "slot")
+                found.notes.append(f"variable {variable.name} has {has}, had {len(old.slots)}")
         if redistributed := _redistributed(found.moved, len(self.new)):
             found.moved = [redistributed]
         found.moved += [
@@ -130,16 +134,6 @@ def _have_other_devices(old: Sequence[str], new: Sequence[str]) -> bool:
 
 def _join_places(places: Iterable[str]) -> str:
     return join_and(sorted(set(places)))
-
-
-def _form_notes(old: HeldVariable, new: HeldVariable) -> list[str]:
-    notes = []
-    if old.form != new.form:
-        notes.append(f"variable {new.name} is {new.form}, was {old.form}")
-    if len(old.slots) != len(new.slots):
-        has = plural(len(new.slots), "slot")
-        notes.append(f"variable {new.name} has {has}, had {len(old.slots)}")
-    return notes
 
 
 def _redistributed(moved: Sequence[Change], variables: int) -> Change | None:
@@ -215,25 +209,20 @@ def _equalize(
     short, long = sorted((old, new), key=len)
     chosen = long[: len(short)]
     if len(short) * len(long) <= _MOST_COMPARED:
-        similar = [_most_similar(variable, long) for variable in short]
+        similar = [
+            max(long, key=lambda each: SequenceMatcher(None, variable.name, each.name).ratio())
+            for variable in short
+        ]
         if len({variable.name for variable in similar}) == len(short):
             chosen = similar
     return (short, chosen) if short is old else (chosen, short)
-
-
-def _most_similar(variable: HeldVariable, others: Sequence[HeldVariable]) -> HeldVariable:
-    return max(others, key=lambda other: SequenceMatcher(None, variable.name, other.name).ratio())
 
 
 def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
     """Returns the index in the baseline for each new tower that has one.
 
     Towers are matched by device if both sides have exactly one tower on it. The rest is matched
-    in order; these towers have moved.
-
-    Args:
-        old: the device of each tower in the baseline.
-        new: the device of each tower now.
+    in order; these towers have moved. A tower is given by its device.
     """
     unique = [place for place in new if new.count(place) == 1 == old.count(place)]
     matches = {new.index(place): old.index(place) for place in unique}
@@ -247,7 +236,7 @@ def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
 def match_scopes(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
     """Returns the folded scope of the baseline for each new variable that is in one.
 
-    A variable is in the innermost scope with which its name begins. A folded scope without
+    A variable is in the innermost scope that its name begins with. A folded scope without
     variables is matched, in the order of data flow, with a new scope of as many variables.
     """
     sizes = Counter[str]()

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from placement_checks.baseline.parse import REWRITE, is_baseline, parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import REWRITE, is_baseline, parse, render
 from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, PlacementError, UsageError
 from placement_checks.util.files import replace_file

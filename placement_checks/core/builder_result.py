@@ -52,8 +52,15 @@ def parse_builder_result(items: Iterable[object]) -> Returned | None:
         or [op for op in ops if not _runs(op, is_update, initial=True)]
     )
     steps = set(map(id, train_ops))
-    others = [item for item in found if id(item) not in steps]
-    return Returned(train_ops, ScalarLosses(filter(_may_be_loss, others)))
+    losses = [
+        item
+        for item in found
+        if id(item) not in steps
+        and getattr(getattr(item, "dtype", None), "is_floating", False)
+        and item.shape.rank == 0
+        and _op(item).type not in _NO_LOSS
+    ]
+    return Returned(train_ops, ScalarLosses(losses))
 
 
 def _flat(items: Iterable[object]) -> Iterator[Any]:
@@ -67,11 +74,6 @@ def _flat(items: Iterable[object]) -> Iterator[Any]:
 def _op(item: Any) -> Any:
     """The op itself, or the op of a tensor or an assigned variable."""
     return getattr(item, "op", item)
-
-
-def _may_be_loss(item: Any) -> bool:
-    is_float = getattr(getattr(item, "dtype", None), "is_floating", False)
-    return is_float and item.shape.rank == 0 and _op(item).type not in _NO_LOSS
 
 
 def _runs(op: Any, wanted: Callable[[str], bool], *, initial: bool = False) -> bool:

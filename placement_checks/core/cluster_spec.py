@@ -72,12 +72,7 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
         )
     described = _described()
     if not described.get("cluster"):
-        raise InputError(
-            TF_CONFIG,
-            "describes no cluster",
-            f'its "cluster" is missing; {_FIX}',
-            is_predicate=True,
-        )
+        raise _no_cluster()
     cluster = addresses(described["cluster"], TF_CONFIG)
     own = described.get("task")
     if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
@@ -130,13 +125,13 @@ def _described() -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(TF_CONFIG, f"is not JSON: {error}", is_predicate=True) from None
     if not isinstance(described, Mapping):
-        raise InputError(
-            TF_CONFIG,
-            "describes no cluster",
-            f'its "cluster" is missing; {_FIX}',
-            is_predicate=True,
-        )
+        raise _no_cluster()
     return described
+
+
+def _no_cluster() -> InputError:
+    fix = f'its "cluster" is missing; {_FIX}'
+    return InputError(TF_CONFIG, "describes no cluster", fix, is_predicate=True)
 
 
 def tasks_text(indices: Sequence[int]) -> str:
@@ -208,7 +203,7 @@ class RecordedServer:
     task: int
 
     @staticmethod
-    def of(spec: Any, job: str, task: int) -> RecordedServer:
+    def from_spec(spec: Any, job: str, task: int) -> RecordedServer:
         """Parse the arguments of a server.
 
         Raises:

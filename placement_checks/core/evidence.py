@@ -56,7 +56,7 @@ class Evidence:
         return f"Evidence({self.placement!r}{ran})"
 
     @staticmethod
-    def of(evidence: Evidence | Placement) -> Evidence:
+    def wrap(evidence: Evidence | Placement) -> Evidence:
         """Return evidence unchanged; wrap a placement, such as one from a log.
 
         Raises:

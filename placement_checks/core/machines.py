@@ -91,7 +91,7 @@ def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
 
 
 def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
-    """The tasks of one group. Indices continue those of the same job in ``after``."""
+    """The tasks of one group. Indices continue the job's indices in ``after``."""
     if _counts(group) is not None:
         if after:
             raise malformed(whole, f"'{group}' names no job")
@@ -299,7 +299,7 @@ class Machine:
         )
 
     @staticmethod
-    def having(devices: Iterable[Device]) -> Machine:
+    def from_devices(devices: Iterable[Device]) -> Machine:
         """The smallest machine with these devices, given by full names, and a CPU in each task.
 
         Raises:

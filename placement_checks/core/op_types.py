@@ -139,14 +139,8 @@ PIPELINE_OUTPUTS = frozenset(
         *("QueueDequeue", "QueueDequeueV2", "QueueDequeueMany", "QueueDequeueManyV2"),
         *("QueueDequeueUpTo", "QueueDequeueUpToV2", "BarrierTakeMany"),
         *("ReaderRead", "ReaderReadV2", "ReaderReadUpTo", "ReaderReadUpToV2"),
-        *(
-            "Unstage",
-            "MapUnstage",
-            "MapUnstageNoKey",
-            "OrderedMapUnstage",
-            "OrderedMapUnstageNoKey",
-        ),
-        *("InfeedDequeue", "InfeedDequeueTuple"),
+        *("Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUnstage"),
+        *("OrderedMapUnstageNoKey", "InfeedDequeue", "InfeedDequeueTuple"),
     ]
 )
 # The next element of an iterator as an optional, and ops that test and open optionals.
@@ -271,16 +265,16 @@ GLUE = frozenset(
     [
         *(IDENTITIES | SHAPE_ONLY | RESHAPES | JOINS | VARIABLE_READS | INITIALIZATION_TESTS),
         *(CONST, NO_OP, CAST, STACK, SUM, "StopGradient", "PreventGradient", "GuaranteeConst"),
+        *("StridedSlice", "Slice", "Fill", "Tile", "Range", "BroadcastTo"),
         *(
-            "StridedSlice",
-            "Slice",
-            "Fill",
-            "Tile",
-            "Range",
-            "BroadcastTo",
             "BroadcastGradientArgs",
+            "ConcatOffset",
+            "DynamicStitch",
+            "InvertPermutation",
+            "FloorDiv",
+            "Maximum",
+            "Prod",
         ),
-        *("ConcatOffset", "DynamicStitch", "InvertPermutation", "FloorDiv", "Maximum", "Prod"),
     ]
 )
 # Added by TensorFlow to the graphs that it runs on each device.

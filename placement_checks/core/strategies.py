@@ -30,7 +30,7 @@ class Strategy:
     Attributes:
         name: the class, such as ``MirroredStrategy``.
         replicas: the device of each replica.
-        copies: the copies of variables by name, including those of the first replica.
+        copies: the copies of variables by name, including the first replica's.
         outside: the names of variables that were created outside of the strategy's scope.
         in_sync: the number of replicas in all processes; 0 for ``len(replicas)``.
         made_in_step: the names of variables that the first call of the step creates, with initial

@@ -38,7 +38,7 @@ class Spread(NamedTuple):
     high: float
 
     @staticmethod
-    def of(values: Sequence[float]) -> Spread:
+    def from_values(values: Sequence[float]) -> Spread:
         if len(values) < 2:
             return Spread(values[0], values[0], values[0])
         low, middle, high = quantiles(values, n=4, method="inclusive")
@@ -120,12 +120,14 @@ class Timing:
     @property
     def baseline_ratio(self) -> Spread:
         """The ratio of baseline to single program per round: about 1 on a quiet machine."""
-        return Spread.of(_ratios(self.baseline.wall, self.single.wall))
+        return Spread.from_values(_ratios(self.baseline.wall, self.single.wall))
 
     @property
     def contention_ratio(self) -> Spread | None:
         """The ratio of several single programs to one: about 1 if each had a core."""
-        return self.contention and Spread.of(_ratios(self.contention.wall, self.single.wall))
+        return self.contention and Spread.from_values(
+            _ratios(self.contention.wall, self.single.wall)
+        )
 
     @property
     def work(self) -> float:
@@ -169,7 +171,7 @@ class Timing:
         """The time of the towers divided by one GPU's, per round; None if not measured."""
         if self.unmeasured:
             return None
-        return Spread.of(_ratios(self.towers.wall, self.single.wall))
+        return Spread.from_values(_ratios(self.towers.wall, self.single.wall))
 
     @property
     def efficiency(self) -> float | None:
@@ -189,7 +191,7 @@ class Timing:
             **{
                 name: {
                     "seconds": loop.median,
-                    "spread": Spread.of(loop.wall)[1:],
+                    "spread": Spread.from_values(loop.wall)[1:],
                     "examples_per_second": self.examples(loop),
                     "wall": list(loop.wall),
                     "cpu": list(loop.cpu),

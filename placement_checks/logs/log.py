@@ -113,7 +113,7 @@ class Log:
             InputError: the log lacks records, or all ops of ``graph``.
         """
         self.require_records()
-        printed = None if graph is None else Evidence.of(graph).placement
+        printed = None if graph is None else Evidence.wrap(graph).placement
         requested = printed or Placement(self.name, {}, requested=_NO_REQUESTS)
         ops = self._ops(printed)
         if printed and not any(op.assigned for op in ops.values()):
@@ -123,7 +123,9 @@ class Log:
                 "is it the log of this program?",
                 is_predicate=True,
             )
-        own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)
+        own = Machine.from_devices(
+            {op.assigned for op in ops.values() if op.assigned} | self.devices
+        )
         listed = machine is not None or any(device.is_gpu for device in self.devices)
         variables = [
             Variable(key, "", None)

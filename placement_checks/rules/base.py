@@ -70,7 +70,7 @@ class Rule(ABC):
 
     def judge(self, program: Evidence | Placement) -> Verdict:
         """Return the verdict on a program: not-checked if a required part is missing."""
-        evidence = Evidence.of(program)
+        evidence = Evidence.wrap(program)
         for need in Need:
             if need in self.requires and (missing := need.missing(evidence)) is not None:
                 return self.without(missing)

@@ -110,7 +110,7 @@ class PlacementBaseline:
         from placement_checks.testing.program_names import program_name
         from placement_checks.verification.baseline_rules import with_rules
 
-        evidence = Evidence.of(other)  # type: ignore[arg-type]
+        evidence = Evidence.wrap(other)  # type: ignore[arg-type]
         program = program_name(evidence)
         if is_placer_unavailable(evidence.placement):
             pytest.skip(f"{program} has no assigned devices: {evidence.placement.assigned}")
@@ -173,7 +173,7 @@ class BaselineFiles:
     def write(self) -> tuple[list[str], list[PlacementError]]:
         """Write the files, and return lines that report the changes, and errors."""
         from placement_checks.baseline import files
-        from placement_checks.baseline.parse import parse
+        from placement_checks.baseline.text import parse
         from placement_checks.core.errors import UsageError
 
         lines: list[str] = []
@@ -200,7 +200,7 @@ class BaselineFiles:
     def unused(self) -> list[Path]:
         """The baselines in the directories of tests that no test compared with."""
         from placement_checks.baseline.files import SUFFIX
-        from placement_checks.baseline.parse import is_baseline
+        from placement_checks.baseline.text import is_baseline
 
         return [
             file

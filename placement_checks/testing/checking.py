@@ -51,7 +51,7 @@ def assert_rules(
         ConfigError: the policy of the program is invalid.
     """
     __tracebackhide__ = True
-    evidence = Evidence.of(evidence)
+    evidence = Evidence.wrap(evidence)
     verdicts = _recorded_verdicts(verify(evidence, only=rules))
     if broken := messages(evidence, verdicts):
         raise AssertionError("\n\n".join(broken))
@@ -125,7 +125,7 @@ def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> N
         ConfigError: a field has an invalid value.
     """
     __tracebackhide__ = True
-    evidence = Evidence.of(evidence)
+    evidence = Evidence.wrap(evidence)
     report = verify(evidence, [{rule: _without_none(**fields)}], only=[rule])
     (verdict,) = _recorded_verdicts(report)
     if verdict.state == "not-checked":

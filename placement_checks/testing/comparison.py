@@ -27,7 +27,7 @@ def explain(left: object, right: object, everything: bool) -> list[str] | None:
     """
     if not isinstance(left, Evidence | Placement) or not isinstance(right, Evidence | Placement):
         return None
-    placements = Evidence.of(left).placement, Evidence.of(right).placement
+    placements = Evidence.wrap(left).placement, Evidence.wrap(right).placement
     return [printable(line) for line in _lines(*placements, everything)]
 
 
@@ -47,7 +47,7 @@ def _lines(left: Placement, right: Placement, everything: bool) -> Iterator[str]
     yield f"placements differ: of {both} in both, {found or 'none on another device'}"
     yield from difference.unread
     for there, here, ops in group_by_route(difference):
-        yield from _group(f"left on {here}, right on {there}", ops, everything)
+        yield from _group(f"left on {here}, right on {there}", label_ops(ops), everything)
     for side, only_there in (("left", difference.added), ("right", difference.removed)):
         if only_there:
             yield from _group(f"only {side}", label_ops(only_there), everything)

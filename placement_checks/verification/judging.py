@@ -36,7 +36,7 @@ def verify(
         UsageError: a rule does not exist, or the program was not placed before.
         ConfigError: a policy names an unknown rule or field, or a value is invalid.
     """
-    evidence = Evidence.of(evidence)
+    evidence = Evidence.wrap(evidence)
     rules = rules_of(evidence, policies, only, without)
     with step(f"judging {evidence.placement.program}"), gc_paused():
         verdicts = [_judge(rule, evidence) for rule in rules]

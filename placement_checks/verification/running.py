@@ -73,7 +73,7 @@ def with_numbers(
     from placement_checks.run.compare.sessions import Conditions
     from placement_checks.run.feeding.batches import load_batch_function
 
-    evidence = Evidence.of(evidence)
+    evidence = Evidence.wrap(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
     assert isinstance(gradients, GradientsEqual)

@@ -11,8 +11,7 @@ from support.graphs import placement
 from placement_checks import Placement
 from placement_checks.baseline.build import Group, Site, build_baseline
 from placement_checks.baseline.compare_ops import AllowedPlaces
-from placement_checks.baseline.parse import parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import parse, render
 from placement_checks.core.baseline import Baseline
 
 NAMES = ["a", "b", "c"]  # of variables, which are layers

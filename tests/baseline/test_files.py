@@ -10,8 +10,7 @@ from support.towers import program
 
 from placement_checks.baseline import files
 from placement_checks.baseline.build import baseline_from_placement
-from placement_checks.baseline.parse import parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import parse, render
 from placement_checks.core.errors import InputError, UsageError
 
 BASELINE = baseline_from_placement(program())

@@ -8,8 +8,7 @@ import pytest
 
 from placement_checks.baseline.build import fold_variables
 from placement_checks.baseline.compare_variables import compare_folded, match_scopes
-from placement_checks.baseline.parse import parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import parse, render
 from placement_checks.core.baseline import Baseline, HeldVariable
 from placement_checks.core.placement import Tensor
 

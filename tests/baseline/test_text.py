@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.baseline.parse import is_baseline, parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import is_baseline, parse, render
 from placement_checks.core.baseline import (
     PARTS,
     Address,

@@ -84,15 +84,19 @@ def _row(
         return name, "not measured", most, "", ""
     over = _over(goal, now)
     verdict = "reached" if over <= 1 else f"missed by {over:.2f}"
-    since = f"{Spread.of(now).median / Spread.of(before).median:.2f}" if before else ""
+    since = (
+        f"{Spread.from_values(now).median / Spread.from_values(before).median:.2f}"
+        if before
+        else ""
+    )
     return name, _measured(now), most, verdict, since
 
 
 def _over(goal: Goal, values: Sequence[float]) -> float:
-    return Spread.of(values).median / goal.most
+    return Spread.from_values(values).median / goal.most
 
 
 def _measured(values: Sequence[float]) -> str:
     """The median, and the quartiles where there are some."""
-    median, low, high = (f"{value:.3g}" for value in Spread.of(values))
+    median, low, high = (f"{value:.3g}" for value in Spread.from_values(values))
     return median if len(values) == 1 else f"{median} ({low} to {high})"

@@ -15,8 +15,7 @@ from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
-from placement_checks.baseline.parse import parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import parse, render
 from placement_checks.core.baseline import Difference
 
 SIZES = (1_000, 10_000, 100_000)

@@ -28,8 +28,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from placement_checks import Placement, Program, Report, place, verify
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
-from placement_checks.baseline.parse import parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import parse, render
 from placement_checks.core.baseline import Difference
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")

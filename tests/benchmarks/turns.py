@@ -88,6 +88,6 @@ def in_turn(
         }
         if name != first:
             ratios = [mine / its for mine, its in zip(wall[name], wall[first], strict=True)]
-            spread = Spread.of(ratios)._asdict()
+            spread = Spread.from_values(ratios)._asdict()
             figures[f"over {first}"] = {key: round(each, 3) for key, each in spread.items()}
         benchmark.extra_info[name] = figures

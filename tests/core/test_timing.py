@@ -138,11 +138,11 @@ def test_the_cost_of_towers_is_that_of_their_fastest_steps() -> None:
 def test_a_spread_is_the_median_and_its_quartiles(values: Sequence[float]) -> None:
     low, middle, high = np.percentile(values, [25, 50, 75])
 
-    assert Spread.of(values) == pytest.approx((middle, low, high))
+    assert Spread.from_values(values) == pytest.approx((middle, low, high))
 
 
 def test_a_spread_reads_as_a_figure_with_bounds() -> None:
-    assert str(Spread.of([0.25, 0.5, 1.0])) == "0.500 (0.375 to 0.750)"
+    assert str(Spread.from_values([0.25, 0.5, 1.0])) == "0.500 (0.375 to 0.750)"
 
 
 def test_examples_count_the_global_batch() -> None:

@@ -11,8 +11,7 @@ from support.towers import host, program, variable
 from placement_checks import Placement
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
-from placement_checks.baseline.parse import parse
-from placement_checks.baseline.text import render
+from placement_checks.baseline.text import parse, render
 from placement_checks.core.baseline import Difference
 from placement_checks.core.placement import StepOps
 from placement_checks.core.variables import Variables

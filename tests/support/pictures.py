@@ -21,7 +21,9 @@ def data_of(
     Without no-fallback, as reads of variables follow them without a reason that a placer gives.
     """
     report = (
-        verify(graph, without=["no-fallback"]) if judged else Report(Evidence.of(graph), verdicts)
+        verify(graph, without=["no-fallback"])
+        if judged
+        else Report(Evidence.wrap(graph), verdicts)
     )
     return program_data(report)
 

@@ -58,7 +58,7 @@ def test_allowed_objects_stay_allowed() -> None:
 
 def test_the_policy_of_the_program_itself_is_kept() -> None:
     evidence = replace(
-        Evidence.of(on_gpu("a", "b")), policy={"variables-on-host": {"allow": ["a"]}}
+        Evidence.wrap(on_gpu("a", "b")), policy={"variables-on-host": {"allow": ["a"]}}
     )
 
     (declared,) = declarations(report_of(evidence), {})
@@ -141,7 +141,7 @@ def test_all_that_a_known_behaviour_is_about(monkeypatch: pytest.MonkeyPatch) ->
     declared = Verdict("replicas-in-sync", "kept", "requested")
     monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else told)
 
-    (declaration,) = declarations(Report(Evidence.of(graph), [told]), {})
+    (declaration,) = declarations(Report(Evidence.wrap(graph), [told]), {})
 
     assert declaration.fields == {"allow": names}
 

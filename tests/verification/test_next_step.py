@@ -226,7 +226,7 @@ def test_one_line_in_several_programs() -> None:
 
 
 def judged(graph: Placement, rule: str) -> Report:
-    return verify(replace(Evidence.of(graph)), only=[rule])
+    return verify(replace(Evidence.wrap(graph)), only=[rule])
 
 
 def test_a_policy_that_fits() -> None:

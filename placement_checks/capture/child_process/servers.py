@@ -43,7 +43,7 @@ def record_servers() -> Iterator[list[RecordedServer]]:
     def new(serialized: bytes) -> RecordedServer:
         definition = tf.train.ServerDef.FromString(serialized)
         cluster = tf.train.ClusterSpec(definition.cluster)
-        server = RecordedServer.of(cluster, definition.job_name, definition.task_index)
+        server = RecordedServer.from_spec(cluster, definition.job_name, definition.task_index)
         recorded.append(server)
         return server
 

@@ -60,7 +60,7 @@ def simulate_worker() -> Iterator[list[RecordedServer]]:
         def start(extended: Any, resolver: Any) -> None:
             job, task = resolver.task_type, resolver.task_id
             if job is not None and task is not None:  # otherwise the original raises
-                servers.append(RecordedServer.of(resolver.cluster_spec(), job, task))
+                servers.append(RecordedServer.from_spec(resolver.cluster_spec(), job, task))
             original(extended, resolver)
             forget_default_device(extended)
 
@@ -158,7 +158,7 @@ def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[N
             spec = cluster_resolver(strategy).cluster_spec().as_dict()
             if _COORDINATOR not in spec:
                 spec[coordinator_name] = ["coordinator.invalid:2222"]
-            server = RecordedServer.of(spec, coordinator_name, 0)
+            server = RecordedServer.from_spec(spec, coordinator_name, 0)
             _check_device_count(gpus, len(server.cluster[SERVERS]))
             servers.append(server)
             set_cluster_size(strategy, len(server.cluster[_WORKER]), len(server.cluster[SERVERS]))

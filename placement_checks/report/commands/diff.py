@@ -45,13 +45,13 @@ def render_text(difference: Difference) -> str:
     return "\n".join(map(printable, (*_text(difference), *difference.unread)))
 
 
-def group_by_route(difference: Difference) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yields old devices, new devices and the ops that moved between them, most ops first."""
+def group_by_route(difference: Difference) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    """Yields old devices, new devices and the types of the ops that moved, most ops first."""
     by_route: dict[tuple[Places, Places], dict[str, str]] = defaultdict(dict)
     for op, kind, before, after in difference.moved:
         by_route[before, after][op] = kind
     for (before, after), ops in sorted(by_route.items(), key=lambda route: -len(route[1])):
-        yield _join_devices(before), _join_devices(after), label_ops(ops)
+        yield _join_devices(before), _join_devices(after), ops
 
 
 def label_ops(ops: Mapping[str, str]) -> Sequence[str]:
@@ -69,16 +69,16 @@ def _text(difference: Difference) -> Iterator[str]:
         yield from _group(f"{before} -> {after}", ops)
     for name, only_there in ((old, difference.removed), (new, difference.added)):
         if only_there:
-            yield from _group(f"only in {name}", label_ops(only_there))
+            yield from _group(f"only in {name}", only_there)
     yield (
         f"of {plural(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
         f"{len(difference.removed)} only in {old}, {len(difference.added)} only in {new}."
     )
 
 
-def _group(title: str, ops: Sequence[str]) -> Iterator[str]:
+def _group(title: str, ops: Mapping[str, str]) -> Iterator[str]:
     yield f"{title}: {plural(len(ops), 'op')}"
-    yield from (f"  {op}" for op in ops[:_MAX_LISTED])
+    yield from (f"  {op}" for op in label_ops(ops)[:_MAX_LISTED])
     if len(ops) > _MAX_LISTED:
         yield f"  and {len(ops) - _MAX_LISTED} more, see --format json"
     yield ""

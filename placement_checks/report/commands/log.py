@@ -11,6 +11,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, text_of
 from placement_checks.report.common.json import escape_controls
+from placement_checks.report.text.layout import align_columns
 from placement_checks.util.text import plural, printable
 
 _SCHEMA = 1
@@ -88,7 +89,7 @@ def _table(log: Log) -> Iterator[str]:
     by_device: dict[str, Counter[str]] = defaultdict(Counter)
     for (op, device), number in Counter(map(_KIND, log.counts)).items():
         by_device[device][op or ""] += number
-    rows = [("device", "ops", "variables", "kinds", "")]
+    rows: list[tuple[str, ...]] = [("device", "ops", "variables", "kinds", "")]
     for device in sorted(by_device, key=Device.parse):
         kinds = by_device[device]
         variables = sum(kinds[kind] for kind in VARIABLES)
@@ -103,10 +104,7 @@ def _table(log: Log) -> Iterator[str]:
                 + (", …" if len(kinds) > _MAX_KINDS else ""),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for device, *numbers, kinds_text in rows:
-        cells = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
-        yield f"  {device:<{widths[0]}}  {'  '.join(cells)}  {kinds_text}".rstrip()
+    yield from (f"  {line}" for line in align_columns(rows))
 
 
 def _device_label(device: str) -> str:

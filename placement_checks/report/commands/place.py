@@ -17,7 +17,7 @@ from placement_checks.analysis.step.transfers import (
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.versions import versions
 from placement_checks.report.common.json import to_json
-from placement_checks.report.text.layout import shorten
+from placement_checks.report.text.layout import align_columns, shorten
 
 _SCHEMA = 1
 _LAYERS = 16  # rows of the table; with the pairs of devices they fill a screen
@@ -86,28 +86,24 @@ def _table(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterator[str
         return
     shown, others = layers[:_LAYERS], layers[_LAYERS:]
     phases = [phase for phase in PHASES if any(phase in each.phases for each in layers)]
-    rows = [
+    rows = [["layer", *phases, "largest sent at"]]
+    rows += [
         [
             shorten(each.layer or "no layer", _MAX_NAME),
             *(_cell(each.phases.get(phase, TransferTotal())) for phase in phases),
+            _line(placement, each.largest) or "",
         ]
         for each in shown
     ]
-    lines = [_line(placement, each.largest) or "" for each in shown]
     if others:
         names = {each.layer for each in others}
         rest = [each for each in all_sent if each.layer in names]
-        rows.append([f"{len(others):,} more layers", *_cells(rest, phases)])
-        lines.append("--format json has them")
+        more = f"{len(others):,} more layers"
+        rows.append([more, *_cells(rest, phases), "--format json has them"])
     if len(layers) > 1:
-        rows.append(["all", *_cells(all_sent, phases)])
-        lines.append("")
-    heads = [["layer", *phases], *rows]
-    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+        rows.append(["all", *_cells(all_sent, phases), ""])
     yield ""
-    for row, line in zip(heads, ["largest sent at", *lines], strict=True):
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  ".join([row[0].ljust(widths[0]), *cells, line]).rstrip()
+    yield from align_columns(rows)
     if any(each.total.unknown for each in layers):
         yield "? and ≥: some sizes are unknown; --rows N sets the number of rows of the batch"
 

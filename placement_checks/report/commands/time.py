@@ -121,7 +121,7 @@ def render_json(timings: Sequence[Timing]) -> str:
 
 
 def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the values by which a saved timing is compared.
+    """Returns the values of a saved timing that later timings are compared with.
 
     Raises:
         KeyError: the document is not a timing.
@@ -163,12 +163,7 @@ def _ratio(value: float | None, none: str) -> str:
 
 
 def chrome_trace(timeline: Timeline, title: str) -> str:
-    """Returns JSON in the Trace Event Format: a process for each device, times in microseconds.
-
-    Args:
-        timeline: the ops that each device ran.
-        title: a title for the step, such as the name of the program.
-    """
+    """Returns JSON in the Trace Event Format: a process for each device, times in microseconds."""
     events: list[dict[str, object]] = []
     for number, (device, lane) in enumerate(timeline.lanes.items()):
         named = {"name": f"{title} {device.short}"}
@@ -229,13 +224,7 @@ class Picture(NamedTuple):
 
 
 def page(title: str, write: Callable[[Console], None], pictures: Sequence[Picture]) -> str:
-    """Returns the HTML page of a report.
-
-    Args:
-        title: the title of the page.
-        write: writes the report to a console.
-        pictures: the pictures below the report.
-    """
+    """Returns the HTML page of a report that `write` prints, with pictures below it."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         console = Console(record=True, file=nowhere, width=_COLUMNS, force_terminal=True)
         write(console)

@@ -180,7 +180,7 @@ class Sections:
         return texts
 
     def cause_of(self, rule: str) -> str | None:
-        """Returns the rule from which all findings of a rule follow; None if there is none."""
+        """Returns the common cause of all findings of a rule; None without one."""
         (verdict,) = (each for each in self._verdicts if each.rule == rule)
         causes = {each.follows if self._follows(each) else None for each in verdict.findings}
         return causes.pop() if len(causes) == 1 else None

@@ -121,7 +121,7 @@ def _parse(source: str) -> ast.Module | None:
 
 
 def _innermost(tree: ast.Module, at: int) -> _Function:
-    """The innermost function that contains a line; the module if there is none."""
+    """The innermost function that contains a line, or else the module."""
     found: _Function = tree
     for node in ast.walk(tree):  # the outer ones first
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _contains_line(node, at):

@@ -94,9 +94,6 @@ class Repository:
         """Returns the location of a line such as ``train.py:12``; None if its file does not exist.
 
         Cells of notebooks have no file.
-
-        Args:
-            line: a file relative to the current directory, and a number.
         """
         file, colon, number = (line or "").rpartition(":")
         path = self._path(file) if colon and number.isdecimal() and int(number) > 0 else None

@@ -118,7 +118,7 @@ def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRo
 
 
 def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
-    """Yields the input of each device to collective ops in which several devices take part."""
+    """Yields the inputs of collective ops that have inputs from several devices."""
     flow, steps = analyze(placement).flow, analyze(placement).updates.steps
     ops = placement.by_number
     for here in flow.having(COLLECTIVES.__contains__):
@@ -247,7 +247,7 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
     ]
     for name, ops in ((new.program, difference.added), (old.program, difference.removed)):
         if ops:
-            changes.append(_change_data(f"only in {name}", "", label_ops(ops), number))
+            changes.append(_change_data(f"only in {name}", "", ops, number))
     moved = f"{len(difference.moved):,} of {plural(difference.ops, 'op')} have moved"
     stayed = f"All {plural(difference.ops, 'op')} are where they were"
     return data | {
@@ -263,22 +263,22 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
 
 
 def _change_data(
-    rule: str, route: str, ops: Sequence[str], number: Mapping[str, int]
+    rule: str, route: str, ops: Mapping[str, str], number: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A group of ops with one route in the form of a finding; ``ops`` include their types."""
-    names = [op.rpartition(" (")[0] or op for op in ops]
+    """Ops with one route, by name with their types, in the form of a finding."""
+    first, *others = label_ops(ops)
     return {
         "rule": rule,
-        "message": ": ".join(filter(None, [route, ops[0]])),
+        "message": ": ".join(filter(None, [route, first])),
         "where": "",
         "source": "",
-        "others": list(ops[1:]),
+        "others": others,
         "path": [],
         "consequence": "",
         "fix": "",
         "follows": "",
         "figure": [],
         "objects": [],
-        "ops": sorted(number[name] for name in names if name in number),
+        "ops": sorted(number[name] for name in ops if name in number),
         "devices": [],
     }

@@ -15,12 +15,7 @@ NOWHERE = -1
 
 
 class DeviceTable:
-    """Devices by number: the devices of the machine, then other requested devices.
-
-    Args:
-        evidence: the evidence for the program.
-        before: an earlier placement of the program.
-    """
+    """Devices by number: the devices of the machine, then other requested or earlier devices."""
 
     def __init__(self, evidence: Evidence, before: Placement | None = None) -> None:
         self._placement = evidence.placement
@@ -58,13 +53,7 @@ class DeviceTable:
         return views
 
     def _all(self, devices: Iterable[Device | None]) -> list[int]:
-        numbers: dict[Device | None, int] = {None: NOWHERE}
-        found = []
-        for device in devices:
-            if device not in numbers:
-                numbers[device] = self.number(device) if device is not None else NOWHERE
-            found.append(numbers[device])
-        return found
+        return [NOWHERE if device is None else self.number(device) for device in devices]
 
     def number(self, device: Device) -> int:
         """Returns the number of a device, which is added if necessary."""

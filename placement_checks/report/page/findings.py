@@ -16,7 +16,7 @@ from placement_checks.core.results import Finding, PathStep, Report, by_impact
 from placement_checks.report.common.findings import Group, Sections, group_findings
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import DeviceTable
-from placement_checks.report.text import error_bars
+from placement_checks.report.text.findings import draw_error_bars
 from placement_checks.util.text import join_and, plural, range_text
 
 
@@ -36,13 +36,7 @@ def rules_data(report: Report) -> list[dict[str, Any]]:
 def findings_data(
     report: Report, places: DeviceTable, number: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Returns the groups of findings, root causes first.
-
-    Args:
-        report: the report of the program.
-        places: the devices with their numbers.
-        number: the number of each op by its name.
-    """
+    """Returns the groups of findings, root causes first."""
     sections, placement = Sections(report.verdicts), report.evidence.placement
     found = []
     for section in (*sections.causes, *sections.consequences):
@@ -55,7 +49,7 @@ def findings_data(
             for group in section.groups
         ]
         if groups and section.figures:
-            bars = error_bars.draw_error_bars(section.figures)
+            bars = draw_error_bars(section.figures)
             groups[-1]["figure"] = [line.plain for line in bars]
         found += groups
     return found

@@ -258,15 +258,9 @@ def _by_flow(placement: Placement) -> PageLayout:
     rows = Rows()
     roles = {"inputs": rows.section("inputs")}
     layers = _layers(placement, found, rows)
-    roles |= {
-        role: rows.section(name)
-        for role, name in (
-            ("average", "aggregate"),
-            ("update", "update"),
-            ("other", "other ops"),
-            ("outside", "outside a step"),
-        )
-    }
+    titles = {"average": "aggregate", "update": "update", "other": "other ops"}
+    for role, title in {**titles, "outside": "outside a step"}.items():
+        roles[role] = rows.section(title)
     sections = {
         Phase.AVERAGE: roles["average"],
         Phase.UPDATE: roles["update"],
@@ -293,15 +287,12 @@ def _by_flow(placement: Placement) -> PageLayout:
             inside = sections.get(phase) or own.get(layer, default_row[phase])
             row_of[key] = rows.row([of.type], inside)
         at.append(row_of[key])
-    tree = rows.numbered()
-    return PageLayout(
-        phases,
-        [tree.number[row] for row in at],
-        [-1 if tower is None else tower for tower in found.towers],
-        found.parts,
-        {"names": tree.names, "parents": tree.parents},
-        {role: tree.number[row] for role, row in roles.items()},
-    )
+    names, parents, number_of = rows.numbered()
+    drawn = [number_of[row] for row in at]
+    towers = [-1 if tower is None else tower for tower in found.towers]
+    tree = {"names": names, "parents": parents}
+    roles = {role: number_of[row] for role, row in roles.items()}
+    return PageLayout(phases, drawn, towers, found.parts, tree, roles)
 
 
 def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, int]:
@@ -334,16 +325,11 @@ def _by_names(placement: Placement) -> PageLayout:
         phases.append(Phase.VARIABLE if is_variable else Phase.ANY)
         path = (stems[first], *scope[: _MAX_DEPTH - 1], op.type) if first else (op.type,)
         at.append(rows.row(path, 0 if first else unscoped))
-    tree = rows.numbered()
+    names, parents, number_of = rows.numbered()
+    drawn = [number_of[row] for row in at]
+    tree = {"names": names, "parents": parents}
     roles = dict.fromkeys(("inputs", "average", "update", "other", "outside"), NOWHERE)
-    return PageLayout(
-        phases,
-        [tree.number[row] for row in at],
-        [NOWHERE] * len(at),
-        (),
-        {"names": tree.names, "parents": tree.parents},
-        roles,
-    )
+    return PageLayout(phases, drawn, [NOWHERE] * len(at), (), tree, roles)
 
 
 def _stems(placement: Placement) -> Mapping[str, str]:

@@ -38,13 +38,7 @@ _COLLECTIONS = {TRAINABLE: "TRAINABLE_VARIABLES", GLOBAL: "GLOBAL_VARIABLES"}
 
 
 def explain_op(placement: Placement, name: str, verdicts: Sequence[Verdict] = ()) -> Iterator[str]:
-    """Yields the explanation of an op as rows of text.
-
-    Args:
-        placement: the placement of the program.
-        name: the name of the op.
-        verdicts: the verdicts on the program.
-    """
+    """Yields the explanation of an op as rows of text."""
     op = placement.ops[name]
     knows_flow = bool(placement.requested)
     use = _variable_rows if op.type in VARIABLES else _op_rows
@@ -224,13 +218,7 @@ _MOST_NAMED = 5  # types of ops, or variables
 def explain_device(
     placement: Placement, device: Device, verdicts: Sequence[Verdict] = ()
 ) -> Iterator[str]:
-    """Yields the explanation of a device as rows of text.
-
-    Args:
-        placement: the placement of the program.
-        device: the device.
-        verdicts: the verdicts on the program.
-    """
+    """Yields the explanation of a device as rows of text."""
     device = device if device.job else device.over(LOCALHOST)
     there = list(placement.assigned_to(device))
     requesting = [op for op in placement.ops.values() if _requests(op, device)]

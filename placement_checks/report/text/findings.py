@@ -4,15 +4,17 @@ The brief text has a limit of lines. Each rule that stops the program or makes i
 shows its first finding in full; `allot_lines` distributes the remaining lines among all rules.
 
 `finding_lines` renders groups of findings for terminals, pages and assertion messages;
-`finding_sentences` renders one group for formats with their own lines.
+`finding_sentences` renders one group for formats with their own lines; `draw_error_bars` draws the
+differences between variables of towers and of the reference as bars of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby, islice
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rich.text import Text
 
@@ -20,7 +22,6 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.report.common.findings import Group, Section, Sections
 from placement_checks.report.common.source import source_text, value_lines
-from placement_checks.report.text.error_bars import draw_error_bars
 from placement_checks.report.text.layout import shorten, wrap
 from placement_checks.util.text import plural, printable
 
@@ -180,14 +181,7 @@ class DetailLevel(Enum):
 def findings_lines(
     sections: Sections, extent: DetailLevel, lines: int, placement: Placement | None = None
 ) -> _Lines:
-    """Yields the lines of all findings, and the pictures of measured differences.
-
-    Args:
-        sections: the findings by rule.
-        extent: the level of detail.
-        lines: the limit of lines for the brief text.
-        placement: the placement of the program; its ops show which of its lines ran.
-    """
+    """Yields all findings, with bars of measured differences; `lines` limits the brief text."""
     if extent is DetailLevel.BRIEF:
         yield from _brief(sections, lines, placement)
     else:
@@ -292,3 +286,56 @@ def one_line(sentence: str, most: int = _LONGEST) -> str:
     """Returns a sentence in one line, with very long words and text shortened."""
     words = " ".join(map(shorten, printable(sentence).split(" ")))
     return words if len(words) <= most else f"{words[: most - 2]} …"
+
+
+_MAX_SHOWN = 8  # variables
+_WIDTH = 24
+_DECADES = 9  # a difference as large as the values is some 10^7 eps in float32
+_BAR_STYLES = {"equal": "green", "noise": "dim", "too-coarse": "yellow", "differs": "bold red"}
+
+
+def draw_error_bars(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yields a line for each of the worst variables: ratio, error in eps, and a bar.
+
+    The bars have a logarithmic scale. The mark in a bar is the limit of the error.
+    """
+    worst = sorted(figures, key=_severity, reverse=True)
+    shown = worst[:_MAX_SHOWN]
+    width = max(len(figure["variable"]) for figure in shown)
+    yield Text(f"  {'variable':<{width}}       ratio  error, eps", "dim")
+    for figure in shown:
+        style = _BAR_STYLES[figure["state"]]
+        ratio = "-" if figure["ratio"] is None else f"{figure['ratio']:.4g}"
+        yield Text.assemble(
+            f"  {figure['variable']:<{width}}  {ratio:>10}  {_number(_error(figure)):>10}  ",
+            (_bar(figure), style),
+            ("  noise" if figure["state"] == "noise" else "", style),
+        )
+    if worst[_MAX_SHOWN:]:
+        yield Text(f"  and {len(worst) - _MAX_SHOWN} more, see --format json", "dim")
+
+
+def _severity(figure: Mapping[str, Any]) -> tuple[bool, float]:
+    return figure["state"] == "differs", _error(figure)
+
+
+def _bar(figure: Mapping[str, Any]) -> str:
+    length, limit = _column(_error(figure)), min(_WIDTH - 1, _column(figure["limit"] or 0.0))
+    return "".join(
+        "┃" if place == limit else "━" if place < length else " " for place in range(_WIDTH)
+    )
+
+
+def _column(error: float) -> int:
+    decades = math.log10(1 + error) if math.isfinite(error) else _DECADES
+    return min(_WIDTH, round(_WIDTH * decades / _DECADES))
+
+
+def _error(figure: Mapping[str, Any]) -> float:
+    return math.inf if figure["error"] is None else float(figure["error"])
+
+
+def _number(error: float) -> str:
+    if math.isinf(error):
+        return "-"
+    return f"{error:.1f}" if error < 1000 else f"{error:.1e}"

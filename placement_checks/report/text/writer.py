@@ -1,8 +1,8 @@
 """Writes the text report of `verify`.
 
 It has, for each program, a heading, a table of the rules and the findings, and at the end the
-counts and the next step. For several programs, a grid like that of `git show-branch` shows first
-which program breaks which rule.
+counts and the next step. For several programs, a grid, as `git show-branch` draws it,
+shows first which program breaks which rule.
 """
 
 from __future__ import annotations
@@ -77,10 +77,7 @@ def rule_table(
 ) -> Iterator[Text]:
     """Yields the table of rules; rules that were not checked for the same reason share a row.
 
-    Args:
-        verdicts: the verdicts of all rules.
-        causes: a text on the causes of a rule's findings, by the name of the rule.
-        is_brief: whether rows are limited to two lines.
+    ``causes`` has a text on the causes of a rule's findings, by the name of the rule.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)
@@ -235,7 +232,7 @@ def conditions(placement: Placement) -> str:
 
 
 def run_conditions(measurement: Measurement, program: str) -> str:
-    """Returns the reference with which a program was compared, and the devices of the run."""
+    """Returns the reference that a program was compared with, and the devices of the run."""
     itself = measurement.reference == program
     reference = "the same program for one GPU" if itself else measurement.reference
     simulated = measurement.devices == "simulated"

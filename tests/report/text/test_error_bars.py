@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from placement_checks.report.text.error_bars import draw_error_bars
+from placement_checks.report.text.findings import draw_error_bars
 
 BAR = 24
 
