@@ -90,13 +90,11 @@ class TowersOverlap(Rule):
         for pair in possible:
             if pair.share >= self.least:
                 continue
-            late, early = pair.other, pair.one
-            path = _path_to_awaited(placement, trace, late, early)
-            if not path:
-                late, early = early, late
-                path = _path_to_awaited(placement, trace, late, early)
-            if path and (late not in found or len(path) < len(found[late][2])):
-                found[late] = early, pair.share, path
+            for late, early in ((pair.other, pair.one), (pair.one, pair.other)):
+                if path := _path_to_awaited(placement, trace, late, early):
+                    if late not in found or len(path) < len(found[late][2]):
+                        found[late] = early, pair.share, path
+                    break
         for late, (early, share, path) in found.items():
             yield self._wait_finding(placement, late, early, share, path)
 
@@ -174,14 +172,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
         if any(device.matches(pattern) for pattern in devices)
         for span in lane
     }
-    waits = bytearray(tower == early for tower in analysis.tower_of)
-    changed = True
-    while changed:  # a second time only if a loop leads backwards
-        changed = False
-        for op in range(len(waits)):
-            before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
-            if not waits[op] and op not in fed and any(waits[needed] for needed in before):
-                waits[op] = changed = True
+    waits = flow.propagate(
+        [int(tower == early) for tower in analysis.tower_of],
+        along=flow.all_inputs,
+        keep=[op in fed for op in range(len(flow.names))],
+    )
     first = next((op for op, name in enumerate(flow.names) if waits[op] and name in ran), None)
     if first is None:
         return []
