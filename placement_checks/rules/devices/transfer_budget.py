@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
 
 from placement_checks.analysis.step.transfers import (
     CopiedTensor,
@@ -130,26 +129,28 @@ class TransferBudget(Rule):
     ) -> Iterator[Finding]:
         size = sum(map(_size, copied))
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
+            budget, amount = excess
             largest = producer_of(max(copied, key=_size).tensor)
             yield _finding(
                 copied,
-                excess,
+                budget,
+                amount,
                 object=largest,
                 op=placement.ops[largest].type,
-                message=f"one step sends {excess.amount} between devices, over the budget of "
-                f"{excess.budget}{_whole_graph_note(placement)}; the largest is {largest}",
+                message=f"one step sends {amount} between devices, over the budget of "
+                f"{budget}{_whole_graph_note(placement)}; the largest is {largest}",
             )
 
     def _link_findings(
         self, placement: Placement, copied: list[CopiedTensor], links: list[Transfer]
     ) -> Iterator[Finding]:
         """Yield a finding for each task that sends too much to another task."""
-        over_budget: dict[Device, list[tuple[Transfer, _Excess]]] = defaultdict(list)
+        over_budget: dict[Device, list[tuple[Device, str, str]]] = defaultdict(list)
         for link in links:
             excess = _find_excess(link.bytes, link.copies, self.link_bytes, self.link_copies)
             if excess is not None:
-                over_budget[link.source].append((link, excess))
-        for task, ((worst, excess), *others) in over_budget.items():
+                over_budget[link.source].append((link.to, *excess))
+        for task, ((to, budget, amount), *others) in over_budget.items():
             more = ""
             if others:
                 are = "is" if len(others) == 1 else "are"
@@ -158,13 +159,14 @@ class TransferBudget(Rule):
                 [
                     copy
                     for copy in copied
-                    if copy.source.task_device == task and copy.to.task_device == worst.to
+                    if copy.source.task_device == task and copy.to.task_device == to
                 ],
-                excess,
+                budget,
+                amount,
                 object=str(task),
                 op="",
-                message=f"one step sends {excess.amount} from {task} to {worst.to}, over the "
-                f"budget of {excess.budget} per link{more}{_whole_graph_note(placement)}",
+                message=f"one step sends {amount} from {task} to {to}, over the budget of "
+                f"{budget} per link{more}{_whole_graph_note(placement)}",
             )
 
     def _constant_findings(
@@ -178,7 +180,8 @@ class TransferBudget(Rule):
             if placement.ops[name].type == CONST:
                 yield _finding(
                     sent,
-                    _Excess(f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
+                    f"{self.constant_bytes:,} bytes",
+                    f"{sent[0].bytes:,} bytes",
                     object=name,
                     op=CONST,
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
@@ -187,13 +190,6 @@ class TransferBudget(Rule):
                     alike="a constant",
                     fix="create it on the task that reads it, or store it in a variable there",
                 )
-
-
-class _Excess(NamedTuple):
-    """A budget, and the larger amount that a step sends, as text."""
-
-    budget: str
-    amount: str
 
 
 def _size(copy: CopiedTensor) -> int:
@@ -206,12 +202,12 @@ def _network_copies(copied: list[CopiedTensor]) -> list[CopiedTensor]:
 
 def _find_excess(
     size: int, number: int, most: int | None, most_copies: int | None
-) -> _Excess | None:
+) -> tuple[str, str] | None:
     """Return the budget that copies exceed, and their amount; None if they do not."""
     if most is not None and size > most:
-        return _Excess(f"{most:,} bytes", f"{size:,} bytes")
+        return f"{most:,} bytes", f"{size:,} bytes"
     if most_copies is not None and number > most_copies:
-        return _Excess(copies_text(most_copies), copies_text(number))
+        return copies_text(most_copies), copies_text(number)
     return None
 
 
@@ -222,7 +218,8 @@ def _whole_graph_note(placement: Placement) -> str:
 
 def _finding(
     copied: list[CopiedTensor],
-    excess: _Excess,
+    budget: str,
+    amount: str,
     *,
     object: str,
     op: str,
@@ -235,8 +232,8 @@ def _finding(
         object=object,
         op=op,
         evidence="assigned",
-        expected=f"at most {excess.budget} per step",
-        found=excess.amount,
+        expected=f"at most {budget} per step",
+        found=amount,
         ops=(producer_of(largest[0].tensor),),
         alike=alike,
         path=tuple(
