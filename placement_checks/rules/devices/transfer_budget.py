@@ -17,9 +17,9 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, first_of_each
+from placement_checks.rules.base import Rule, about, first_of_each
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -132,11 +132,10 @@ class TransferBudget(Rule):
             budget, amount = excess
             largest = producer_of(max(copied, key=_size).tensor)
             yield _finding(
+                placement.ops[largest],
                 copied,
                 budget,
                 amount,
-                object=largest,
-                op=placement.ops[largest].type,
                 message=f"one step sends {amount} between devices, over the budget of "
                 f"{budget}{_whole_graph_note(placement)}; the largest is {largest}",
             )
@@ -156,6 +155,7 @@ class TransferBudget(Rule):
                 are = "is" if len(others) == 1 else "are"
                 more = f"; {plural(len(others), 'other link')} of that task {are} over it too"
             yield _finding(
+                str(task),
                 [
                     copy
                     for copy in copied
@@ -163,8 +163,6 @@ class TransferBudget(Rule):
                 ],
                 budget,
                 amount,
-                object=str(task),
-                op="",
                 message=f"one step sends {amount} from {task} to {to}, over the budget of "
                 f"{budget} per link{more}{_whole_graph_note(placement)}",
             )
@@ -179,11 +177,10 @@ class TransferBudget(Rule):
         for name, sent in large.items():
             if placement.ops[name].type == CONST:
                 yield _finding(
+                    placement.ops[name],
                     sent,
                     f"{self.constant_bytes:,} bytes",
                     f"{sent[0].bytes:,} bytes",
-                    object=name,
-                    op=CONST,
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
@@ -217,21 +214,18 @@ def _whole_graph_note(placement: Placement) -> str:
 
 
 def _finding(
+    subject: Op | str,
     copied: list[CopiedTensor],
     budget: str,
     amount: str,
     *,
-    object: str,
-    op: str,
     message: str,
     alike: Hashable = None,
     fix: str = "keep large tensors on the devices that use them; feed each tower only its part",
 ) -> Finding:
     largest = sorted(copied, key=lambda copy: -_size(copy))[:_MOST_TENSORS]
     return Finding(
-        object=object,
-        op=op,
-        evidence="assigned",
+        **about(subject, "assigned"),
         expected=f"at most {budget} per step",
         found=amount,
         ops=(producer_of(largest[0].tensor),),

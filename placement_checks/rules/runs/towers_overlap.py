@@ -11,7 +11,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, path_lines
+from placement_checks.rules.base import Rule, about, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import join_and, plural
@@ -112,9 +112,7 @@ class TowersOverlap(Rule):
         waiting, awaited = by_control[0] if by_control else next(leaving)
         frames = frames_up_to(placement, names[waiting], names[awaited])
         return Finding(
-            object=analysis.towers[late].devices[0].short,
-            op="",
-            evidence=self.kind,
+            **about(analysis.towers[late].devices[0].short, "executed"),
             expected=f"overlap for at least {self.least:.0%} of the time",
             found=f"{share:.0%}",
             ops=(names[path[0]],),
@@ -143,9 +141,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     gpu = busy[0].short
     losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
     return Finding(
-        object=gpu,
-        op="",
-        evidence="executed",
+        **about(gpu, "executed"),
         expected=f"{towers} towers, each on a separate GPU",
         found=f"all of them on {gpu}",
         ops=losses[:1],

@@ -423,9 +423,7 @@ def _gpu_count(placement: Placement) -> int:
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:
     """Return the finding on a trainable variable that is not in GLOBAL_VARIABLES."""
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type if variable in placement.ops else "",
-        evidence="requested",
+        **about(placement.ops.get(variable, variable)),
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
         found="in TRAINABLE_VARIABLES only",
         message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
