@@ -132,9 +132,10 @@ class _About(TypedDict):
     evidence: Kind
 
 
-def about(op: Op, evidence: Kind = "requested") -> _About:
-    """Return the first fields of a `Finding` on an op."""
-    return {"object": op.name, "op": op.type, "evidence": evidence}
+def about(subject: Op | str, evidence: Kind = "requested") -> _About:
+    """Return the first fields of a `Finding` on an op, or on the name of another object."""
+    name, kind = (subject, "") if isinstance(subject, str) else (subject.name, subject.type)
+    return {"object": name, "op": kind, "evidence": evidence}
 
 
 def unless_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:

@@ -13,7 +13,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule
+from placement_checks.rules.base import Rule, about
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -121,9 +121,7 @@ def _findings(
             consequence = _consequence(len(idle), len(busy))
             more = ", or set --gpus to the number of GPUs that the program is for"
         yield Finding(
-            object=gpu.short,
-            op="",
-            evidence="assigned",
+            **about(gpu.short, "assigned"),
             expected=expected,
             found=found,
             ops=pinned,

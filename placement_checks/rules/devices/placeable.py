@@ -8,7 +8,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, requested_device
+from placement_checks.rules.base import Rule, about, requested_device
 from placement_checks.rules.requirements import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
@@ -45,9 +45,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
-        object=refusal.op or placement.program,
-        op=op.type if op else "",
-        evidence="assigned",
+        **about(op or refusal.op or placement.program, "assigned"),
         expected=requested,
         found="refused by the placer",
         ops=(refusal.op,),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule
+from placement_checks.rules.base import Rule, about
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -94,9 +94,7 @@ class SessionMemory(Rule):
         gpus = _gpus_text(own.gpus) if own.gpus else "every visible GPU"
         summary = f"the session takes {takes} of the memory of {gpus} when it starts"
         return Finding(
-            object="gpu_options",
-            op="",
-            evidence="configuration",
+            **about("gpu_options", "configuration"),
             expected=f"allow_growth, or at most {self.fraction:g} of the memory",
             found=f"{takes} of it",
             message=f"{summary}; a second program there fails",
@@ -114,12 +112,12 @@ class SessionMemory(Rule):
             takes_all = any(claim.share >= 1 for claim in (own, *sharing))
             if not (own.sees(gpu) and sharing and (total > self.fraction or takes_all)):
                 continue
-            where = "every GPU" if gpu == _EVERY_GPU else f"GPU {gpu}"
+            subject, where = f"/device:GPU:{gpu}", f"GPU {gpu}"
+            if gpu == _EVERY_GPU:
+                subject, where = "gpu_options", "every GPU"
             share = max(0.01, math.floor(100 * self.fraction / (1 + len(sharing))) / 100)
             yield Finding(
-                object="gpu_options" if gpu == _EVERY_GPU else f"/device:GPU:{gpu}",
-                op="",
-                evidence="configuration",
+                **about(subject, "configuration"),
                 expected=f"at most {self.fraction:g} of its memory for all programs",
                 found=f"{total:g} of it",
                 message=f"this session takes {own}, and "

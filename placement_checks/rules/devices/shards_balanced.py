@@ -192,9 +192,7 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
     summary = f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
     largest = sorted(heavy.variables, key=lambda variable: -(_bytes(variable) or 0))
     return Finding(
-        object=str(heavy.task),
-        op="",
-        evidence="assigned",
+        **about(str(heavy.task), "assigned"),
         expected=f"about {math.ceil(_even_share(shards)):,} bytes",
         found=f"{heavy.bytes:,} bytes",
         ops=(largest[0].name,),

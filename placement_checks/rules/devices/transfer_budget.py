@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
 
 from placement_checks.analysis.step.transfers import (
     CopiedTensor,
@@ -18,9 +17,9 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, first_of_each
+from placement_checks.rules.base import Rule, about, first_of_each
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -130,16 +129,14 @@ class TransferBudget(Rule):
     ) -> Iterator[Finding]:
         size = sum(map(_size, copied))
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
+            budget, amount = excess
             largest = producer_of(max(copied, key=_size).tensor)
-            summary = (
-                f"one step sends {excess.amount} between devices, over the budget of "
-                f"{excess.budget}"
-            )
+            summary = f"one step sends {amount} between devices, over the budget of {budget}"
             yield _finding(
+                placement.ops[largest],
                 copied,
-                excess,
-                object=largest,
-                op=placement.ops[largest].type,
+                budget,
+                amount,
                 message=f"{summary}{_whole_graph_note(placement)}; the largest is {largest}",
                 summary=summary,
             )
@@ -148,29 +145,29 @@ class TransferBudget(Rule):
         self, placement: Placement, copied: list[CopiedTensor], links: list[Transfer]
     ) -> Iterator[Finding]:
         """Yield a finding for each task that sends too much to another task."""
-        over_budget: dict[Device, list[tuple[Transfer, _Excess]]] = defaultdict(list)
+        over_budget: dict[Device, list[tuple[Device, str, str]]] = defaultdict(list)
         for link in links:
             excess = _find_excess(link.bytes, link.copies, self.link_bytes, self.link_copies)
             if excess is not None:
-                over_budget[link.source].append((link, excess))
-        for task, ((worst, excess), *others) in over_budget.items():
+                over_budget[link.source].append((link.to, *excess))
+        for task, ((to, budget, amount), *others) in over_budget.items():
             more = ""
             if others:
                 are = "is" if len(others) == 1 else "are"
                 more = f"; {plural(len(others), 'other link')} of that task {are} over it too"
             summary = (
-                f"one step sends {excess.amount} from {task} to {worst.to}, over the budget of "
-                f"{excess.budget} per link"
+                f"one step sends {amount} from {task} to {to}, over the budget of {budget} per "
+                "link"
             )
             yield _finding(
+                str(task),
                 [
                     copy
                     for copy in copied
-                    if copy.source.task_device == task and copy.to.task_device == worst.to
+                    if copy.source.task_device == task and copy.to.task_device == to
                 ],
-                excess,
-                object=str(task),
-                op="",
+                budget,
+                amount,
                 message=f"{summary}{more}{_whole_graph_note(placement)}",
                 summary=summary,
             )
@@ -185,23 +182,16 @@ class TransferBudget(Rule):
         for name, sent in large.items():
             if placement.ops[name].type == CONST:
                 yield _finding(
+                    placement.ops[name],
                     sent,
-                    _Excess(f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
-                    object=name,
-                    op=CONST,
+                    f"{self.constant_bytes:,} bytes",
+                    f"{sent[0].bytes:,} bytes",
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
                     alike="a constant",
                     fix="create it on the task that reads it, or store it in a variable there",
                 )
-
-
-class _Excess(NamedTuple):
-    """A budget, and the larger amount that a step sends, as text."""
-
-    budget: str
-    amount: str
 
 
 def _size(copy: CopiedTensor) -> int:
@@ -214,12 +204,12 @@ def _network_copies(copied: list[CopiedTensor]) -> list[CopiedTensor]:
 
 def _find_excess(
     size: int, number: int, most: int | None, most_copies: int | None
-) -> _Excess | None:
+) -> tuple[str, str] | None:
     """Return the budget that copies exceed, and their amount; None if they do not."""
     if most is not None and size > most:
-        return _Excess(f"{most:,} bytes", f"{size:,} bytes")
+        return f"{most:,} bytes", f"{size:,} bytes"
     if most_copies is not None and number > most_copies:
-        return _Excess(copies_text(most_copies), copies_text(number))
+        return copies_text(most_copies), copies_text(number)
     return None
 
 
@@ -230,11 +220,11 @@ def _whole_graph_note(placement: Placement) -> str:
 
 
 def _finding(
+    subject: Op | str,
     copied: list[CopiedTensor],
-    excess: _Excess,
+    budget: str,
+    amount: str,
     *,
-    object: str,
-    op: str,
     message: str,
     summary: str = "",
     alike: Hashable = None,
@@ -242,11 +232,9 @@ def _finding(
 ) -> Finding:
     largest = sorted(copied, key=lambda copy: -_size(copy))[:_MOST_TENSORS]
     return Finding(
-        object=object,
-        op=op,
-        evidence="assigned",
-        expected=f"at most {excess.budget} per step",
-        found=excess.amount,
+        **about(subject, "assigned"),
+        expected=f"at most {budget} per step",
+        found=amount,
         ops=(producer_of(largest[0].tensor),),
         alike=alike,
         path=tuple(

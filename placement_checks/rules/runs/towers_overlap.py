@@ -12,7 +12,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, path_lines
+from placement_checks.rules.base import Rule, about, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import join_and, plural
@@ -91,13 +91,11 @@ class TowersOverlap(Rule):
         for pair in possible:
             if pair.share >= self.least:
                 continue
-            late, early = pair.other, pair.one
-            path = _path_to_awaited(placement, trace, late, early)
-            if not path:
-                late, early = early, late
-                path = _path_to_awaited(placement, trace, late, early)
-            if path and (late not in found or len(path) < len(found[late][2])):
-                found[late] = early, pair.share, path
+            for late, early in ((pair.other, pair.one), (pair.one, pair.other)):
+                if path := _path_to_awaited(placement, trace, late, early):
+                    if late not in found or len(path) < len(found[late][2]):
+                        found[late] = early, pair.share, path
+                    break
         for late, (early, share, path) in found.items():
             yield self._wait_finding(placement, late, early, share, path)
 
@@ -115,9 +113,7 @@ class TowersOverlap(Rule):
         waiting, awaited = by_control[0] if by_control else next(leaving)
         frames = frames_up_to(placement, names[waiting], names[awaited])
         return Finding(
-            object=analysis.towers[late].devices[0].short,
-            op="",
-            evidence=self.kind,
+            **about(analysis.towers[late].devices[0].short, "executed"),
             expected=f"overlap for at least {self.least:.0%} of the time",
             found=f"{share:.0%}",
             ops=(names[path[0]],),
@@ -147,9 +143,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     gpu = busy[0].short
     losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
     return Finding(
-        object=gpu,
-        op="",
-        evidence="executed",
+        **about(gpu, "executed"),
         expected=f"{towers} towers, each on a separate GPU",
         found=f"all of them on {gpu}",
         ops=losses[:1],
@@ -176,14 +170,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
         if any(device.matches(pattern) for pattern in devices)
         for span in lane
     }
-    waits = bytearray(tower == early for tower in analysis.tower_of)
-    changed = True
-    while changed:  # a second time only if a loop leads backwards
-        changed = False
-        for op in flow.ops:
-            before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
-            if not waits[op] and op not in fed and any(waits[needed] for needed in before):
-                waits[op] = changed = True
+    waits = flow.propagate(
+        [int(tower == early) for tower in analysis.tower_of],
+        along=flow.all_inputs,
+        keep=[op in fed for op in flow.ops],
+    )
     first = next((op for op in flow.ops if waits[op] and flow.names[op] in ran), None)
     if first is None:
         return []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from operator import or_
 
 from placement_checks.analysis.graph.updates import Update
@@ -59,11 +59,8 @@ class EveryTowerCounts(Rule):
             if not matches_any(variable, self.allow)
         }
         never_used = set.intersection(*map(set, missing.values())) if missing else set()
-        advice = _Advice(placement)
         findings = [
-            _finding(
-                placement, advice, variable, towers, used[variable], never_used.issuperset(towers)
-            )
+            _finding(placement, variable, towers, used[variable], never_used.issuperset(towers))
             for variable, towers in missing.items()
             if towers
         ]
@@ -72,7 +69,6 @@ class EveryTowerCounts(Rule):
 
 def _finding(
     placement: Placement,
-    advice: _Advice,
     variable: str,
     missing: Sequence[TowerIndex],
     used: int,
@@ -90,7 +86,7 @@ def _finding(
     read_as = variable_layout(placement).read_as(variable)
     what = "it" if set(read_as.values()) == {variable} else "its copy"
     others = f", but only those of {towers}" if used else ""
-    look_at, fix = advice.edit(update)
+    look_at, fix = _advice(placement, update)
     return Finding(
         **about(placement.ops[variable]),
         expected="an update by the gradients of all towers that read it",
@@ -124,75 +120,66 @@ def _consequence(analysis: TowerAnalysis, missing: int, used: int, never_used: b
     return f"it does not learn from {part} of each batch, as other variables do"
 
 
-class _Advice:
-    """Which line to edit, and how, for an update that leaves towers out."""
+def _advice(placement: Placement, update: Update) -> tuple[str, str]:
+    """Choose the op to look at, and the fix, for an update that leaves towers out.
 
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-        self._analysis = analyze(placement)
-        self._gradients = gradient_flow(placement)
+    The op is the first of these that exists: the op that combines the gradients of this variable;
+    the op that combines the gradients of another variable; the first op outside the towers that
+    takes this gradient; the update.
+    """
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    names, kind = analysis.flow.names, analysis.flow.types[update.op]
+    combining = _combining_op(placement, update)
+    if combining is not None:
+        return _name_if_located(placement, combining) or names[update.op], _ADD_EACH
+    if (combined := placement.cached(_combined_variable)) is not None:
+        variable, its_op = combined
+        sparse = _INDEXED_SLICES if "Scatter" in kind or "Sparse" in kind else ""
+        return its_op, f"average it as {variable} is averaged here{_SKIPPED}{sparse}"
+    for op in sorted(gradients.ancestors(update)):
+        is_outside = analysis.tower_of[op] is None and not analysis.backward.ops[op]
+        takes_gradient = op != update.op and is_outside and gradients.gradient_inputs(op)
+        if takes_gradient and (name := _name_if_located(placement, op)):
+            return name, _ADD_EACH
+    return names[update.op], _AVERAGE
 
-    def edit(self, update: Update) -> tuple[str, str]:
-        """Choose the op to look at, and the fix.
 
-        The op is the first of these that exists: the op that combines the gradients of this
-        variable; the op that combines the gradients of another variable; the first op outside the
-        towers that takes this gradient; the update.
-        """
-        flow = self._analysis.flow
-        combining = self._combining_op(update)
-        if combining is not None:
-            return self._if_located(combining) or flow.names[update.op], _ADD_EACH
-        if self._combined_variable is not None:
-            variable, op = self._combined_variable
-            kind = flow.types[update.op]
-            sparse = _INDEXED_SLICES if "Scatter" in kind or "Sparse" in kind else ""
-            return op, f"average it as {variable} is averaged here{_SKIPPED}{sparse}"
-        outside = (
-            op
-            for op in sorted(self._gradients.ancestors(update))
-            if op != update.op and not self._analysis.backward.ops[op]
-            if self._analysis.tower_of[op] is None and self._gradients.gradient_inputs(op)
-        )
-        first = next(filter(None, map(self._if_located, outside)), None)
-        return (flow.names[update.op], _AVERAGE) if first is None else (first, _ADD_EACH)
+def _combined_variable(placement: Placement) -> tuple[str, str] | None:
+    """Return the first variable with combined gradients, and the op that combines them."""
+    for variable, (update, *_) in gradient_flow(placement).trained.items():
+        combining = _combining_op(placement, update)
+        if combining is not None and (op := _name_if_located(placement, combining)):
+            return variable, op
+    return None
 
-    @cached_property
-    def _combined_variable(self) -> tuple[str, str] | None:
-        """The first variable with combined gradients, and the op that combines them."""
-        for variable, (update, *_) in self._gradients.trained.items():
-            combining = self._combining_op(update)
-            if combining is not None and (op := self._if_located(combining)):
-                return variable, op
-        return None
 
-    def _if_located(self, op: OpId) -> str | None:
-        """Return the name of an op, if its source line is known."""
-        name = self._analysis.flow.names[op]
-        return name if self._placement.where(name) else None
+def _name_if_located(placement: Placement, op: OpId) -> str | None:
+    """Return the name of an op, if its source line is known."""
+    name = analyze(placement).flow.names[op]
+    return name if placement.where(name) else None
 
-    def _combining_op(self, update: Update) -> OpId | None:
-        """Return the first op that adds gradients to each other, or to a variable."""
-        analysis, gradient_inputs = self._analysis, self._gradients.gradient_inputs
-        behind = self._gradients.ancestors(update)
-        reached = set(behind)
-        sums = (
-            op
-            for op in behind
-            if not analysis.backward.ops[op]
-            and analysis.flow.types[op] not in SCALES
-            and len(gradient_inputs(op)) > 1
-        )
-        writers = (
-            writer
-            for holder in behind
-            for writer, values in analysis.flow.writers.get(holder, ())
-            if reached.intersection(values) and writer != update.op and gradient_inputs(writer)
-        )
-        # An op outside of the towers comes before an op in one.
-        return min(
-            (*sums, *writers), key=lambda op: (analysis.tower_of[op] is not None, op), default=None
-        )
+
+def _combining_op(placement: Placement, update: Update) -> OpId | None:
+    """Return the first op that adds gradients to each other, or to a variable."""
+    analysis, gradient_inputs = analyze(placement), gradient_flow(placement).gradient_inputs
+    behind = gradient_flow(placement).ancestors(update)
+    sums = (
+        op
+        for op in behind
+        if not analysis.backward.ops[op]
+        and analysis.flow.types[op] not in SCALES
+        and len(gradient_inputs(op)) > 1
+    )
+    writers = (
+        writer
+        for holder in behind
+        for writer, values in analysis.flow.writers.get(holder, ())
+        if writer != update.op and gradient_inputs(writer) and not set(behind).isdisjoint(values)
+    )
+    # An op outside of the towers comes before an op in one.
+    return min(
+        (*sums, *writers), key=lambda op: (analysis.tower_of[op] is not None, op), default=None
+    )
 
 
 _AVERAGE = f"average over towers before apply_gradients: {AVERAGE}"

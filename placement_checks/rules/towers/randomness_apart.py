@@ -113,7 +113,13 @@ def _equal_seeds(
             "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"
         )
     else:
-        fix = _ADD_TOWER if placement.strategy is None else _ADD_REPLICA
+        fix = (
+            "add the tower's number: seed=[seed, i]; for layers of Keras, create one layer with a "
+            "different seed for each tower"
+            if placement.strategy is None
+            else "add the replica's number to the seed: "
+            "tf.distribute.get_replica_context().replica_id_in_sync_group"
+        )
     return Finding(
         **about(placement.ops[name]),
         expected="different random numbers for each tower",
@@ -191,11 +197,3 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
 
 
 _SAME_NOISE = "the noise is the same in these towers, so their mean does not reduce it"
-_ADD_TOWER = (
-    "add the tower's number: seed=[seed, i]; for layers of Keras, create one layer with a "
-    "different seed for each tower"
-)
-_ADD_REPLICA = (
-    "add the replica's number to the seed: "
-    "tf.distribute.get_replica_context().replica_id_in_sync_group"
-)

@@ -151,10 +151,13 @@ def _lost_gradients(
     """
     flow, backward = analysis.flow, analysis.backward
     reading = set(readers)
+    outputs = analysis.placement.details.outputs
     gradients = {
         op
         for op, (forward, _) in backward.forward.items()
-        if forward in reading and _may_be_gradient(analysis, op, forward, variable)
+        if forward in reading
+        if flow.types[forward] in _LOOKUPS
+        or any(output.shape == variable.shape for output in outputs(flow.names[op]))
     }
 
     def scaled(op: OpId) -> Iterator[OpId]:
@@ -171,14 +174,6 @@ def _lost_gradients(
             for consumer in consumers
         ):
             yield op
-
-
-def _may_be_gradient(analysis: TowerAnalysis, op: OpId, forward: OpId, variable: Variable) -> bool:
-    """Whether the backward op of a reader may yield the variable's gradient, by its shape."""
-    outputs = analysis.placement.details.outputs(analysis.flow.names[op])
-    return analysis.flow.types[forward] in _LOOKUPS or any(
-        output.shape == variable.shape for output in outputs
-    )
 
 
 def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:

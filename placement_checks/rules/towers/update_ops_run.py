@@ -126,6 +126,9 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
     by = f" by {analysis.names_of(towers)}" if towers else ""
     roots = [analysis.flow.names[root] for root in analysis.updates.roots[:3]]
     train_op = " and ".join(roots)
+    one_tower = ""
+    if runs:
+        one_tower = "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
     return Finding(
         **about(analysis.placement.ops[name]),
         expected=f"part of {train_op}",
@@ -139,7 +142,7 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
         else "evaluation uses the initial values: no step changes them",
         fix="make the train op tf.group(train_op, "
         "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)), of all scopes"
-        + (f"; if one tower's are enough, {_DECLARE}" if runs else ""),
+        + one_tower,
         alike=bool(runs),
         devices=analysis.devices_of(towers),
     )
@@ -149,6 +152,3 @@ def _of_variable(analysis: TowerAnalysis, op: OpId) -> str:
     flow = analysis.flow
     holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
     return f" of {flow.names[holder]}" if holder is not None else ""
-
-
-_DECLARE = "declare it: --set update-ops-run.tower=/gpu:0"

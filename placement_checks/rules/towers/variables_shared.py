@@ -82,7 +82,12 @@ class VariablesShared(Rule):
         reads = analysis.reads_by_gpu
         towers = len(analysis.towers)
         single = _single_gpu_program(evidence)
-        not_saved = [_not_checkpointed(placement, name) for name in _not_global(placement)]
+        in_global = {*placement.collected.get(GLOBAL, ()), *actual.copies, *actual.diverging}
+        not_saved = [
+            _not_checkpointed(placement, name)
+            for name in placement.collections.get(TRAINABLE, ())
+            if name not in in_global
+        ]
         if len(reads.gpus) < 2 and not single and not not_saved:
             where = f"on {reads.gpus[0].device.short} only" if reads.gpus else "on no GPU"
             reason = f"variables are read {where}, and {single}"
@@ -231,13 +236,6 @@ def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
     for name in variables:  # averages and slots that no update op takes
         found[name].update(variables.intersection(placement.ops[name].colocated))
     return found
-
-
-def _not_global(placement: Placement) -> Iterator[str]:
-    """Yield the trainable variables that are not in GLOBAL_VARIABLES, except copies."""
-    layout = variable_layout(placement)
-    in_global = {*placement.collected.get(GLOBAL, ()), *layout.copies, *layout.diverging}
-    return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
 
 
 def _diverging_copies(placement: Placement) -> Iterator[Finding]:
@@ -439,9 +437,7 @@ def _gpu_count(placement: Placement) -> int:
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:
     """Return the finding on a trainable variable that is not in GLOBAL_VARIABLES."""
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type if variable in placement.ops else "",
-        evidence="requested",
+        **about(placement.ops.get(variable, variable)),
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
         found="in TRAINABLE_VARIABLES only",
         message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
