@@ -62,6 +62,22 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
+# Updates that are proportional to the gradient, with the index of the learning rate.
+LEARNING_RATES: Mapping[str, int] = {
+    **dict.fromkeys(["ApplyGradientDescent", "ResourceApplyGradientDescent"], 1),
+    **dict.fromkeys(["ApplyMomentum", "ResourceApplyMomentum"], 2),
+    **dict.fromkeys(["SparseApplyMomentum", "ResourceSparseApplyMomentum"], 2),
+}
+
+# Updates that add a multiple of a gradient to a variable, and change nothing else.
+PLAIN_UPDATES = frozenset(
+    [
+        *("AssignAdd", "AssignAddVariableOp", "AssignSub", "AssignSubVariableOp"),
+        *("ApplyGradientDescent", "ResourceApplyGradientDescent"),
+        *("ScatterAdd", "ScatterSub", "ResourceScatterAdd", "ResourceScatterSub"),
+    ]
+)
+
 # Passes several values on, each as an output.
 IDENTITY_N = "IdentityN"
 # Besides updates, consumers of a variable that compute nothing with its value. The last three add
