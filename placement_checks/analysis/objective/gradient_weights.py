@@ -304,12 +304,12 @@ class GradientWeights:
         is_mean = _text(attributes.get("final_op", b"Id")) == "Div"
         return _each(_sum(values), Weight(1 / len(values) if is_mean else 1.0))
 
-    def _part(self, op: int, kind: str, output: int, value: Value) -> Form | None:
+    def _part(self, op: int, kind: str, output: int, value: Value) -> Value | None:
         """Return a part of joined tensors; None if it is not one of the tensors."""
         name = self._analysis.flow.names[op]
         outputs = len(self._analysis.placement.details.outputs(name))
         if kind in ("Split", "SplitV") and outputs == 1:
-            return _flat(value)
+            return value
         if not isinstance(value, Stack):
             return None
         parts = len(value.parts)

@@ -27,6 +27,7 @@ class WeightedTerm(NamedTuple):
     """A loss term in the objective of a variable.
 
     Attributes:
+        variable: the variable.
         term: the term.
         weight: its weight.
         gradient: the tensor of its gradient, as the backward pass yields it.
@@ -34,6 +35,7 @@ class WeightedTerm(NamedTuple):
             one; else ``""``.
     """
 
+    variable: str
     term: Term
     weight: Weight
     gradient: str
@@ -90,9 +92,21 @@ class Objective:
             towers = map(self._towers_of, found)
             if any(mask != self.analysis.all_towers for mask in towers):
                 return Unread(variable, f"is updated {len(found)} times, by single towers")
-        return [term for each in found for term in each] or Unread(
-            variable, "is updated by no gradient that a tower computes"
-        )
+        formula = [term for each in found for term in each]
+        if not formula:
+            return Unread(variable, "is updated by no gradient that a tower computes")
+        if not all(each.source for each in formula) and any(map(self._is_packed, formula)):
+            return Unread(variable, "is updated by gradients of several variables")
+        return formula
+
+    def _is_packed(self, term: WeightedTerm) -> bool:
+        """Whether a gradient is that of a variable of another shape."""
+        shapes = self._shapes
+        return bool(term.source) and shapes.get(term.source) != shapes.get(term.variable)
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, object]:
+        return {variable.name: variable.shape for variable in self._placement.variables}
 
     def updates(self, variable: str) -> Sequence[Update]:
         """Return the updates of a trained variable in one step."""
@@ -126,7 +140,9 @@ class Objective:
                     if not same.isdisjoint(self.terms.variables(term)):
                         total = weight.times(Weight(coefficient, factors))
                         is_own = variable in same or not sources
-                        yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
+                        yield WeightedTerm(
+                            variable, term, total, key.tensor, "" if is_own else source
+                        )
 
     @cached_property
     def _same_variable(self) -> Mapping[str, frozenset[str]]:
