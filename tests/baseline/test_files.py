@@ -20,7 +20,7 @@ BASELINE = baseline_from_placement(program())
 @pytest.mark.parametrize(
     ("target", "machine", "name"),
     [
-        ("fixtures/mnist.py:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
+        ("fixtures/programs/graph/mnist.py:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
         ("fixtures.mnist:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
         ("/a b/c.py:build", "gpu*2", "c.build.gpu-2.txt"),
         ("train.py", "ps*2; worker*8: gpu*4", "train.ps-2-worker-8-gpu-4.txt"),

@@ -29,7 +29,7 @@ FIGURES = "figures"  # the entry of `extra_info`
 
 @pytest.fixture(scope="module")
 def mnist(fixtures: Path) -> ModuleType:
-    with emulate_script_environment(fixtures / "mnist.py"):
+    with emulate_script_environment(fixtures / "programs/graph/mnist.py"):
         return import_module("mnist")
 
 

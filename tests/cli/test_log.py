@@ -199,7 +199,7 @@ def test_verify_with_the_number_of_gpus_finds_an_idle_one(run: Run, tmp_path: Pa
 
 
 def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log = tmp_path / "towers.log"
     log.write_text(run("place", target).out)
 
@@ -212,7 +212,7 @@ def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Pa
 
 
 def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
 
     ran = run("verify", target, "--graph", target)
 

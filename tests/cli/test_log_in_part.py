@@ -98,7 +98,7 @@ def test_what_was_not_read_may_be_what_a_rule_misses(run: Run, log: Path) -> Non
 
 
 def test_a_graph_does_not_make_up_for_it(run: Run, log: Path, fixtures: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log.write_text(run("place", target).out + TORN)
 
     ran = run("verify", log, "--graph", target, "--gpus", "2")

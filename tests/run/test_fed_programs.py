@@ -422,7 +422,7 @@ def test_a_difference_that_nothing_explains_is_not_taken_for_a_mistake() -> None
 def test_a_network_with_dropout_as_its_owner_feeds_it(fixtures: Path) -> None:
     fed = {"keep_prob:0": 0.5}
     build_towers, build_single, batch = (
-        function(f"{fixtures}/mnist.py:{name}")
+        function(f"{fixtures}/programs/graph/mnist.py:{name}")
         for name in ("build_towers", "build_single", "batch")
     )
 

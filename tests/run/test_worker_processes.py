@@ -33,7 +33,7 @@ OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
 @pytest.fixture(scope="module")
 def program(fixtures: Path) -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(fixtures))
+        patch.syspath_prepend(str(fixtures / "programs/workers"))
         return importlib.import_module("workers_mirrored")
 
 
@@ -44,7 +44,7 @@ def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(
-            [fixtures / "workers_mirrored.py"],
+            [fixtures / "programs/workers/workers_mirrored.py"],
             environment={
                 **os.environ,
                 "TF_GRPC_REUSE_PORT": "1",

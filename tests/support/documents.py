@@ -24,8 +24,8 @@ PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 # What a page's project has from the beginning.
 GIVEN = {
     "README.md": {
-        "train.py": "fixtures/defects/last_tower_only.py",
-        "model.py": "fixtures/defects/model.py",
+        "train.py": "fixtures/defects/graph/last_tower_only.py",
+        "model.py": "fixtures/defects/graph/model.py",
     }
 }
 _FENCE = re.compile(

@@ -37,7 +37,7 @@ def project(
     monkeypatch.setattr(benchmark, "MAX_TRACED", 3)
     monkeypatch.setattr(loops, "BASELINE_TOLERANCE", math.inf)
     monkeypatch.setattr(loops, "CONTENTION_TOLERANCE", math.inf)
-    pytester.makeini(f"[pytest]\npythonpath = {fixtures / 'defects'}")
+    pytester.makeini(f"[pytest]\npythonpath = {fixtures / 'defects/graph'}")
     return pytester
 
 

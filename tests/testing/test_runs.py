@@ -67,7 +67,7 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
 
 def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
     turns, single, batch = (
-        f"{fixtures}/defects/towers_in_turn.py:{part}"
+        f"{fixtures}/defects/graph/towers_in_turn.py:{part}"
         for part in ("build_towers", "build_single", "batch")
     )
     assert_towers_overlap(pairs.towers, pairs.single, pairs.batch)

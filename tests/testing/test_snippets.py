@@ -105,7 +105,8 @@ def test_snippets_run(
     train: str,
 ) -> None:
     monkeypatch.setenv(POOL, "1")  # what is timed comes after sessions of other snippets
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'fixtures'}:{pytester.path}")
+    programs = (ROOT / "fixtures" / "programs").iterdir()
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, [ROOT, *programs, pytester.path])))
     monkeypatch.setenv("CI", "true")  # pytest then cuts no line short
     pytester.makepyfile(train=train, **OLD_AND_NEW)
     log = (ROOT / "fixtures" / "logs" / "1.15.5" / "session.log").read_bytes()

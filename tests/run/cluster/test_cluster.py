@@ -325,7 +325,7 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(
-            [fixtures / "worker_strategies.py", strategy],
+            [fixtures / "programs/workers/worker_strategies.py", strategy],
             environment={
                 **os.environ,
                 "TF_GRPC_REUSE_PORT": "1",
@@ -344,11 +344,11 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         for port in ports:
             port.close()
 
-    sys.path.insert(0, str(fixtures))
+    sys.path.insert(0, str(fixtures / "programs/workers"))
     try:
         train_alone = import_module("worker_strategies").train_alone
     finally:
-        sys.path.remove(str(fixtures))
+        sys.path.remove(str(fixtures / "programs/workers"))
     for one in said:
         assert one["w"] == pytest.approx(train_alone(), rel=1e-5)
     job = "worker" if strategy == "mirrored" else "ps"
