@@ -47,18 +47,17 @@ _SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(pe
 class GradientsAveraged(Rule):
     """The loss terms and penalties in each update weigh what they weigh on one GPU.
 
-    The weights are read from the graph: the coefficients with which an update takes the gradient
-    of each tower, times the coefficients of the terms of the tower's loss. A mean over rows must
-    weigh in all towers together what it weighs on one GPU; a sum over rows, in each tower; a
-    penalty, such as weight decay, in all towers together. Nothing is run, so the size of the model
-    does not matter.
+    A sum of gradients in place of the mean, a division too many, a weight decay that counts once
+    for each tower, a loss term that one tower lacks: nothing fails, and the program trains another
+    objective than on one GPU.
 
-    A sum of gradients in place of the mean, a division too many, a penalty that every tower adds
-    to a sum, a loss term that one tower lacks, and a tower that counts twice are found.
-
-    Factors that all terms of an update share, such as a learning rate or clipping by the norm of
-    the averaged gradient, are left out. A rule on numbers, gradients-equal, judges what a tower
-    computes inside of a term.
+    The weights are constants of the graph, and nothing is run: the coefficient with which an
+    update takes each tower's gradient, times the coefficients of the terms of the tower's loss. A
+    mean over rows must weigh in all towers together what it weighs on one GPU; a sum over rows, in
+    each tower; a penalty, such as weight decay, in all towers together. The program is compared
+    with its reference or, without one, with the program built for one GPU. A factor that all terms
+    of an update share, such as a clip by the norm of the averaged gradient, is left out.
+    gradients-equal also judges what a tower computes inside of a term.
 
     `scale` is an intended factor of all gradients, and `shares` are the intended relative sizes of
     the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. What is declared for
