@@ -62,6 +62,24 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
+# Updates that are proportional to the gradient, with the index of the learning rate.
+LEARNING_RATES: Mapping[str, int] = {
+    **dict.fromkeys(["ApplyGradientDescent", "ResourceApplyGradientDescent"], 1),
+    **dict.fromkeys(["ApplyMomentum", "ResourceApplyMomentum"], 2),
+    **dict.fromkeys(["SparseApplyMomentum", "ResourceSparseApplyMomentum"], 2),
+}
+
+# Updates that add a multiple of a gradient to a variable, and change nothing else.
+PLAIN_UPDATES = frozenset(
+    [
+        *("AssignAdd", "AssignAddVariableOp", "AssignSub", "AssignSubVariableOp"),
+        *("ApplyGradientDescent", "ResourceApplyGradientDescent"),
+        *("ScatterAdd", "ScatterSub", "ResourceScatterAdd", "ResourceScatterSub"),
+    ]
+)
+
+SUBTRACTIONS = frozenset({"AssignSub", "AssignSubVariableOp"})
+
 # Passes several values on, each as an output.
 IDENTITY_N = "IdentityN"
 # Consumers of a variable that neither update it nor compute with its value. The last three add a
@@ -212,6 +230,19 @@ PRODUCTS = frozenset({"Mul", "MulNoNan"})
 # Division by the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
 SCALES = PRODUCTS | DIVISIONS
+SUBTRACTION = "Sub"
+RECIPROCALS = frozenset({"Reciprocal", "Inv"})
+# Pass a value on, and test or print it.
+CHECKS_VALUE = frozenset({"CheckNumerics", "Print"})
+STOPS_GRADIENT = frozenset({"StopGradient", "PreventGradient"})
+# Adds up rows of equal index, as for the gradients of rows of a variable.
+SUM_OF_ROWS = "UnsortedSegmentSum"
+# Inserts an axis of size 1, along which tensors may be joined.
+NEW_AXIS = "ExpandDims"
+# Change each element of a tensor by itself, or choose elements of several tensors.
+ELEMENTWISE = frozenset(
+    {"Minimum", "Maximum", "ClipByValue", "Select", "SelectV2", "Sign", "Tanh", "Round"}
+)
 # Limits for every value of a tensor.
 BOUNDS = frozenset({"Minimum", "Maximum", "ClipByValue"})
 # Normalization by mean and variance of the rows.
@@ -221,6 +252,8 @@ ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
 # Half the sum of squares, as used by tf.global_norm.
 SUM_OF_SQUARES = "L2Loss"
 # Slices, with the index of the sliced input. The other inputs select the part.
+SLICE, INDEXED_SLICE = "Slice", "StridedSlice"
+SPLITS = frozenset({"Split", "SplitV"})
 CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
 # The index of the input with the end or the size of the part.
 ENDS_OF_CUTS: Mapping[str, int] = {"StridedSlice": 2, "Slice": 2, "SplitV": 1}
@@ -302,6 +335,10 @@ COLLECTIVES = frozenset(
 )
 # Two of these reduce, and one concatenates rows. The second versions have the number of devices,
 # the group key and the instance key as inputs, the first versions as attributes.
+REDUCTIONS = frozenset(
+    {"NcclAllReduce", "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3"}
+)
+GATHERERS = frozenset({"CollectiveGather", "CollectiveGatherV2"})
 NCCL_REDUCE, COLLECTIVE_REDUCE = "NcclAllReduce", "CollectiveReduceV2"
 COLLECTIVE_GATHER = "CollectiveGatherV2"
 COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1 = "CollectiveReduce", "CollectiveGather"

@@ -170,6 +170,8 @@ class StepOps(NamedTuple):
             only their names show it.
         session: the session configuration as a mapping; None if the program gives none.
         traced: whether the step is a ``tf.function``, which no session runs.
+        applied: by variable, the gradients that optimizers received, or that the program declares,
+            as tensors; those in bodies of functions are left out.
     """
 
     train_op: Sequence[str] = ()
@@ -184,6 +186,7 @@ class StepOps(NamedTuple):
     backward: Collection[str] | None = None
     session: Mapping[str, Any] | None = None
     traced: bool = False
+    applied: Mapping[str, Sequence[str]] = {}
 
 
 _T = TypeVar("_T")

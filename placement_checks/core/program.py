@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -388,7 +389,13 @@ class CapturedProgram:
         Raises:
             InputError: the graph cannot be placed.
         """
-        return self.source.read_placement(self.name, gpus=self.gpus, soft=self.soft)
+        placement = self.source.read_placement(self.name, gpus=self.gpus, soft=self.soft)
+        applied: dict[str, list[str]] = defaultdict(list)
+        for received in self.applied:
+            if received.gradient is not None:
+                tensor = received.gradient.values.removesuffix(":0")
+                applied[received.variable].append(tensor)
+        return replace(placement, step=placement.step._replace(applied=applied))
 
     @property
     def machine(self) -> Machine | None:

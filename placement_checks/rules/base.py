@@ -57,6 +57,8 @@ class Rule(ABC):
             of this rule on it.
         by_absence: whether something that is missing from the program can break it. A verdict on a
             part of a program then proves nothing.
+        declared_with: the name of a rule whose declared fields apply to this rule too, if it has
+            fields of the same names.
         impact: the effect of a finding on the program, for a rule of another distribution. The
             impact of a rule of this package is in `rules.registry`.
     """
@@ -66,6 +68,7 @@ class Rule(ABC):
     requires: ClassVar[frozenset[Need]] = frozenset()
     explained_by: ClassVar[tuple[str, ...]] = ()
     by_absence: ClassVar[bool] = False
+    declared_with: ClassVar[str] = ""
     impact: ClassVar[Impact] = Impact.LAYOUT
 
     def judge(self, program: Evidence | Placement) -> Verdict:

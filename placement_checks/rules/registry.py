@@ -32,6 +32,7 @@ _IMPACTS: Final[Mapping[str, Impact]] = {
     "devices.gradients_colocated": Impact.LAYOUT,
     "devices.averaging_on_host": Impact.LAYOUT,
     "towers.every_tower_counts": Impact.TRAINING,
+    "towers.gradients_averaged": Impact.TRAINING,
     "towers.replicas_in_sync": Impact.TRAINING,
     "towers.aggregated_before_clipped": Impact.TRAINING,
     "towers.one_update": Impact.TRAINING,

@@ -89,6 +89,14 @@ def assert_every_tower_counts(
 ) -> None:
     """Each variable's update depends on every tower's loss."""
 
+def assert_gradients_averaged(
+    evidence: Evidence | Placement,
+    scale: float | None = None,
+    shares: Sequence[int] | None = None,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """The loss terms and penalties in each update weigh what they weigh on one GPU."""
+
 def assert_replicas_in_sync(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -111,11 +110,18 @@ def rules_for(
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
-    fields: dict[str, dict[str, Any]] = defaultdict(dict)
+    return [make_rule(name, _declared_fields(RULES[name], policies)) for name in names]
+
+
+def _declared_fields(rule: type[Rule], policies: Sequence[Policy]) -> Mapping[str, Any]:
+    """The fields of a rule that policies set, for the rule or for the one it is declared with."""
+    names = {field.name for field in dataclasses.fields(rule)}
+    declared: dict[str, Any] = {}
     for policy in reversed(policies):
-        for name, values in policy.items():
-            fields[name] |= values
-    return [make_rule(name, fields[name]) for name in names]
+        shared = policy.get(rule.declared_with, {})
+        declared |= {name: value for name, value in shared.items() if name in names}
+        declared |= policy.get(rule.name, {})
+    return declared
 
 
 def rule_named(name: str) -> type[Rule]:

@@ -78,7 +78,7 @@ class DataFlow:
                 self.inputs[here] = []
         for here, call in self.callers.items():
             self.inputs[call].append(here)
-        for members in self._collectives(placement):
+        for members in self.collectives(placement):
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:  # the other inputs are keys
                 self.control_inputs.setdefault(member, []).extend(self.inputs[member][1:])
@@ -108,7 +108,7 @@ class DataFlow:
             return self._origin(passed[index], placement)
         return self.number[name]
 
-    def _collectives(self, placement: Placement) -> Iterable[list[OpId]]:
+    def collectives(self, placement: Placement) -> Iterable[list[OpId]]:
         """Group the collectives that run together.
 
         The result of each member depends on the inputs of all members.

@@ -57,7 +57,7 @@ class GradientsEqual(Rule):
     name = "gradients-equal"
     kind = "executed"
     requires = frozenset({Need.MEASUREMENT})
-    explained_by = ("every-tower-counts", "variables-shared")
+    explained_by = ("every-tower-counts", "variables-shared", "gradients-averaged")
 
     tolerance: float = 32.0
     noise: float = 8.0

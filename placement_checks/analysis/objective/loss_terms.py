@@ -1,0 +1,196 @@
+"""Loss terms: a loss as a weighted sum of means and sums over rows, and of penalties."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from math import prod
+from typing import Literal, NamedTuple
+
+from placement_checks.analysis.objective.linear_forms import Factors, Weight
+from placement_checks.analysis.objective.scalars import ROWS, Scalars
+from placement_checks.analysis.towers.analysis import TowerAnalysis
+from placement_checks.core.ids import OpId
+from placement_checks.core.op_types import (
+    ADDS,
+    CAST,
+    CHECKS_VALUE,
+    CONST,
+    DIVISIONS,
+    IDENTITIES,
+    IDENTITY_N,
+    JOINS,
+    MEAN,
+    NEGATION,
+    PASSES_VALUE,
+    PRODUCTS,
+    RESHAPES,
+    STACK,
+    STOPS_GRADIENT,
+    SUBTRACTION,
+    SUM,
+    SWITCHES,
+)
+from placement_checks.core.placement import producer_of
+
+_PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST}
+
+
+class Term(NamedTuple):
+    """A summand of a loss.
+
+    Attributes:
+        kind: ``mean`` or ``sum`` over rows, ``penalty`` if it depends on no example, or ``other``
+            for a value that is no sum over rows.
+        tensor: the tensor.
+        towers: a bit mask of the towers that it depends on.
+    """
+
+    kind: Literal["mean", "sum", "penalty", "other"]
+    tensor: str
+    towers: int
+
+
+class LossTerms:
+    """The terms of losses, each loss read once."""
+
+    def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
+        self._analysis = analysis
+        self._scalars = scalars
+        self._terms: dict[str, Sequence[tuple[Term, Weight]]] = {}
+        self._variables: dict[OpId, frozenset[str]] = {}
+
+    def terms(self, loss: str) -> Sequence[tuple[Term, Weight]]:
+        """Return the terms of a loss with their weights."""
+        if loss not in self._terms:
+            self._terms[loss] = list(self._read(loss))
+        return self._terms[loss]
+
+    def variables(self, term: Term) -> frozenset[str]:
+        """Return the names of the variables that a term depends on."""
+        flow = self._analysis.flow
+        op = flow.number[producer_of(term.tensor)]
+        if op not in self._variables:
+            read = flow.reachable([op])
+            self._variables[op] = frozenset(
+                flow.names[each] for each in read if flow.state_holder(each) == each
+            )
+        return self._variables[op]
+
+    def _read(self, loss: str) -> Iterator[tuple[Term, Weight]]:
+        """Yield the terms of a loss, from the loss back along its summands."""
+        number = self._analysis.flow.number
+        weights: dict[str, dict[Factors, float]] = defaultdict(lambda: defaultdict(float))
+        todo: list[tuple[int, str]] = []
+
+        def push(source: str, weight: Weight) -> None:
+            if source not in weights:
+                heapq.heappush(todo, (-number[producer_of(source)], source))
+            weights[source][weight.factors] += weight.coefficient
+
+        push(loss, Weight())
+        while todo:
+            _, source = heapq.heappop(todo)
+            for factors, coefficient in weights.pop(source).items():
+                weight = Weight(coefficient, factors)
+                summands = self._summands(source, weight)
+                if summands is None:
+                    yield from self._term(source, weight)
+                else:
+                    for summand in summands:
+                        push(*summand)
+
+    def _summands(self, source: str, weight: Weight) -> Sequence[tuple[str, Weight]] | None:
+        """Return the tensors that a tensor adds up, with their weights; None for a term."""
+        analysis, scalars = self._analysis, self._scalars
+        op = analysis.flow.number[producer_of(source)]
+        kind, inputs = analysis.flow.types[op], scalars.inputs(op)
+        if kind in STOPS_GRADIENT:
+            return ()
+        if kind in ADDS:
+            return [(each, weight) for each in inputs]
+        if kind == SUBTRACTION:
+            return [(inputs[0], weight), (inputs[1], weight.times(Weight(-1.0)))]
+        if kind == NEGATION:
+            return [(inputs[0], weight.times(Weight(-1.0)))]
+        if kind in _PASSES:
+            output = int(source.partition(":")[2] or 0)
+            return [(inputs[output if kind == IDENTITY_N else 0], weight)]
+        if kind in DIVISIONS and self._is_value(inputs[0]):
+            return [(inputs[0], weight.times(scalars.weight(inputs[1]), -1))]
+        if kind in PRODUCTS:
+            values = [self._is_value(each) for each in inputs]
+            if all(values):  # a penalty that examples scale, or a product of two losses
+                values = [self._on_examples(each) for each in inputs]
+            if sum(values) == 1:
+                value = values.index(True)
+                return [(inputs[value], weight.times(scalars.weight(inputs[1 - value])))]
+        if kind in (SUM, MEAN):
+            return self._stacked(inputs[0], weight, is_mean=kind == MEAN)
+        return None
+
+    def _is_value(self, source: str) -> bool:
+        """Whether a tensor depends on a variable, as losses and penalties do."""
+        op = self._analysis.flow.number[producer_of(source)]
+        return bool(self._depends_on_variables[op])
+
+    @cached_property
+    def _depends_on_variables(self) -> Sequence[int]:
+        """For each op whether its value depends on a variable that the model reads."""
+        flow = self._analysis.flow
+        variables = [flow.number[variable] for variable in self._analysis.variables_read]
+        return flow.propagate(flow.marks([variables]))
+
+    def _on_examples(self, source: str) -> bool:
+        return bool(self._analysis.examples[self._analysis.flow.number[producer_of(source)]])
+
+    def _stacked(
+        self, source: str, weight: Weight, *, is_mean: bool
+    ) -> Sequence[tuple[str, Weight]] | None:
+        """Return the tensors whose stack is reduced; None if the tensor is no stack of scalars."""
+        flow = self._analysis.flow
+        op = flow.number[producer_of(source)]
+        while flow.types[op] in IDENTITIES:
+            op = flow.number[producer_of(self._scalars.inputs(op)[0])]
+        kind, inputs = flow.types[op], list(self._scalars.inputs(op))
+        if kind in JOINS:
+            inputs = list(self._scalars.joined(op))
+        elif kind != STACK:
+            return None
+        if not all(map(self._scalars.is_scalar, inputs)):
+            return None
+        share = weight.times(Weight(1 / len(inputs))) if is_mean else weight
+        return [(each, share) for each in inputs]
+
+    def _term(self, source: str, weight: Weight) -> Iterator[tuple[Term, Weight]]:
+        """Yield the term that a tensor is; none for a constant."""
+        analysis = self._analysis
+        op = analysis.flow.number[producer_of(source)]
+        kind = analysis.flow.types[op]
+        towers = analysis.towers_behind[op] & analysis.all_towers
+        if not analysis.examples[op]:
+            if kind != CONST and self._is_value(source):
+                yield Term("penalty", source, towers), weight
+        elif kind == MEAN:
+            yield Term("mean", source, towers), weight
+        elif kind == SUM:
+            yield self._sum(source, op, towers, weight)
+        else:
+            yield Term("other", source, towers), weight
+
+    def _sum(self, source: str, op: OpId, towers: int, weight: Weight) -> tuple[Term, Weight]:
+        """Return a sum over rows, or the mean that it is after a division by the row count."""
+        rows = [(symbol, power) for symbol, power in weight.factors if symbol.startswith(ROWS)]
+        if len(rows) == 1 and rows[0][1] == -1:
+            factors = tuple(each for each in weight.factors if each not in rows)
+            return Term("mean", source, towers), Weight(weight.coefficient, factors)
+        shape = self._scalars.shape(self._scalars.inputs(op)[0])
+        reduced = self._scalars.shape(source)
+        if shape is not None and reduced is not None and None not in (*shape, *reduced):
+            elements = prod(size or 0 for size in shape) / (
+                prod(size or 0 for size in reduced) or 1
+            )
+            return Term("mean", source, towers), weight.times(Weight(elements))
+        return Term("sum", source, towers), weight

@@ -1,0 +1,205 @@
+"""The objective of a step: for each variable, the weighted loss terms that its update descends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.objective.gradient_weights import (
+    Gradient,
+    GradientWeights,
+    Unread,
+)
+from placement_checks.analysis.objective.linear_forms import Form, Weight
+from placement_checks.analysis.objective.loss_terms import LossTerms, Term
+from placement_checks.analysis.objective.scalars import Scalars
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.core.op_types import PLAIN_UPDATES
+from placement_checks.core.placement import Placement, producer_of
+
+
+class WeightedTerm(NamedTuple):
+    """A loss term in the objective of a variable.
+
+    Attributes:
+        variable: the variable.
+        term: the term.
+        weight: its weight.
+        gradient: the tensor of its gradient, as the backward pass yields it.
+        source: the variable that the gradient is taken with respect to, if it is not the updated
+            one; else ``""``.
+    """
+
+    variable: str
+    term: Term
+    weight: Weight
+    gradient: str
+    source: str = ""
+
+
+Formula: TypeAlias = Sequence[WeightedTerm]
+
+
+class Objective:
+    """The objective of a placement, by variable; `objective` computes it once."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self.analysis = analyze(placement)
+        self.scalars = Scalars(self.analysis)
+        self.terms = LossTerms(self.analysis, self.scalars)
+        self.weights = GradientWeights(self.analysis, self.scalars)
+
+    @cached_property
+    def formulas(self) -> Mapping[str, Formula | Unread]:
+        """The objective of each trained variable; of mirrored copies the first one's."""
+        return {
+            variable: self._formula(variable)
+            for variable in gradient_flow(self._placement).trained
+            if variable == min(self._same_variable.get(variable, [variable]), key=self._number)
+        }
+
+    def first_copies(self, variables: Iterable[str]) -> frozenset[str]:
+        """Return names of variables; of mirrored copies, the first one's."""
+        same = self._same_variable
+        return frozenset(
+            min(same[name], key=self._number) if name in same else name for name in variables
+        )
+
+    def _number(self, name: str) -> int:
+        return self.analysis.flow.number[name]
+
+    def _formula(self, variable: str) -> Formula | Unread:
+        applied = self._placement.step.applied.get(variable, ())
+        forms = [self.weights.of_tensors([tensor]) for tensor in applied]
+        if not forms:
+            forms = [self.weights.of_update(update) for update in self.updates(variable)]
+        found: list[Formula] = []
+        for form in forms:
+            if isinstance(form, Unread):
+                return form
+            terms = list(self._terms(variable, form))
+            unread = next((each for each in terms if isinstance(each, Unread)), None)
+            if unread is not None:
+                return unread
+            found.append([each for each in terms if isinstance(each, WeightedTerm)])
+        if len(found) > 1 and not self._adds_up(variable):
+            towers = map(self._towers_of, found)
+            if any(mask != self.analysis.all_towers for mask in towers):
+                return Unread(variable, f"is updated {len(found)} times, by single towers")
+        formula = [term for each in found for term in each]
+        if not formula:
+            return Unread(variable, "is updated by no gradient that a tower computes")
+        if not all(each.source for each in formula) and any(map(self._is_packed, formula)):
+            return Unread(variable, "is updated by gradients of several variables")
+        return formula
+
+    def _is_packed(self, term: WeightedTerm) -> bool:
+        """Whether a gradient is that of a variable of another shape."""
+        shapes = self._shapes
+        return bool(term.source) and shapes.get(term.source) != shapes.get(term.variable)
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, object]:
+        return {variable.name: variable.shape for variable in self._placement.variables}
+
+    def updates(self, variable: str) -> Sequence[Update]:
+        """Return the updates of a trained variable in one step."""
+        return self.analysis.updates.at_once(gradient_flow(self._placement).trained[variable])
+
+    def _adds_up(self, variable: str) -> bool:
+        """Whether several updates of a variable have the effect of one by the sum."""
+        types = self.analysis.flow.types
+        return all(types[update.op] in PLAIN_UPDATES for update in self.updates(variable))
+
+    @staticmethod
+    def _towers_of(formula: Formula) -> int:
+        towers = 0
+        for each in formula:
+            towers |= each.term.towers
+        return towers
+
+    def _terms(self, variable: str, form: Form) -> Iterator[WeightedTerm | Unread]:
+        for (key, factors), coefficient in form.items():
+            if not isinstance(key, Gradient):
+                continue
+            losses = self._losses_of(key.tensor)
+            if not losses:
+                yield Unread(producer_of(key.tensor), "is the gradient of an unknown loss")
+                return
+            sources = self._sources.get(producer_of(key.tensor), ())
+            source = sources[0] if sources and variable not in sources else variable
+            same = self._same_variable.get(source, frozenset({source}))
+            for loss in losses:
+                for term, weight in self.terms.terms(loss):
+                    if not same.isdisjoint(self.terms.variables(term)):
+                        total = weight.times(Weight(coefficient, factors))
+                        is_own = variable in same or not sources
+                        yield WeightedTerm(
+                            variable, term, total, key.tensor, "" if is_own else source
+                        )
+
+    @cached_property
+    def _same_variable(self) -> Mapping[str, frozenset[str]]:
+        """For each mirrored variable all its copies."""
+        strategy = self._placement.strategy
+        groups: dict[str, set[str]] = defaultdict(set)
+        for name, copy in (strategy.copies if strategy else {}).items():
+            if copy.in_sync:
+                groups[copy.of].add(name)
+        found = {}
+        for copies in variable_layout(self._placement).copies.values():
+            groups[min(copies.copies.values())].update(copies.copies.values())
+        for names in map(frozenset, groups.values()):
+            found.update(dict.fromkeys(names, names))
+        return found
+
+    @cached_property
+    def _objectives(self) -> Mapping[str, Sequence[str]]:
+        """For each op of a gradient the losses whose gradient it is."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for loss, ops in self._placement.step.gradients.items():
+            for op in ops:
+                if loss not in found[op]:
+                    found[op].append(loss)
+        return found
+
+    @cached_property
+    def _sources(self) -> Mapping[str, Sequence[str]]:
+        """For each op of a gradient the variables that it is taken with respect to."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for variable, ops in self._placement.step.taken.items():
+            for op in ops:
+                found[op].append(variable)
+        return found
+
+    def _losses_of(self, gradient: str) -> Sequence[str]:
+        """Return the losses whose gradient a tensor is.
+
+        If a call took the gradients of several losses, these of the towers that the gradient
+        depends on count.
+        """
+        losses = self._objectives.get(producer_of(gradient), ())
+        if len(losses) < 2:
+            return losses
+        towers = self._towers(gradient, gradient=True)
+        return [loss for loss in losses if not (own := self._towers(loss)) or own & towers]
+
+    def _towers(self, tensor: str, *, gradient: bool = False) -> int:
+        op = self.analysis.flow.number[producer_of(tensor)]
+        behind = (
+            gradient_flow(self._placement).gradient_towers
+            if gradient
+            else self.analysis.towers_behind
+        )
+        return behind[op] & self.analysis.all_towers
+
+
+def objective(placement: Placement) -> Objective:
+    """Return the objective of a placement, computed once."""
+    return placement.cached(Objective)

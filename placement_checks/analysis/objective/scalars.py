@@ -1,0 +1,150 @@
+"""Scalars of a graph as weights: constants are folded, other tensors become symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, prod
+
+from placement_checks.analysis.graph.value_numbering import EqualTensors
+from placement_checks.analysis.objective.linear_forms import ONE, Weight
+from placement_checks.analysis.towers.analysis import TowerAnalysis
+from placement_checks.core.ids import OpId
+from placement_checks.core.op_types import (
+    CAST,
+    DIVISIONS,
+    JOIN,
+    NEGATION,
+    PASSES_VALUE,
+    PROD,
+    PRODUCTS,
+    RECIPROCALS,
+    RESHAPES,
+    SHAPE_ONLY,
+    SWITCHES,
+    VARIABLE_READS,
+)
+from placement_checks.core.placement import producer_of
+
+_PASSES = (PASSES_VALUE - SWITCHES) | VARIABLE_READS | RESHAPES | {CAST}
+_MOST_FACTORS = 32  # products of more factors are one symbol
+ROWS = "rows"  # the prefix of symbols that depend on shapes alone, such as the size of a batch
+
+
+class Scalars:
+    """The scalars of a placement, each read once."""
+
+    def __init__(self, analysis: TowerAnalysis) -> None:
+        self._analysis = analysis
+        self._equal = EqualTensors(analysis)
+        self._sources: dict[str, str] = {}
+
+    def source(self, symbol: str) -> str:
+        """Return a tensor that has the value of a symbol."""
+        return self._sources[symbol]
+
+    def describe(self, symbol: str) -> str:
+        """Name the tensor behind a symbol; for the symbol of an op type, the type."""
+        return self._sources.get(symbol, symbol)
+
+    def inputs(self, op: OpId) -> Sequence[str]:
+        """Return the data inputs of an op, as tensors."""
+        inputs = self._analysis.placement.by_number[op].inputs
+        return [source for source in inputs if source[0] != "^"]
+
+    def joined(self, op: OpId) -> Sequence[str]:
+        """Return the tensors that a join concatenates, without its axis."""
+        inputs = self.inputs(op)
+        return inputs[:-1] if self._analysis.flow.types[op] == JOIN else inputs[1:]
+
+    def constant(self, source: str) -> float | None:
+        """Return the value of a constant, if all its elements are equal; else None."""
+        value = self._analysis.placement.details.value(producer_of(source))
+        if value is None:
+            return None
+        elements = value[2] if len(value) == 3 and isinstance(value[2], tuple) else value[2:]
+        if not elements or any(each != elements[0] for each in elements):
+            return None
+        try:
+            return float(elements[0])
+        except (TypeError, ValueError):  # a string
+            return None
+
+    def _folded(self, source: str) -> float | None:
+        """Return a constant, or the product of constants, as of the sizes of a shape."""
+        op = self._analysis.flow.number.get(producer_of(source))
+        if op is not None and self._analysis.flow.types[op] == PROD:
+            value = self._analysis.placement.details.value(producer_of(self.inputs(op)[0]))
+            if value is None:
+                return None
+            elements = value[2] if isinstance(value[2], tuple) else value[2:]
+            repeated = prod(size or 0 for size in value[1]) if len(elements) == 1 else 1
+            return float(prod(elements) ** repeated)
+        return self.constant(source)
+
+    def is_scalar(self, source: str) -> bool:
+        """Whether the static shape of a tensor has one element."""
+        shape = self.shape(source)
+        return shape is not None and all(size == 1 for size in shape)
+
+    def shape(self, source: str) -> tuple[int | None, ...] | None:
+        """Return the static shape of a tensor; None if its rank is unknown."""
+        tensor = self._analysis.tensor(source)
+        return None if tensor is None else tensor.shape
+
+    def outputs(self, source: str) -> int:
+        """Return the number of outputs of the op of a tensor."""
+        return len(self._analysis.placement.details.outputs(producer_of(source)))
+
+    def dtype(self, source: str) -> str:
+        """Return the dtype of a tensor; ``""`` if it is unknown."""
+        tensor = self._analysis.tensor(source)
+        return "" if tensor is None else tensor.dtype
+
+    def weight(self, source: str) -> Weight:
+        """Return a scalar tensor as a weight: constants folded, products and quotients split."""
+        weight, todo = ONE, [(source, 1)]
+        for read, (tensor, power) in enumerate(todo):
+            if (value := self._folded(tensor)) is not None:
+                if (value == 0 and power < 0) or not isfinite(value):
+                    return Weight(1.0, ((self._symbol(source), 1),))
+                weight = weight.times(Weight(value), power)
+                continue
+            op = self._analysis.flow.number.get(producer_of(tensor))
+            kind = self._analysis.flow.types[op] if op is not None else ""
+            inputs = self.inputs(op) if op is not None else ()
+            if kind in PRODUCTS and read < _MOST_FACTORS:
+                todo += [(each, power) for each in inputs]
+            elif kind in DIVISIONS and read < _MOST_FACTORS:
+                todo += [(inputs[0], power), (inputs[1], -power)]
+            elif kind in RECIPROCALS:
+                todo.append((inputs[0], -power))
+            elif kind == NEGATION:
+                weight = weight.times(Weight(-1.0))
+                todo.append((inputs[0], power))
+            elif kind in _PASSES and read < 10 * _MOST_FACTORS:
+                todo.append((inputs[0], power))
+            else:
+                weight = weight.times(Weight(1.0, ((self._symbol(tensor), 1),)), power)
+        return weight
+
+    def _symbol(self, source: str) -> str:
+        op = self._analysis.flow.number.get(producer_of(source))
+        if op is None:
+            return source
+        number, output = self._equal.key(source)
+        symbol = f"{number}:{output}"
+        if self._depends_on_shapes(op):
+            symbol = f"{ROWS} {symbol}"
+        self._sources.setdefault(symbol, source)
+        return symbol
+
+    def _depends_on_shapes(self, op: OpId) -> bool:
+        """Whether the value of an op depends on shapes of tensors, and on nothing else."""
+        flow = self._analysis.flow
+        if self._analysis.examples[op]:
+            return False
+        reached = flow.reachable([op], until=lambda each: flow.types[each] in SHAPE_ONLY)
+        kinds = {flow.types[each] for each in reached}
+        return not kinds.isdisjoint(SHAPE_ONLY) and not any(
+            flow.state_holder(each) == each for each in reached
+        )

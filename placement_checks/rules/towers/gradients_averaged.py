@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+from typing import NamedTuple
+
+from placement_checks.analysis.objective.gradient_weights import Unread
+from placement_checks.analysis.objective.linear_forms import Weight
+from placement_checks.analysis.objective.loss_terms import Term
+from placement_checks.analysis.objective.objective import Formula, Objective, objective
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import LEARNING_RATES
+from placement_checks.core.placement import producer_of
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import AVERAGE, Rule, matches_any
+from placement_checks.rules.requirements import Need
+from placement_checks.util.text import listed, plural
+
+_ALL = -1  # instead of a tower's number: a term over the rows of all towers
+_TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
+_DIVIDE_ONCE = (
+    "divide the losses by the number of towers or take the mean of the gradients, not both; if "
+    "the loss is a sum over rows, add up the gradients"
+)
+_COUNT_ONCE = (
+    "let the penalty count once: add it to the loss of every tower and average the gradients, or "
+    "add it once to the sum"
+)
+# For programs with a strategy.
+_SCALE_LOSS = (
+    "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
+    "global_batch_size=…)"
+)
+_ADD_GRADIENTS = (
+    "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, and "
+    "add up the gradients: tf.distribute.ReduceOp.SUM"
+)
+_SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(penalty)"
+
+
+@dataclass(frozen=True)
+class GradientsAveraged(Rule):
+    """The loss terms and penalties in each update weigh what they weigh on one GPU.
+
+    A sum of gradients in place of the mean, a division too many, a weight decay that counts once
+    for each tower, a loss term that one tower lacks: nothing fails, and the program trains another
+    objective than on one GPU.
+
+    The weights are constants of the graph, and nothing is run: the coefficient with which an
+    update takes each tower's gradient, times the coefficients of the terms of the tower's loss. A
+    mean over rows must weigh in all towers together what it weighs on one GPU; a sum over rows, in
+    each tower; a penalty, such as weight decay, in all towers together. The program is compared
+    with its reference or, without one, with the program built for one GPU. A factor that all terms
+    of an update share, such as a clip by the norm of the averaged gradient, is left out.
+    gradients-equal also judges what a tower computes inside of a term.
+
+    `scale` is an intended factor of all gradients, and `shares` are the intended relative sizes of
+    the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. What is declared for
+    gradients-equal applies here too.
+    """
+
+    name = "gradients-averaged"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+    declared_with = "gradients-equal"
+    explained_by = ("every-tower-counts", "one-update", "variables-shared", "created-in-scope")
+
+    scale: float = 1.0
+    shares: tuple[int, ...] = ()
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.scale:
+            raise ConfigError("scale", "0 leaves no gradient", "give the factor of the gradients")
+        if any(share < 1 for share in self.shares):
+            raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        single = evidence.single_gpu
+        if evidence.reference:
+            comparison = _Comparison(
+                objective(evidence.placement), objective(evidence.reference), self
+            )
+            findings = list(comparison.findings())
+            if comparison.compared:
+                return self._verdict(comparison, findings)
+        if isinstance(single, Missing):
+            return self.not_checked(f"there is no program for one GPU to compare with: {single}")
+        if len(analyze(single).towers) > 1:
+            return self.not_checked("the program has several towers even if built for one GPU")
+        comparison = _Comparison(objective(evidence.placement), objective(single), self)
+        return self._verdict(comparison, list(comparison.findings()))
+
+    def _verdict(self, comparison: _Comparison, findings: Sequence[Finding]) -> Verdict:
+        notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
+        if factors := sorted(set(comparison.compensated.values())):
+            times = listed([f"{factor:.4g}" for factor in factors])
+            notes.append(
+                f"all gradients are {times} times those of one GPU, and the learning rate is "
+                "divided by it"
+            )
+        unread: dict[str, list[str]] = defaultdict(list)
+        for variable, reason in comparison.unread.items():
+            unread[reason].append(variable)
+        notes += [f"not read: {listed(names)} ({why})" for why, names in unread.items()]
+        if not comparison.compared and not findings:
+            return self.not_checked("; ".join(notes) or "no variable is updated by a gradient")
+        return self.verdict(findings, "; ".join(notes))
+
+
+class _Parts(NamedTuple):
+    """The objective of one variable, without the factors that all terms share.
+
+    Attributes:
+        towers: for each tower the kinds and the weights of its terms, sorted.
+        penalties: by type and variables, the weight in all towers together.
+        tensors: for each tower its terms.
+    """
+
+    towers: Mapping[int, Sequence[tuple[str, float]]]
+    penalties: Mapping[tuple[str, frozenset[str]], float]
+    tensors: Mapping[int, Sequence[Term]]
+
+
+class _Comparison:
+    """The objective of a program, compared with that of the program for one GPU."""
+
+    def __init__(self, many: Objective, one: Objective, rule: GradientsAveraged) -> None:
+        self._many, self._one, self._rule = many, one, rule
+        self._placement = many.analysis.placement
+        self._strategy = self._placement.strategy
+        self._parts_name = "replicas" if self._strategy else "towers"
+        self.compared: list[str] = []
+        self.unread: dict[str, str] = {}
+        self.compensated: dict[str, float] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings, and note which variables are compared, and which are not."""
+        for variable, formula in self._many.formulas.items():
+            if matches_any(variable, self._rule.allow):
+                continue
+            other = self._one.formulas.get(variable)
+            parts = self._parts(self._many, formula)
+            if isinstance(parts, str):
+                self.unread[variable] = parts
+                continue
+            if other is None:
+                self.unread[variable] = "not trained in the program for one GPU"
+                continue
+            if finding := self._mispaired(variable, formula):
+                self.compared.append(variable)
+                yield finding
+                continue
+            expected = self._parts(self._one, other)
+            if isinstance(expected, str):
+                self.unread[variable] = f"in the program for one GPU: {expected}"
+                continue
+            reason = self._incomparable(parts, expected)
+            if reason:
+                self.unread[variable] = reason
+                continue
+            self.compared.append(variable)
+            yield from self._compare(variable, parts, expected)
+
+    def _parts(self, side: Objective, formula: Formula | Unread) -> _Parts | str:
+        """Return the parts of a formula, or the reason why they are unknown."""
+        if isinstance(formula, Unread):
+            return f"{formula.op} {formula.reason}"
+        merged: dict[Term, dict[Weight, float]] = defaultdict(lambda: defaultdict(float))
+        for each in formula:
+            merged[each.term][Weight(1.0, each.weight.factors)] += each.weight.coefficient
+        common = frozenset.intersection(
+            *(frozenset(weight.factors) for weights in merged.values() for weight in weights)
+        )
+        towers: dict[int, list[tuple[str, float]]] = defaultdict(list)
+        tensors: dict[int, list[Term]] = defaultdict(list)
+        penalties: dict[tuple[str, frozenset[str]], float] = defaultdict(float)
+        for term, weights in merged.items():
+            for weight, coefficient in weights.items():
+                if left := [symbol for symbol, _ in weight.factors if (symbol, _) not in common]:
+                    scale = side.scalars.describe(left[0])
+                    return f"{scale}, which is no constant, scales only some of its terms"
+                if term.kind == "penalty":
+                    penalties[self._penalty(side, term)] += coefficient
+                    continue
+                if term.kind == "other":
+                    return f"its loss, {term.tensor}, is no sum or mean over rows"
+                tower = self._tower(side, term)
+                towers[tower].append((term.kind, coefficient))
+                tensors[tower].append(term)
+        return _Parts({t: sorted(each) for t, each in towers.items()}, penalties, tensors)
+
+    @staticmethod
+    def _tower(side: Objective, term: Term) -> int:
+        """Return the number of the tower that computes a term, or `_ALL`."""
+        if term.towers.bit_count() == 1:
+            return term.towers.bit_length() - 1
+        tower = side.analysis.tower_of[side.analysis.flow.number[producer_of(term.tensor)]]
+        return _ALL if tower is None else tower
+
+    @staticmethod
+    def _penalty(side: Objective, term: Term) -> tuple[str, frozenset[str]]:
+        """Return what identifies a penalty in both programs."""
+        op = side.analysis.flow.number[producer_of(term.tensor)]
+        return side.analysis.flow.types[op], side.first_copies(side.terms.variables(term))
+
+    def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
+        """Return why two objectives cannot be compared; ``""`` if they can."""
+        if not parts.towers or not expected.towers:
+            return "no term of its loss depends on examples"
+        if _ALL in parts.towers and len(parts.towers) > 1:
+            return "some of its terms depend on one tower, others on several"
+        if _ALL not in parts.towers and len(parts.towers) < len(self._many.analysis.towers):
+            towers = self._many.analysis.names_of(sum(1 << tower for tower in parts.towers))
+            return f"its update takes gradients of {towers} alone"
+        if len(expected.towers) > 1:
+            return "the program for one GPU has several towers"
+        (alone,) = expected.towers.values()
+        most = max(parts.towers.values(), key=len)
+        if [kind for kind, _ in most] != [kind for kind, _ in alone]:
+            return "its loss has other terms than on one GPU"
+        return ""
+
+    def _compare(self, variable: str, parts: _Parts, expected: _Parts) -> Iterator[Finding]:
+        (alone,) = expected.towers.values()
+        number = len(parts.towers)
+        shares = self._shares(parts)
+        ratios: dict[int, list[float]] = {}
+        for tower, terms in sorted(parts.towers.items()):
+            if [kind for kind, _ in terms] != [kind for kind, _ in alone]:
+                yield self._lacks_term(variable, parts, tower)
+                return
+            ratios[tower] = [
+                weight / (expected_weight * (1.0 if kind == "sum" else shares[tower]))
+                for (kind, weight), (_, expected_weight) in zip(terms, alone, strict=True)
+                if expected_weight
+            ]
+        flat = [ratio for each in ratios.values() for ratio in each]
+        factor = flat[0] if flat else 1.0
+        if not all(_close(ratio, factor) for ratio in flat):
+            yield self._uneven(variable, ratios)
+            return
+        scale = self._rule.scale
+        if not _close(factor, scale) and (scale != 1 or not self._compensated(variable, factor)):
+            yield self._scaled(variable, factor, number)
+        for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
+            weight = parts.penalties.get(key, 0.0) / factor
+            if not _close(weight, expected.penalties.get(key, 0.0)):
+                yield self._penalized(variable, key[0], weight, expected.penalties.get(key, 0.0))
+
+    def _compensated(self, variable: str, factor: float) -> bool:
+        """Whether the learning rate is divided by the factor of the gradients."""
+        many, one = self._rate(self._many, variable), self._rate(self._one, variable)
+        if many is None or one is None or not one.coefficient:
+            return False
+        same = len(many.factors) == len(one.factors)
+        if same and _close(factor * many.coefficient, one.coefficient):
+            self.compensated[variable] = factor
+            return True
+        return False
+
+    @staticmethod
+    def _rate(side: Objective, variable: str) -> Weight | None:
+        """Return the learning rate of an update that is proportional to the gradient."""
+        flow = side.analysis.flow
+        rates = {
+            side.scalars.weight(side.scalars.inputs(update.op)[number])
+            for update in side.updates(variable)
+            if (number := LEARNING_RATES.get(flow.types[update.op])) is not None
+        }
+        return rates.pop() if len(rates) == 1 else None
+
+    def _shares(self, parts: _Parts) -> Mapping[int, float]:
+        """Return the part of all rows that each tower has; equal parts if it is unknown."""
+        sizes = self._rule.shares
+        if len(sizes) != len(parts.towers):
+            rows = {tower: self._rows(terms) for tower, terms in parts.tensors.items()}
+            known = [size for size in rows.values() if size]
+            sizes = tuple(known) if len(known) == len(rows) else (1,) * len(rows)
+        return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
+
+    def _rows(self, terms: Sequence[Term]) -> int | None:
+        """Return the number of rows in the terms of a tower, if it is known."""
+        for term in terms:
+            op = self._many.analysis.flow.number[producer_of(term.tensor)]
+            shape = self._many.scalars.shape(self._many.scalars.inputs(op)[0])
+            if not shape or shape[0] is None:
+                return None
+            return shape[0]
+        return None
+
+    def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
+        if _close(factor, towers):
+            mistake = "sum"
+            what = f"the gradients of {towers} {self._parts_name} are added up instead of averaged"
+            fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
+        elif _close(factor * towers, 1.0):
+            mistake = "divided"
+            what = (
+                f"they are divided by the number of {self._parts_name}, {towers}, once too often"
+            )
+            fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
+        else:
+            mistake = "scaled"
+            what = f"all terms are multiplied by {factor:.4g}"
+            fix = "undo the factor, such as a loss scale, before the gradients are applied"
+        return self._finding(
+            variable,
+            mistake,
+            factor,
+            expected="the weight on one GPU",
+            found=f"{factor:.4g} times the weight on one GPU",
+            message=f"the loss terms in the update of {variable} weigh {factor:.4g} times what "
+            f"they weigh on one GPU: {what}",
+            fix=f"{fix}; if it is intended: --set gradients-averaged.scale={factor:.6g}",
+            consequence=f"a step is as large as with a learning rate {factor:.4g} times as high; "
+            "optimizers that divide by the size of gradients, such as Adam, hide it",
+        )
+
+    def _mispaired(self, variable: str, formula: Formula | Unread) -> Finding | None:
+        """Return a finding if an update takes the gradient of another variable."""
+        if isinstance(formula, Unread):
+            return None
+        wrong = formula[0]
+        if not all(each.source for each in formula):  # copies of a variable may be combined
+            return None
+        return self._finding(
+            variable,
+            "paired",
+            None,
+            expected=f"the gradient of {variable}",
+            found=f"the gradient of {wrong.source}",
+            message=f"the update of {variable} takes the gradient of {wrong.source}",
+            fix="pair each gradient with the variable that it is taken with respect to",
+            consequence="the variable is trained by a gradient that belongs to another one",
+            ops=(producer_of(wrong.gradient),),
+        )
+
+    def _uneven(self, variable: str, ratios: Mapping[int, Sequence[float]]) -> Finding:
+        towers = self._many.analysis.towers
+        weights = listed(
+            [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], most=4
+        )
+        return self._finding(
+            variable,
+            "weights",
+            None,
+            expected="the same weight for each row",
+            found=weights,
+            message=f"the towers' losses have different weights in the update of {variable}: "
+            f"{weights}, in units of the weight on one GPU",
+            fix="give each tower the weight of its part of the rows: "
+            "placement_checks.average_gradients(tower_grads, weights=rows); if the weights are "
+            "intended: gradients-averaged.shares",
+            consequence="the rows of one tower count more than those of another",
+        )
+
+    def _lacks_term(self, variable: str, parts: _Parts, tower: int) -> Finding:
+        towers = self._many.analysis.towers
+        terms = len(parts.towers[tower])
+        most = max(map(len, parts.towers.values()))
+        return self._finding(
+            variable,
+            "terms",
+            None,
+            expected=plural(most, "loss term"),
+            found=plural(terms, "loss term"),
+            message=f"the loss of the tower on {towers[tower]} has {plural(terms, 'term')} that "
+            f"{'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the loss "
+            f"of another tower has {most}",
+            fix="give the losses of all towers the same terms",
+            consequence="the model is trained by an objective that depends on the tower",
+            ops=[producer_of(term.tensor) for term in parts.tensors[tower]],
+        )
+
+    def _penalized(self, variable: str, kind: str, weight: float, expected: float) -> Finding:
+        return self._finding(
+            variable,
+            "penalty",
+            weight / expected if expected else None,
+            expected=f"a penalty with the weight {expected:.4g}",
+            found=f"the weight {weight:.4g}",
+            message=f"the penalty ({kind}) on {variable} weighs {weight:.4g} in all "
+            f"{self._parts_name} together, and {expected:.4g} on one GPU",
+            fix=_SCALE_PENALTY if self._strategy else _COUNT_ONCE,
+            consequence="the weights decay more than on one GPU"
+            if weight > expected
+            else "the weights decay less than on one GPU",
+        )
+
+    def _finding(
+        self,
+        variable: str,
+        mistake: str,
+        ratio: float | None,
+        *,
+        expected: str,
+        found: str,
+        message: str,
+        fix: str,
+        consequence: str,
+        ops: Sequence[str] = (),
+    ) -> Finding:
+        from placement_checks.numerics.diagnosis import Diagnosis
+        from placement_checks.rules.gradient_mistakes import locate_mistake
+
+        kinds = {"terms": ""}
+        diagnosis = Diagnosis("", "", ratio=ratio, mistake=kinds.get(mistake, mistake))  # type: ignore[arg-type]
+        location = locate_mistake(self._placement, variable, diagnosis)
+        return Finding(
+            object=variable,
+            op=self._placement.ops[variable].type,
+            evidence="requested",
+            expected=expected,
+            found=found,
+            ops=tuple(location.ops) or tuple(ops),
+            frames=location.frames,
+            alike=(mistake, found, location.frames),
+            path=location.path,
+            message=message,
+            consequence=consequence,
+            fix=fix,
+        )
+
+
+def _close(one: float, other: float) -> bool:
+    return isclose(one, other, rel_tol=_TOLERANCE, abs_tol=1e-12)

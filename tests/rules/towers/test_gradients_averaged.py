@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from support.snapshots import messages
+from support.towers import gradient, host, on, program, without_two_towers
+from syrupy.assertion import SnapshotAssertion
+
+from placement_checks import Op, Placement, Verdict
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
+
+_LINES = {
+    "sum/w": "train.py:30",
+    "mean/w": "train.py:31",
+    **{f"tower_{i}/penalty": f"train.py:{10 + i}" for i in range(4)},
+}
+
+
+def towers(
+    count: int,
+    share: float,
+    *changes: Op,
+    values: dict[str, float] | None = None,
+    variables: Sequence[str] = ("w",),
+    **more: Any,
+) -> Placement:
+    """Towers whose gradients are added up and multiplied by a share."""
+    taken = {name: [gradient(i, name) for i in range(count)] for name in variables}
+    losses = {f"tower_{i}/loss:0": [gradient(i, name) for name in variables] for i in range(count)}
+    return program(
+        *changes,
+        gpus=range(count),
+        variables=variables,
+        values={"share": share, **(values or {})},
+        step={"gradients": losses, "taken": taken},
+        lines=_LINES,
+        **more,
+    )
+
+
+def judge(many: Placement, one: Placement | Missing | None = None, **fields: Any) -> Verdict:
+    """The verdict on a program; the program for one GPU takes the gradient as it is."""
+    single = towers(1, 1.0) if one is None else one
+    return GradientsAveraged(**fields).judge(Evidence(many, single_gpu=single))
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_a_mean_is_kept(count: int) -> None:
+    verdict = judge(towers(count, 1 / count))
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+
+
+def test_a_sum_is_broken(snapshot: SnapshotAssertion) -> None:
+    verdict = judge(towers(4, 1.0))
+
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert messages(verdict) == snapshot
+
+
+def test_a_mean_that_is_divided_again_is_broken(snapshot: SnapshotAssertion) -> None:
+    assert messages(judge(towers(2, 0.25))) == snapshot
+
+
+def test_another_factor_is_broken(snapshot: SnapshotAssertion) -> None:
+    assert messages(judge(towers(2, 64.0))) == snapshot
+
+
+def test_a_declared_scale_is_kept() -> None:
+    assert judge(towers(2, 1.0), scale=2.0).state == "kept"
+    assert judge(towers(2, 0.5), scale=2.0).state == "broken"
+
+
+def test_allowed_variables_are_not_judged() -> None:
+    assert judge(towers(2, 1.0), allow=("w",)).state == "not-checked"
+
+
+def test_a_sum_over_rows_is_added_up() -> None:
+    many = towers(
+        2, 1.0, *(on(i, f"tower_{i}/loss", "Sum", f"tower_{i}/w/MatMul") for i in (0, 1))
+    )
+    one = towers(1, 1.0, on(0, "tower_0/loss", "Sum", "tower_0/w/MatMul"))
+
+    assert judge(many, one).state == "kept"
+
+
+def test_the_mean_of_sums_is_broken() -> None:
+    many = towers(
+        2, 0.5, *(on(i, f"tower_{i}/loss", "Sum", f"tower_{i}/w/MatMul") for i in (0, 1))
+    )
+    one = towers(1, 1.0, on(0, "tower_0/loss", "Sum", "tower_0/w/MatMul"))
+
+    assert "weigh 0.5 times" in judge(many, one).findings[0].message
+
+
+def test_a_divided_learning_rate_compensates_for_a_sum() -> None:
+    rates = {"rate": 0.05}
+    many = towers(2, 1.0, host("rate", "Const"), values=rates)
+    one = towers(1, 1.0, host("rate", "Const"), values={"rate": 0.1})
+
+    verdict = judge(many, one)
+
+    assert verdict.state == "kept"
+    assert "all gradients are 2 times those of one GPU" in (verdict.note or "")
+
+
+def test_another_learning_rate_does_not_compensate() -> None:
+    many = towers(2, 1.0, host("rate", "Const"), values={"rate": 0.1})
+    one = towers(1, 1.0, host("rate", "Const"), values={"rate": 0.1})
+
+    assert judge(many, one).state == "broken"
+
+
+def penalized(towers: Sequence[int]) -> Iterator[Op]:
+    """A loss with a penalty on w in each of the towers."""
+    for i in towers:
+        yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read")
+        yield on(i, f"tower_{i}/penalty", "Mul", f"tower_{i}/l2", "decay")
+        yield on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/penalty")
+    yield host("decay", "Const")
+
+
+def test_averaged_penalties_are_kept() -> None:
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+
+    assert judge(towers(2, 0.5, *penalized([0, 1]), values={"decay": 0.01}), one).state == "kept"
+
+
+def test_a_penalty_in_one_tower_counts_half(snapshot: SnapshotAssertion) -> None:
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+    many = towers(2, 0.5, *penalized([0]), values={"decay": 0.01})
+
+    assert messages(judge(many, one)) == snapshot
+
+
+def test_summed_losses_with_a_penalty_each_double_it(snapshot: SnapshotAssertion) -> None:
+    half = [on(i, f"tower_{i}/half", "Mul", f"tower_{i}/mean", "share") for i in (0, 1)]
+    added = [
+        on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/half", f"tower_{i}/penalty") for i in (0, 1)
+    ]
+    penalties = [each for each in penalized([0, 1]) if not each.name.endswith("loss")]
+    total = host("mean/w", "Identity", "sum/w")
+    many = towers(2, 0.5, *penalties, *half, *added, total, values={"decay": 0.01})
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+
+    assert messages(judge(many, one)) == snapshot
+
+
+def test_a_term_that_one_tower_lacks_is_broken(snapshot: SnapshotAssertion) -> None:
+    def auxiliary(i: int) -> Iterator[Op]:
+        yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/square", "Square", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/auxiliary", "Mean", f"tower_{i}/square")
+        yield on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/auxiliary")
+
+    one = towers(1, 1.0, *auxiliary(0))
+
+    assert judge(towers(2, 0.5, *auxiliary(0), *auxiliary(1)), one).state == "kept"
+    assert messages(judge(towers(2, 0.5, *auxiliary(0)), one)) == snapshot
+
+
+def weighted(*weights: float) -> Placement:
+    """Towers whose gradients are multiplied by weights before they are added up."""
+    names = [f"weighted_{i}" for i in range(len(weights))]
+    return towers(
+        len(weights),
+        1.0,
+        *(host(name, "Mul", gradient(i), f"weight_{i}") for i, name in enumerate(names)),
+        *(host(f"weight_{i}", "Const") for i in range(len(weights))),
+        host("sum/w", "AddN", *names),
+        values={f"weight_{i}": weight for i, weight in enumerate(weights)},
+    )
+
+
+def test_uneven_weights_of_equal_towers_are_broken(snapshot: SnapshotAssertion) -> None:
+    assert messages(judge(weighted(0.75, 0.25))) == snapshot
+
+
+def test_weights_by_declared_shares_are_kept() -> None:
+    assert judge(weighted(0.75, 0.25), shares=(3, 1)).state == "kept"
+    assert judge(weighted(0.5, 0.5), shares=(3, 1)).state == "broken"
+
+
+def test_weights_by_static_numbers_of_rows_are_kept() -> None:
+    rows = {"tower_0/w/MatMul": (12, 4), "tower_1/w/MatMul": (4, 4)}
+    many = weighted(0.75, 0.25)
+    many = many.knowing(details=_with_outputs(many, rows))
+
+    assert judge(many).state == "kept"
+
+
+def _with_outputs(graph: Placement, outputs: Mapping[str, tuple[int | None, ...]]) -> Any:
+    graph.details.shapes = {**graph.details.shapes, **outputs}  # type: ignore[attr-defined]
+    return graph.details
+
+
+def test_a_scale_that_all_terms_share_is_left_out() -> None:
+    scale = host("scaled", "Mul", "mean/w", "norm")
+    update = host("update/w", "ResourceApplyGradientDescent", "w", "rate", "scaled")
+
+    verdict = judge(towers(2, 0.5, scale, host("norm", "Sqrt"), update))
+
+    assert verdict.state == "kept"
+
+
+def test_a_scale_of_one_tower_is_not_checked() -> None:
+    scaled = host("scaled", "Mul", gradient(1), "norm")
+    total = host("sum/w", "AddN", gradient(0), "scaled")
+
+    verdict = judge(towers(2, 0.5, scaled, host("norm", "Sqrt"), total))
+
+    assert verdict.state == "not-checked"
+    assert "norm, which is no constant, scales only some of its terms" in (verdict.reason or "")
+
+
+def test_the_gradient_of_another_variable_is_broken(snapshot: SnapshotAssertion) -> None:
+    variables = ("w", "u")
+    one = towers(1, 1.0, variables=variables)
+    swapped = [
+        host(f"sum/{name}", "AddN", gradient(0, other), gradient(1, other))
+        for name, other in (("w", "u"), ("u", "w"))
+    ]
+    many = towers(2, 0.5, *swapped, variables=variables)
+
+    assert messages(judge(many, one)) == snapshot
+
+
+def test_a_tower_left_out_is_reported_by_every_tower_counts() -> None:
+    verdict = judge(towers(2, 1.0, host("sum/w", "AddN", gradient(0))))
+
+    assert verdict.state == "not-checked"
+    assert "takes gradients of the tower on /device:GPU:0 alone" in (verdict.reason or "")
+
+
+def test_a_loss_that_is_no_sum_over_rows_is_not_checked() -> None:
+    roots = [on(i, f"tower_{i}/loss", "Sqrt", f"tower_{i}/w/MatMul") for i in (0, 1)]
+
+    verdict = judge(towers(2, 0.5, *roots))
+
+    assert verdict.state == "not-checked"
+    assert "is no sum or mean over rows" in (verdict.reason or "")
+
+
+def test_the_reference_comes_before_the_program_for_one_gpu() -> None:
+    evidence = Evidence(towers(2, 0.5), single_gpu=towers(1, 0.5), reference=towers(1, 1.0))
+
+    assert GradientsAveraged().judge(evidence).state == "kept"
+    assert judge(towers(2, 0.5), towers(1, 0.5)).state == "broken"
+
+
+def test_without_a_program_for_one_gpu() -> None:
+    verdict = judge(towers(2, 0.5), Missing("its builder takes no num_gpus"))
+
+    assert verdict.state == "not-checked"
+    assert verdict.reason == (
+        "there is no program for one GPU to compare with: its builder takes no num_gpus"
+    )
+
+
+@without_two_towers
+def test_without_two_towers(graph: Placement, reason: str) -> None:
+    assert GradientsAveraged().judge(graph).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"scale": 0.0}, "leaves no gradient"), ({"shares": (1, 0)}, "no rows")],
+)
+def test_bad_fields(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GradientsAveraged(**fields)
