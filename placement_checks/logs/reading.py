@@ -17,11 +17,11 @@ from placement_checks.logs.record_formats import Reading, Record, read, read_com
 from placement_checks.logs.sources import STDIN, Source
 from placement_checks.logs.split_records import (
     Torn,
-    complete,
-    cut,
+    complete_record,
     is_cut,
     may_be_torn,
-    unfinished,
+    split_head,
+    unfinished_records,
 )
 from placement_checks.logs.unwrap import Unwrapper
 from placement_checks.util.resources import gc_paused
@@ -120,11 +120,11 @@ class Tally:
         heads: dict[bytes, bytes] = {}
         rests: list[bytes] = []  # of lines that begin with a torn record
         for line, times in self._count(plain, self._copies.plain).items():
-            head, rest = cut(line)
+            head, rest = split_head(line)
             if head:
                 heads[line] = head
                 rests += [rest] * times
-                if record := complete(head):
+                if record := complete_record(head):
                     self._copies.plain[record] += times
             elif may_be_torn(line) and not read(line):
                 heads[line] = line  # `Torn` decides whether it is torn
@@ -168,7 +168,7 @@ class Tally:
     def _add_odd(self, line: bytes, times: int) -> None:
         """Count the records of a line in any form, or look for hints in it."""
         readings = [self._odd[line]] if line in self._odd else read(line)
-        torn = [] if line in self._odd else unfinished(line, readings)
+        torn = [] if line in self._odd else unfinished_records(line, readings)
         for record, logged in readings:
             (self._copies.logged if logged else self._copies.plain)[record] += times
         for beginning in torn:

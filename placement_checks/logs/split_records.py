@@ -56,7 +56,7 @@ _NAME = re.compile(rb"[\w.>/-]+:? ?")
 _MAX_WITHOUT_COPY = 10_000  # with more records without a copy, the streams belong to two runs
 
 
-def cut(line: bytes) -> tuple[bytes, bytes]:
+def split_head(line: bytes) -> tuple[bytes, bytes]:
     """Split a line into the head of a torn record and the rest; the head may be ``b""``.
 
     A head ends at a log prefix, or, if only the newline of a record is missing, after the device.
@@ -82,12 +82,12 @@ def is_cut(line: bytes) -> bool:
     readings = read(line)
     if b": (" in line or b": /job:" in line:
         *_, text = _LOG_PREFIX.split(line)
-        is_head = _HEAD.fullmatch(text) is not None and not complete(text)
-        return is_head or bool(unfinished(line, readings))
+        is_head = _HEAD.fullmatch(text) is not None and not complete_record(text)
+        return is_head or bool(unfinished_records(line, readings))
     return b"Executing op " in line and not readings
 
 
-def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
+def unfinished_records(line: bytes, readings: list[Reading]) -> list[bytes]:
     """The beginnings, ``node: (Op)``, of records that begin on a line and do not end on it."""
     begun = list(_BEGUN.finditer(line)) if b": (" in line else []
     whole = [
@@ -160,18 +160,18 @@ class Torn:
                 return
             self._passed += 1
             # If the head is a whole record, only its newline was late.
-            if self._passed > self._far or complete(self.waiting):
+            if self._passed > self._far or complete_record(self.waiting):
                 self._give_up()
                 return
 
     def _give_up(self) -> None:
-        if self.waiting and not complete(self.waiting):
+        if self.waiting and not complete_record(self.waiting):
             if self.waiting.endswith((b":", b": ")) and len(self._marks) < _MAX_MARKS:
                 self._marks[self.waiting] += 1
             elif _HEAD.fullmatch(self.waiting):
                 self.lose(self.waiting, 1)
             else:  # a line with other text, which may not be torn at all
-                for beginning in unfinished(self.waiting, []):
+                for beginning in unfinished_records(self.waiting, []):
                     self.lose(beginning, 1)
         self.waiting = b""
 
@@ -193,7 +193,7 @@ class Torn:
         doubtful = False
         for (head, tail, records), times in self._pairs.items():
             proved = [record for record in records if copies.logged[record]]
-            whole_head, whole_tail = complete(head), complete(tail)
+            whole_head, whole_tail = complete_record(head), complete_record(tail)
             if whole_head and copies.logged[whole_head]:
                 continue
             if whole_head is not None:
@@ -229,7 +229,7 @@ def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
     return frozenset(record for text in texts if (record := read_common(text)))
 
 
-def complete(text: bytes) -> Record | None:
+def complete_record(text: bytes) -> Record | None:
     """The record in ``text``, if it is whole and ends with the device; else None."""
     if not text[-1:].isdigit() or len(text) > _LONGEST:
         return None

@@ -81,9 +81,9 @@ _SWITCHES = tuple(switch.name for switch in fields(Behavior))
 _DISABLE_CALL = re.compile(rf"\bdisable_({'|'.join(_SWITCHES)})\b")
 
 # The behavior of each program; None for one that follows the process.
-_of_programs: dict[Hashable, Behavior | None] = {}
+_program_behaviors: dict[Hashable, Behavior | None] = {}
 # The behavior set by modules that programs share, which are not loaded again for each program.
-_of_shared: dict[Hashable, Behavior] = {}
+_shared_behaviors: dict[Hashable, Behavior] = {}
 
 
 def _switch(name: str, *, on: bool) -> None:
@@ -112,7 +112,7 @@ def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
     """
     before = Behavior.current()
     loaded_before = set(sys.modules)
-    requested = _of_programs[program] if program in _of_programs else _of_shared.get(shared)
+    requested = _program_behaviors.get(program, _shared_behaviors.get(shared))
     own = requested or before
     own.restore()
     try:
@@ -122,9 +122,9 @@ def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
         new_modules = sys.modules.keys() - loaded_before
         files = set() if after == Behavior() else _files_with_disable_call(new_modules)
         if files - {str(program)}:
-            _of_shared[shared] = after
-        if files or program not in _of_programs:
-            _of_programs[program] = after if files or requested or after != own else None
+            _shared_behaviors[shared] = after
+        if files or program not in _program_behaviors:
+            _program_behaviors[program] = after if files or requested or after != own else None
         before.restore()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
@@ -195,7 +196,7 @@ class Contrib:
         if len(path) < 2:
             return _NOTHING
         if shim := SHIMS.get(f"{path[1]}.{name}"):
-            return _attribute(shim)
+            return pkgutil.resolve_name(shim)
         values = [getattr(module, name, _NOTHING) for module in self._modules(path)]
         found = [value for value in values if value is not _NOTHING]
         own = [value for value in found if not isinstance(value, ModuleType)]
@@ -245,8 +246,3 @@ def _dotted(path: Path) -> str:
 
 def _is_in_slim(location: str) -> bool:
     return location.split(".")[0] == lazy_modules.TF_SLIM
-
-
-def _attribute(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)

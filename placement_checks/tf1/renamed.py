@@ -39,7 +39,7 @@ from placement_checks.tf.patching import (
 from placement_checks.tf1.lazy_modules import NotInstalled, attribute_of, lazy_alias
 from placement_checks.tf1.scipy_misc import scipy_misc
 
-_OF_NUMPY: dict[str, Any] = {
+_NUMPY_NAMES: dict[str, Any] = {
     "Inf": np.inf,
     "Infinity": np.inf,
     "NAN": np.nan,
@@ -75,7 +75,7 @@ _OF_NUMPY: dict[str, Any] = {
     "unicode": str,
     "unicode_": np.str_,
 }
-_OF_COLLECTIONS: dict[str, Any] = {
+_COLLECTIONS_NAMES: dict[str, Any] = {
     name: getattr(collections.abc, name) for name in collections.abc.__all__
 }
 
@@ -95,8 +95,8 @@ def _getargspec(function: Callable[..., Any]) -> _ArgSpec:
 def dropped_names() -> Iterator[None]:
     """Restore names of numpy, Python and scipy in this block."""
     with (
-        add_names(np, _OF_NUMPY),
-        add_names(collections, _OF_COLLECTIONS),
+        add_names(np, _NUMPY_NAMES),
+        add_names(collections, _COLLECTIONS_NAMES),
         add_names(inspect, {"getargspec": _getargspec, "ArgSpec": _ArgSpec}),
         add_names(time, {"clock": time.process_time}),
         add_names(fractions, {"gcd": math.gcd}),

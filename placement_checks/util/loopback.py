@@ -35,7 +35,7 @@ def close_to_others(port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
-def take(port: int, limit: float) -> None:
+def reserve(port: int, limit: float) -> None:
     """Wait for this process's own connection to its ``port``, then drop all later ones.
 
     The kernel may not permit the filter that drops connections; `close` then excludes them later.

@@ -23,11 +23,11 @@ def available_memory() -> int | None:
     A container may have a limit below the free memory of the machine (cgroups(7)). File caches
     count as available, as the kernel frees them.
     """
-    found = [_of_machine(), *(_of_group(*files) for files in _LIMITS)]
+    found = [_free_on_machine(), *(_free_in_group(*files) for files in _LIMITS)]
     return min((free for free in found if free is not None), default=None)
 
 
-def _of_machine() -> int | None:
+def _free_on_machine() -> int | None:
     fields = {}
     with contextlib.suppress(OSError):
         fields = dict(re.findall(r"(\w+): +(\d+) kB", _MEMORY.read_text()))
@@ -36,7 +36,7 @@ def _of_machine() -> int | None:
     return 1024 * (int(fields["MemAvailable"]) + int(fields.get("SwapFree", 0)))
 
 
-def _of_group(limit: str, used: str, statistics: str) -> int | None:
+def _free_in_group(limit: str, used: str, statistics: str) -> int | None:
     try:
         bytes_left = int((_GROUPS / limit).read_text()) - int((_GROUPS / used).read_text())
         cached = re.search(r"^inactive_file (\d+)", (_GROUPS / statistics).read_text(), re.M)

@@ -95,11 +95,11 @@ def nearest(name: str, names: Collection[str]) -> str | None:
     return near[0] if near else None
 
 
-def _in_python(letter: str) -> str:
+def _python_escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
 
 
-def printable(text: str, escape: Callable[[str], str] = _in_python) -> str:
+def printable(text: str, escape: Callable[[str], str] = _python_escape) -> str:
     r"""Escape characters that are not printable: ``\x1b``, ``\n``, ``\u202e``.
 
     Names come from graphs and logs of others. An escape sequence could overwrite the terminal, a

@@ -103,9 +103,9 @@ def test_a_foreign_process_on_the_port_is_a_failure(
     """Otherwise any user of this machine could disable the placement rules."""
     (tmp_path / "sitecustomize.py").write_text(
         "from placement_checks.util import loopback\n"
-        "def take(number, limit):\n"
+        "def reserve(number, limit):\n"
         "    raise ConnectionError('found that another process had connected')\n"
-        "loopback.take = take\n"
+        "loopback.reserve = reserve\n"
     )
     process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
 
@@ -119,7 +119,7 @@ def test_the_master_answers_no_connection_before_its_port_is_ours(
     """A faster process can connect, but gets no answer."""
     refused = []
 
-    def take(number: int, _limit: float) -> None:
+    def reserve(number: int, _limit: float) -> None:
         with grpc.insecure_channel(f"127.0.0.1:{number}") as channel:
             create = channel.unary_unary("/tensorflow.MasterService/CreateSession")
             with pytest.raises(grpc.RpcError) as caught:
@@ -127,7 +127,7 @@ def test_the_master_answers_no_connection_before_its_port_is_ours(
         refused.append(caught.value.code())
         raise OSError("somebody was quicker")
 
-    monkeypatch.setattr(loopback, "take", take)
+    monkeypatch.setattr(loopback, "reserve", reserve)
     with pytest.raises(OSError, match="somebody was quicker"):
         gpu_less_server.GpuLessServer()
 

@@ -42,7 +42,7 @@ def test_a_used_port_is_kept_for_its_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client:
-            loopback.take(address[1], limit=5)
+            loopback.reserve(address[1], limit=5)
 
             with pytest.raises(TimeoutError):
                 socket.create_connection(address, timeout=0.5)
@@ -71,7 +71,7 @@ def test_another_process_that_connected_first_is_reported(end: str) -> None:
             stranger.stdout.readline()
             with socket.create_connection(address):
                 with pytest.raises(ConnectionError, match="another process had connected"):
-                    loopback.take(address[1], limit=5)
+                    loopback.reserve(address[1], limit=5)
                 with (
                     server.accept()[0],
                     pytest.raises(ConnectionError, match="another process had"),
@@ -85,7 +85,7 @@ def test_another_process_that_connected_first_is_reported(end: str) -> None:
 def test_a_port_to_which_no_process_connects_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with pytest.raises(ConnectionError, match="could not connect to its own port"):
-            loopback.take(server.getsockname()[1], limit=0)
+            loopback.reserve(server.getsockname()[1], limit=0)
 
 
 def test_a_port_on_which_this_process_does_not_listen_is_reported() -> None:

@@ -83,7 +83,7 @@ class GpuLessServer:
         is_open = OPEN_PORT in os.environ
         try:
             if not is_open:
-                loopback.take(port, _CONNECT_LIMIT)
+                loopback.reserve(port, _CONNECT_LIMIT)
             pywrap_tf_session.TF_ServerStart(self._server)  # safe: the port is reserved
             ready.result(timeout=_CONNECT_LIMIT)
             if not is_open:
