@@ -1,4 +1,4 @@
-"""The rule with which CONTRIBUTING.md shows how to add one works, and so does its test."""
+"""The example rule of CONTRIBUTING.md works, and so does its test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODULE = "placement_checks.rules.devices.counter_on_host"
 
 @pytest.fixture
 def tests(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of the test, beside that of the rule."""
+    """The module of the test, next to the module of the rule."""
     rule, test = _BLOCKS
     for name, code in ((_MODULE, rule), ("test_counter_on_host", test)):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))

@@ -21,7 +21,7 @@ NAMES = re.findall(
 
 
 @pytest.mark.parametrize(("module", "name"), sorted(set(NAMES)))
-def test_what_the_architecture_names_exists(module: str, name: str) -> None:
+def test_names_in_the_architecture_exist(module: str, name: str) -> None:
     file = ROOT / "placement_checks" / f"{module.replace('.', '/')}.py"
 
     assert name in set(_defined(ast.parse(file.read_text(encoding="utf-8")).body))

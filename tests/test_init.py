@@ -63,7 +63,7 @@ def test_training_takes_the_fields_of_both_its_rules() -> None:
     assert taken.keys() == gradients.keys() | weights.keys()
 
 
-def test_version_is_that_of_the_installed_package() -> None:
+def test_version_equals_the_installed_package() -> None:
     assert placement_checks.__version__ == version("placement_checks")
 
 

@@ -1,4 +1,4 @@
-"""What a tag of a release is held against, and that workflows run what there is."""
+"""The checks on a release tag, and the environments that workflows run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def release_notes(project: Path, tag: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_release_is_told_by_its_entry_alone(project: Path) -> None:
+def test_release_notes_are_one_changelog_entry(project: Path) -> None:
     ran = release_notes(project, "v0.2.0")
 
     assert (ran.returncode, ran.stdout) == (0, "### Added\n\n- A rule.\n")
@@ -75,7 +75,7 @@ def test_a_release_without_a_dated_entry_is_refused(project: Path, changelog: st
     assert ran.stderr.startswith("CHANGELOG.md: has nothing under '## [0.2.0] - YYYY-MM-DD'")
 
 
-def test_the_changelog_has_a_place_for_what_is_new() -> None:
+def test_the_changelog_has_an_unreleased_section() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == "Unreleased"

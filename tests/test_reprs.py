@@ -1,4 +1,4 @@
-"""Every public object shows in one line what it is, as pytest and a prompt print it."""
+"""Every public object has a repr of one line, for pytest and the prompt."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_every_public_object_is_shown() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_it_says_in_a_line_what_it_is(name: str) -> None:
+def test_a_repr_is_one_line(name: str) -> None:
     shown, text = SHOWN[name]
 
     assert repr(shown).isprintable()
@@ -115,7 +115,7 @@ def test_a_log_that_is_being_caught() -> None:
         assert repr(caught) == "CaughtLog(its block is still running)"
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_values_are_shown() -> None:
     unplaced = placement(
         op("w", "VarHandleOp"), machine=None, placer=None, assigned=Missing("no wheel")
     )
@@ -133,7 +133,7 @@ def test_a_report_counts_its_verdicts() -> None:
     assert repr(report) == "Report(train.py:build: 0 kept, 1 broken, 1 not checked)"
 
 
-def test_a_timing_tells_its_ratio_or_that_there_is_none() -> None:
+def test_a_timing_shows_its_ratio_if_any() -> None:
     measured = (
         "Timing(towers on 2 simulated devices: 0.500 (0.500 to 0.500) of the time of one GPU)"
     )

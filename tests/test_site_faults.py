@@ -37,7 +37,7 @@ def test_sound_pages_have_no_faults(folder: Path) -> None:
         ),
     ],
 )
-def test_a_fault_is_told(folder: Path, text: str, fault: str) -> None:
+def test_a_fault_is_reported(folder: Path, text: str, fault: str) -> None:
     (folder / "b.html").write_text(f'<p id="b">{text}</p>')
 
     assert list(faults(folder)) == [fault]

@@ -1,4 +1,4 @@
-"""Without TensorFlow: logs and baselines are read and judged, and what needs it says so.
+"""Without TensorFlow, logs and baselines are judged, and other commands fail in one line.
 
 Its import is blocked here; `tox run -e bare` has these tests where it is not installed.
 """
@@ -95,7 +95,7 @@ def test_what_needs_no_tensorflow(arguments: str, status: int, said: str) -> Non
         "explain w train.py:build",
     ],
 )
-def test_what_needs_it_says_so_in_one_line(arguments: str) -> None:
+def test_commands_that_need_tensorflow_fail_in_one_line(arguments: str) -> None:
     ran = command(*arguments.split())
 
     assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
@@ -114,7 +114,7 @@ def test_several_programs_that_need_it() -> None:
     assert "good.log" in ran.out
 
 
-def test_a_target_that_does_not_exist_is_said_first() -> None:
+def test_a_missing_target_is_reported_first() -> None:
     ran = command("verify", "trian.py:build")
 
     assert ran.status == 2

@@ -23,7 +23,7 @@ def fixture_table() -> str:
     for name, row in _rows("test_functions_defects.py"):
         assert isinstance(row, ast.Tuple)
         for rule in _strings(row.elts[:1]):
-            programs[rule].append(f"`functions_defects.py:{name}`")
+            programs[rule].append(f"`defects/eager/functions_defects.py:{name}`")
     for name, row in _rows("test_numeric_defects.py"):
         assert isinstance(row, ast.Call)
         for rule, expected in zip(("gradients-equal", "weights-equal"), row.args, strict=False):
@@ -40,7 +40,7 @@ def fixture_table() -> str:
 
 def _in_defects(name: str) -> str:
     file, _, builder = name.partition(":")
-    return f"`defects/{file}.py{builder and ':'}{builder}`"
+    return f"`defects/graph/{file}.py{builder and ':'}{builder}`"
 
 
 def _rows(test: str) -> list[tuple[str, ast.expr]]:

@@ -27,7 +27,7 @@ _ASSERTION_IMPORTS: Sequence[Mapping[str, Sequence[str]]] = (
     {
         "placement_checks.core.evidence": ["Evidence"],
         "placement_checks.core.placement": ["Placement"],
-        "placement_checks.core.program": ["Batch", "Target"],
+        "placement_checks.core.program": ["Batch", "TargetLike"],
     },
 )
 

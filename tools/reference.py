@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
@@ -19,6 +20,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import impact_of
 from placement_checks.testing.assertion_factory import accepted_type, assertion_name, is_run
+from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 
 _BREACH = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
 _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
@@ -30,6 +32,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
         "README.md": lambda: _filled("README.md", _table_of_rules("docs/rules/")),
         "docs/rules.md": lambda: _filled("docs/rules.md", _table_of_rules("rules/")),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
+        "docs/developing.md": lambda: _filled("docs/developing.md", _patches()),
         "docs/rooms.svg": picture_of_rooms,
         "fixtures/README.md": lambda: _filled("fixtures/README.md", fixture_table()),
         **{f"docs/rules/{name}.md": _page(rule) for name, rule in OWN.items()},
@@ -154,6 +157,19 @@ def _command(outer: click.Context, name: str, command: click.Command) -> str:
     rows = "".join(_row(f"`{option}`", _markdown(said)) for option, said in records)
     table = f"\n{_row('option', 'meaning')}|---|---|\n{rows}" if rows else ""
     return f"### {name}\n\n`placement-checks {name} {usage}`\n\n{text}\n{table}"
+
+
+def _patches() -> str:
+    """The table of patches."""
+    uses = Counter(patch.path for patch in Patch)
+    turns: Counter[str] = Counter()
+    rows = []
+    for patch in Patch:
+        turns[patch.path] += 1
+        order = str(turns[patch.path]) if uses[patch.path] > 1 else ""
+        rows.append(_row(f"`{patch.path}`", patch.purpose, order, patch.only))
+    rows += [_row(f"`{name}`", f"add {names}", "", "") for name, names in EXTENDED_MODULES.items()]
+    return f"{_row('attribute', 'purpose', 'order', 'version')}|---|---|---|---|\n{''.join(rows)}"
 
 
 def _row(*cells: str) -> str:

@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "picture.png"
 CHROMIUM = "/usr/bin/chromium"
-PROGRAM = "fixtures/defects/last_tower_only.py:build_towers"
+PROGRAM = "fixtures/defects/graph/last_tower_only.py:build_towers"
 _WIDTH, _HEIGHT = 1240, 890
 _COLOURS = 64  # enough for a page, and a third of the bytes
 

@@ -3,20 +3,18 @@
 An address does not depend on names, order or devices, so an op that a refactor renames or moves
 keeps its address. Two placements of one program can thus be compared, and drawn in the same rows.
 
-`find_slots` finds slots: variables that belong to other variables, such as momentum or averages.
+Slots are variables that belong to other variables, such as momentum or averages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.layers import NONE, Layers
-from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     INITIALIZATION_TESTS,
     MERGE_SUMMARY,
@@ -30,7 +28,6 @@ from placement_checks.core.op_types import (
     is_update,
 )
 from placement_checks.core.placement import Placement
-from placement_checks.core.variables import Variables
 
 Part = Literal[
     "variable", "input", "shared input", "forward", "shared forward", "backward",
@@ -57,9 +54,9 @@ class Addresses:
             no tower or for several begin with "shared". "apply" ops change a variable, "update"
             ops compute the new value, "reads" ops only read a variable, and no step, loss or
             variable needs the "other" ops.
-        towers: for each op the number of the tower that it works for, or -1.
-        layers: for each op the variable of its layer, as an op, or -1. An op that averages
-            gradients or updates a variable has the layer of this variable.
+        towers: for each op the tower that it works for, or None.
+        layers: for each op the variable of its layer, or None. An op that averages gradients or
+            updates a variable has the layer of this variable.
         tower_count: the number of towers; 0 if the losses are unknown.
         depth: for each variable, the number of ops from the inputs to its first read.
     """
@@ -69,10 +66,10 @@ class Addresses:
         analysis = analyze(placement)
         self._flow, self._backward = analysis.flow, analysis.backward
         self._updates, self._types = analysis.updates, analysis.flow.types
-        self._op_layers = analysis.layers
+        self._op_layers, self._examples = analysis.layers, analysis.examples
         self._behind_losses = self._flow.reachable(analysis.loss_ops)
         losses = analysis.copies.losses
-        self._tower_masks = towers_by_op(self._flow, self._op_layers, losses)
+        self._tower_masks = towers_by_op(analysis, losses)
         self.tower_count = len(losses)
         self.depth = self._op_layers.depth
         self.layers = list(self._op_layers.by_op)
@@ -82,54 +79,93 @@ class Addresses:
         self._assign_remaining()
         self._follow_forward()
         self._follow_calls()
-        self.parts: Sequence[Part] = list(map(self._final_part, range(len(self.layers))))
+        self.parts: Sequence[Part] = list(map(self._final_part, self._flow.ops))
 
     @cached_property
     def slot_of(self) -> Mapping[str, str]:
-        """The variable that each slot belongs to, by the name of the slot."""
-        return find_slots(
-            self._placement.variables,
-            self._updates.by_variable,
-            self._flow,
-            self._op_layers,
-            self._behind_losses,
+        """The variable that each slot belongs to, by the name of the slot.
+
+        A slot is an input of an update of the variable, or its name begins with the name of the
+        variable and a slash, or it is a moving average of the variable.
+        """
+        variables, number = self._placement.variables, self._flow.number
+        forms = {number[each.name]: (each.dtype, each.shape) for each in variables}
+        owners: dict[str, str] = {}
+        for name in self._updates.by_variable:
+            for value in self._updates.values(name):
+                if self._op_layers.passed_on[value] == value:
+                    owners.setdefault(self._flow.names[value], name)
+        plain = {variable.name for variable in variables} - owners.keys()
+        for name in sorted(plain):
+            scopes = name.split("/")
+            prefixes = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
+            owner = next((prefix for prefix in prefixes if prefix in plain), None)
+            op = number[name]
+            if owner is None and op not in self._behind_losses:
+                averaged = self._variables_averaged(name) - {op}
+                alike = [other for other in averaged if forms[other] == forms[op]]
+                owner = self._flow.names[alike[0]] if len(alike) == 1 else None
+            if owner is not None:
+                owners[name] = owner
+        return {name: _last_owner(name, owners) for name in owners}
+
+    def _variables_averaged(self, name: str) -> set[OpId]:
+        """Return the variables that updates of a variable read, if they average variables.
+
+        The updates of a moving average depend on few ops, and on no examples or gradients.
+        """
+        flow, layers = self._flow, self._op_layers
+        values = self._updates.values(name)
+        if any(self._examples[value] for value in values):
+            return set()
+        behind = flow.reachable(
+            values, until=lambda op: layers.constant[op] or layers.passed_on[op] is not None
         )
+        ops = [op for op in behind if not layers.constant[op]]
+        depends_on_input = any(layers.passed_on[op] is None and not flow.inputs[op] for op in ops)
+        if depends_on_input or len(ops) > _MOST_OF_AVERAGE:
+            return set()
+        return {read for op in ops if (read := layers.passed_on[op]) is not None}
 
     @cached_property
-    def _updated_variable(self) -> Mapping[int, int]:
-        """For each op that an update depends on, the updated variable; -1 if there are several."""
-        ends: dict[int, int] = {}
-        for name, updates in self._updates.by_variable.items():
-            for update in updates:
-                for op in (update.op, *self._flow.inputs[update.op]):
-                    ends[op] = self._flow.number[name]
-        updated = {update.op for each in self._updates.by_variable.values() for update in each}
-        for op in range(len(self.layers) - 1, -1, -1):
-            if op in ends and op not in updated:
+    def _updated_variable(self) -> Mapping[OpId, OpId | None]:
+        """For each op that an update depends on, the updated variable; None for several."""
+        ends: dict[OpId, OpId | None] = dict(self._updated_by)
+        ends |= {
+            value: variable
+            for op, variable in self._updated_by.items()
+            for value in self._flow.inputs[op]
+        }
+        for op in reversed(self._flow.ops):
+            if op in ends and op not in self._updated_by:
                 for source in self._flow.inputs[op]:
                     if ends.setdefault(source, ends[op]) != ends[op]:
-                        ends[source] = NONE
+                        ends[source] = None
         return ends
+
+    @cached_property
+    def _updated_by(self) -> Mapping[OpId, OpId]:
+        """The variable that each update changes."""
+        return {
+            update.op: self._flow.number[name]
+            for name, updates in self._updates.by_variable.items()
+            for update in updates
+        }
 
     def _assign_parts(self) -> None:
         """Assign a part to each op, if its type, inputs or uses determine the part."""
-        updates = {
-            update.op: self._flow.number[name]
-            for name, each in self._updates.by_variable.items()
-            for update in each
-        }
         of_type = {kind: _part_of_type(kind) for kind in set(self._types)}
         passed_on = self._op_layers.passed_on
-        for op, kind in enumerate(self._types):
+        for op, kind in zip(self._flow.ops, self._types, strict=True):
             sources = self._flow.inputs[op]
             part = of_type[kind]
             if passed_on[op] == op:
                 self._parts[op] = "variable"
-            elif part == "reads" or (passed_on[op] != NONE and passed_on[op] in sources):
+            elif part == "reads" or (passed_on[op] is not None and passed_on[op] in sources):
                 self._parts[op] = "reads"
-                self.layers[op] = passed_on[sources[0]] if sources else NONE
-            elif op in updates:
-                self._parts[op], self.layers[op] = "apply", updates[op]
+                self.layers[op] = passed_on[sources[0]] if sources else None
+            elif op in self._updated_by:
+                self._parts[op], self.layers[op] = "apply", self._updated_by[op]
             elif part == "apply":
                 if sources and (not self._updates.steps[op] or self._updates.unknown):
                     self._parts[op], self.layers[op] = "init", passed_on[sources[0]]
@@ -144,19 +180,16 @@ class Addresses:
                 if part is None:
                     self._assign_by_flow(op)
 
-    def _assign_by_flow(self, op: int) -> None:
+    def _assign_by_flow(self, op: OpId) -> None:
         """Assign a part by the losses, updates and towers that an op is connected to."""
-        variable = self._updated_variable.get(op)
         if op in self._behind_losses:
-            self._parts[op] = "input" if self.layers[op] == NONE else "forward"
+            self._parts[op] = "input" if self.layers[op] is None else "forward"
+        elif op in self._updated_variable and (self._tower_masks[op] or self._updates.steps[op]):
+            is_average = self._tower_masks[op] and self.tower_count != 1
+            self._parts[op] = "average" if is_average else "update"
+            self.layers[op] = self._updated_variable[op]
         elif self._tower_masks[op]:
-            if variable is None:
-                self._parts[op] = "evaluate"
-            else:
-                self._parts[op] = "update" if self.tower_count == 1 else "average"
-                self.layers[op] = variable
-        elif variable is not None and self._updates.steps[op]:
-            self._parts[op], self.layers[op] = "update", variable
+            self._parts[op] = "evaluate"
 
     def _assign_remaining(self) -> None:
         """Assign ops without a part, such as constants, to the part of an op that uses them.
@@ -165,7 +198,7 @@ class Addresses:
         towers.
         """
         follows_user = bytearray(len(self.layers))
-        for op in range(len(self.layers) - 1, -1, -1):
+        for op in reversed(self._flow.ops):
             part = self._parts[op]
             if part is None:
                 is_step = self._updates.steps[op] and not self._updates.unknown
@@ -178,25 +211,26 @@ class Addresses:
                     follows_user[source] = 1
                 elif follows_user[source]:
                     if self.layers[source] != self.layers[op]:
-                        self.layers[source] = NONE
+                        self.layers[source] = None
                     if self.towers[source] != self.towers[op]:
-                        self.towers[source] = NONE
-                elif self.towers[source] == NONE and part == self._parts[source] == "backward":
+                        self.towers[source] = None
+                elif self.towers[source] is None and part == self._parts[source] == "backward":
                     self.towers[source] = self.towers[op]
 
     def _follow_forward(self) -> None:
         """Assign backward ops to the tower of their forward op, and updates to no tower."""
         flow, forward_ops = self._flow, self._backward.forward
-        for op, part in enumerate(self._parts):
+        for op, part in zip(flow.ops, self._parts, strict=True):
             if part in _ONE_FOR_ALL:
-                self.towers[op] = NONE
+                self.towers[op] = None
             elif part == "backward":
-                forward = forward_ops[op][0] if op in forward_ops else NONE
-                if forward != NONE and self._tower_masks[forward]:
+                forward = forward_ops[op][0] if op in forward_ops else None
+                if forward is not None and self._tower_masks[forward]:
                     self.towers[op] = self.towers[forward]
-                elif self.towers[op] == NONE and not self._tower_masks[op]:
-                    near = [forward] if forward != NONE else flow.all_inputs[op]
-                    self.towers[op] = max((self.towers[other] for other in near), default=NONE)
+                elif self.towers[op] is None and not self._tower_masks[op]:
+                    near = flow.all_inputs[op] if forward is None else [forward]
+                    towers = [tower for other in near if (tower := self.towers[other]) is not None]
+                    self.towers[op] = max(towers, default=None)
 
     def _follow_calls(self) -> None:
         """Assign the ops of a function body to the part, layer and tower of the call."""
@@ -204,9 +238,9 @@ class Addresses:
             self._parts[op] = self._parts[caller]
             self.layers[op], self.towers[op] = self.layers[caller], self.towers[caller]
 
-    def _final_part(self, op: int) -> Part:
+    def _final_part(self, op: OpId) -> Part:
         part = self._parts[op] or "other"
-        is_shared = self.tower_count and self.towers[op] == NONE
+        is_shared = self.tower_count and self.towers[op] is None
         return _SHARED.get(part, part) if is_shared else part
 
 
@@ -228,72 +262,6 @@ def _part_of_type(kind: str) -> Part | None:
 def addresses(placement: Placement) -> Addresses:
     """Return the addresses of a placement, computed once."""
     return placement.cached(Addresses)
-
-
-def find_slots(
-    variables: Variables,
-    updates: Mapping[str, Sequence[Update]],
-    flow: DataFlow,
-    layers: Layers,
-    behind_losses: Collection[int],
-) -> Mapping[str, str]:
-    """Find the variable that each slot belongs to.
-
-    A slot is an input of an update of the variable, or its name begins with the name of the
-    variable and a slash, or it is a moving average of the variable.
-
-    Args:
-        variables: all variables of the program.
-        updates: the updates of a step, by the name of the variable.
-        flow: the edges of the program.
-        layers: the layers of the program.
-        behind_losses: the ops that losses depend on.
-
-    Returns:
-        The names of the variables, by the names of their slots.
-    """
-    forms = {flow.number[each.name]: (each.dtype, each.shape) for each in variables}
-    owners: dict[str, str] = {}
-    for name, of_variable in updates.items():
-        for update in of_variable:
-            for value in update.values:
-                if layers.passed_on[value] == value:
-                    owners.setdefault(flow.names[value], name)
-    plain = {variable.name for variable in variables} - owners.keys()
-    for name in sorted(plain):
-        scopes = name.split("/")
-        prefixes = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
-        owner = next((prefix for prefix in prefixes if prefix in plain), None)
-        number = flow.number[name]
-        if owner is None and number not in behind_losses:
-            read = _variables_read(updates.get(name, ()), flow, layers) - {number}
-            alike = [other for other in read if forms[other] == forms[number]]
-            owner = flow.names[alike[0]] if len(alike) == 1 else None
-        if owner is not None:
-            owners[name] = owner
-    return {name: _last_owner(name, owners) for name in owners}
-
-
-def _variables_read(updates: Iterable[Update], flow: DataFlow, layers: Layers) -> set[int]:
-    """Return the variables that updates read; empty if the updates also depend on inputs.
-
-    The updates of a moving average depend on few ops, and on no examples or gradients.
-    """
-    todo = [value for update in updates for value in update.values]
-    seen: set[int] = set()
-    variables: set[int] = set()
-    while todo:
-        op = todo.pop()
-        if op in seen or layers.constant[op]:
-            continue
-        seen.add(op)
-        if layers.passed_on[op] != NONE:
-            variables.add(layers.passed_on[op])
-        elif not flow.inputs[op] or len(seen) > _MOST_OF_AVERAGE:
-            return set()
-        else:
-            todo += flow.inputs[op]
-    return variables
 
 
 def _last_owner(name: str, owners: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.step.transfers import copies, transfers
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.baseline import (
     ANY_NUMBER,
     NO_TOWER,
@@ -106,11 +107,13 @@ class Spread:
         self._addresses = addresses(placement)
         self._ops = placement.by_number
         self.names = list(placement.ops)
-        self._number = dict(zip(self.names, range(len(self.names)), strict=True))
+        self._number = analyze(placement).flow.number
         self._devices = [op.assigned for op in self._ops]
         slots = self._addresses.slot_of
         owner = {self._number[slot]: self._number[name] for slot, name in slots.items()}
-        self._layers = [owner.get(layer, layer) for layer in self._addresses.layers]
+        self._layers = [
+            NONE if layer is None else owner.get(layer, layer) for layer in self._addresses.layers
+        ]
         rows = Counter(self._rows())
         by_tower: list[dict[str, list[int]]] = [{} for _ in range(self._addresses.tower_count)]
         self.groups: dict[Group, dict[Site, int]] = defaultdict(dict)
@@ -131,11 +134,12 @@ class Spread:
         """Yields the address and site of each op."""
         found, devices = self._addresses, self._devices
         with_variable = [
-            layer != NONE and devices[layer] is device
+            layer is not None and devices[layer] is device
             for layer, device in zip(found.layers, devices, strict=True)
         ]
         types = [op.type for op in self._ops]
-        columns = (found.parts, found.towers, self._layers, types, devices, with_variable)
+        towers = [NONE if tower is None else tower for tower in found.towers]
+        columns = (found.parts, towers, self._layers, types, devices, with_variable)
         return zip(*columns, strict=True)
 
     def ops_at(self, wanted: Mapping[Group, set[Site]]) -> Mapping[tuple[Group, Site], list[Op]]:

@@ -30,7 +30,7 @@ _MAX_LENGTH = 100  # characters of a part of a file name; file systems allow 255
 def file_name(program: str, machine: str) -> str:
     """Returns the name of the file for a program and a machine.
 
-    For ``fixtures/mnist.py:build_towers`` on ``gpu*2`` it is ``mnist.build_towers.gpu-2.txt``. For
+    For ``train/mnist.py:build_towers`` on ``gpu*2`` it is ``mnist.build_towers.gpu-2.txt``. For
     a whole program the arguments follow in place of the function.
     """
     match = _TARGET.fullmatch(program)

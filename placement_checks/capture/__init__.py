@@ -1,11 +1,10 @@
 """Captures programs: runs them until their first training step, and returns what they built.
 
-`programs.load` is the entry point. A captured program passes through these records:
+`programs.load` is the entry point. It returns a `core.program.CapturedProgram`, whose details
+(`graph.details`) depend on the process that ran the program:
 
-1. `eager.reading.TracedStep`, only for eager code: the traced training steps as one graph.
-2. `in_process.recorder.Built`: a program that this process built, with TensorFlow's live objects.
-3. `child_process.snapshot.RecordedProgram`, only for programs in a child process: the same
-   properties as plain values, which the child process sends to its parent.
-4. `core.program.BuiltProgram`: the result, for the placer, the rules and runs. It is the same for
-   all programs.
+* `LiveGraph`: this process, with a graph that the program built.
+* `eager.reading.TracedGraph`: this process, with a traced training step of eager code.
+* `RecordedDetails`: a child process, which has recorded the details and sent them.
+* `GraphFile`: no process; the target is a saved graph.
 """

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 
 from placement_checks.capture.eager.calls import NotAGraphProgram
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import (
-    built_program,
     parse_flags,
     record_eager_code,
     record_in_new_graph,
 )
-from placement_checks.capture.in_process.recorder import Built
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import Program, Step, WatchedCode
+from placement_checks.core.program import CapturedProgram, Program, Step, WatchedCode
 from placement_checks.core.user_code import users_frames
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 
@@ -47,13 +46,13 @@ def watch(gpus: int = 2, *, name: str = "", eager: bool = False) -> Iterator[Wat
     with (_watch_eager_code if eager else _watch_graph_code)(program, gpus) as found:
         yield code
     reason = Missing("the code of a block cannot be built for one GPU", option="place a function")
-    code.built = built_program(program, gpus, found[0], lambda _: reason)
+    code.built = replace(found[0], loader=reason)
 
 
 @contextlib.contextmanager
-def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[Built]]:
+def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[CapturedProgram]]:
     """Capture the graph that this block builds."""
-    found: list[Built] = []
+    found: list[CapturedProgram] = []
     with record_in_new_graph(program, gpus) as (building, find_graph):
         try:
             with contextlib.suppress(StopProgram):
@@ -66,7 +65,7 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[Built]]:
             found.append(building.trained())
         else:
             found.append(building.built(find_graph(None), Step()))
-    if not found[0].source.graph_def.node:
+    if not found[0].graph_def.node:
         raise InputError(
             program.name,
             "built no graph",
@@ -77,9 +76,9 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[Built]]:
 
 
 @contextlib.contextmanager
-def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[Built]]:
+def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[CapturedProgram]]:
     """Capture the training step that this block traces."""
-    found: list[Built] = []
+    found: list[CapturedProgram] = []
     configure_logical_cpus(gpus + 1)
     parse_flags(program)
     with record_eager_code(program, gpus) as building:
@@ -88,10 +87,10 @@ def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[Built]]:
         if not building.has_step:
             raise no_traced_step_error(program.name, building.calls)
         built = building.trained()
-        if built.worker is not None:
+        if built.server is not None:
             raise InputError(
                 program.name,
-                f"is one of several tasks, {built.worker.name}, but a block runs as one task only",
+                f"is one of several tasks, {built.server.name}, but a block runs as one task only",
                 'place the function that trains: place(train.main, machine="worker*2: gpu*2")',
                 is_predicate=True,
             )

@@ -20,7 +20,6 @@ from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_e
 FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
 COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # variable in which shells request a completion
 _SIGNALED = 128  # plus the number of the signal: exit status by the convention of shells
-_MACHINE_READABLE = ("json", "github", "sarif", "junit")  # formats that include fatal errors
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain", "schema", "completion")
 
 
@@ -44,7 +43,16 @@ def main() -> None:
 
 def _status(arguments: Sequence[str]) -> int:
     try:
-        return _run(arguments)
+        # Not cli.main(), which ends the process with 1 if a pipe was closed.
+        if instruction := os.environ.get(COMPLETE):
+            return shell_complete(cli, {}, "placement-checks", COMPLETE, instruction)
+        try:
+            with cli.make_context("placement-checks", list(arguments)) as context:
+                status: int = cli.invoke(context)
+        except click.exceptions.Exit as done:  # --help, --version
+            status = done.exit_code
+        sys.stdout.flush()
+        return status
     except _Terminated as signaled:
         return _SIGNALED + int(signaled.args[0])
     except (KeyboardInterrupt, click.exceptions.Abort):
@@ -53,19 +61,6 @@ def _status(arguments: Sequence[str]) -> int:
         return _fail(UsageError("", error.format_message().rstrip("."), _fix(error)), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
-
-
-def _run(arguments: Sequence[str]) -> int:
-    try:
-        # Not cli.main(), which ends the process with 1 if a pipe was closed.
-        if instruction := os.environ.get(COMPLETE):
-            return shell_complete(cli, {}, "placement-checks", COMPLETE, instruction)
-        with cli.make_context("placement-checks", list(arguments)) as context:
-            status: int = cli.invoke(context)
-    except click.exceptions.Exit as done:  # --help, --version
-        status = done.exit_code
-    sys.stdout.flush()
-    return status
 
 
 def _fix(error: click.ClickException) -> str:
@@ -118,25 +113,22 @@ def cli(context: click.Context) -> None:
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
-    """Print an error that ended the command, also in a machine-readable format if one is set."""
-    output_format = _machine_readable_format(arguments)
-    if output_format is not None:
+    """Print an error that ended the command, and write it to stdout if the format has errors."""
+    # click may not have parsed the arguments.
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    name = next((value for option, value in pairwise(words) if option == "--format"), None)
+    is_written = False
+    if name is not None:
         with contextlib.suppress(Exception):  # the line on stderr is printed in any case
             from placement_checks.report.formats.outcome import Outcome
-            from placement_checks.report.formats.writers import WRITERS
+            from placement_checks.report.formats.writers import FORMATS
 
-            WRITERS[output_format](Outcome([], [error]), sys.stdout)
-            sys.stdout.flush()
-    print_error(error, details=output_format is None)
+            is_written = name in FORMATS and FORMATS[name].has_errors
+            if is_written:
+                FORMATS[name].write(Outcome([], [error]), sys.stdout)
+                sys.stdout.flush()
+    print_error(error, details=not is_written)
     return FAILED
-
-
-def _machine_readable_format(arguments: Sequence[str]) -> str | None:
-    """The value of --format, which click may not have parsed."""
-    for name in _MACHINE_READABLE:
-        if f"--format={name}" in arguments or ("--format", name) in pairwise(arguments):
-            return name
-    return None
 
 
 def print_error(error: PlacementError, *, details: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""``--baseline FOLDER`` of `verify`, and baselines as targets of `diff`."""
+"""``--baseline FOLDER`` of `verify`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from placement_checks.baseline import files
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
 from placement_checks.cli.output import write_stderr
-from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.results import Report
-from placement_checks.report.common.baseline import headline, render_json, render_text
+from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
-from placement_checks.verification.targets import gather
 
 
 @dataclass
@@ -106,28 +104,3 @@ def write_differences(reports: Iterable[Report], stream: TextIO, output_format: 
             stream.write(f"{program}: {render_text(report.baseline)}\n")
         elif output_format == "html":
             write_stderr(f"placement-checks: {program}: {headline(report.baseline)}")
-
-
-def compare_target(
-    baseline: Baseline, file: str, target: str, settings: Settings, output_format: str
-) -> tuple[str, bool]:
-    """Compare a target with a baseline.
-
-    Args:
-        baseline: the baseline.
-        file: the file of the baseline.
-        target: the target.
-        settings: the settings of the target.
-        output_format: ``text`` or ``json``.
-
-    Returns:
-        The output of `diff`, and whether the target differs from the baseline.
-
-    Raises:
-        InputError: the target cannot be placed, or has another machine.
-    """
-    evidence = gather(target, settings)
-    difference = compare(baseline, evidence.placement, file)
-    difference = with_rules(difference, evidence, [settings.policy])
-    render = render_json if output_format == "json" else render_text
-    return render(difference), bool(difference)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import click
 
 from placement_checks.baseline import files
+from placement_checks.baseline.compare import compare as compare_with_baseline
 from placement_checks.cli import FAILED
-from placement_checks.cli.baselines import compare_target
 from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
@@ -19,13 +19,16 @@ from placement_checks.cli.options import (
 )
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
+from placement_checks.report.common import baseline as baseline_report
 from placement_checks.report.page.data import changes_data
 from placement_checks.report.page.write import render_page
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
-from placement_checks.verification.targets import check_targets, gather, is_log
+from placement_checks.verification.targets import gather
 
 
 @click.command("diff", cls=ProgramCommand, short_help="Compare two placements.")
@@ -45,10 +48,21 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
     part.
     """
     settings = with_defaults(settings)
-    targets = (old, new)
     baseline = files.read_target(old)
     if files.read_target(new) is not None:
-        raise _baseline_as_new(old, new, is_second=baseline is not None)
+        if baseline is None:
+            raise UsageError(
+                new,
+                "is a baseline, which must be the first of the two targets",
+                f"run {shlex.join(['placement-checks', 'diff', new, old])}",
+                is_predicate=True,
+            )
+        raise UsageError(
+            f"{old} and {new}",
+            "are both baselines, and diff compares a baseline only with a program",
+            f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
+            is_predicate=True,
+        )
     if baseline is not None:
         if output_format == "html":
             raise UsageError(
@@ -57,21 +71,25 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
                 "compare two programs or logs, or omit --format html",
                 is_predicate=True,
             )
-        check_targets([new])
+        target = parse_target(new)
         with stdout_for_report(), live():
-            text, differs = compare_target(baseline, old, new, settings, output_format)
-        click.echo(text)
-        return int(differs)
-    check_targets(targets)
-    has_program = not all(map(is_log, targets))
+            evidence = gather(target, settings)
+            changes = compare_with_baseline(baseline, evidence.placement, old)
+            changes = with_rules(changes, evidence, [settings.policy])
+        if output_format == "json":
+            click.echo(baseline_report.render_json(changes))
+        else:
+            click.echo(baseline_report.render_text(changes))
+        return int(bool(changes))
+    targets = [parse_target(old), parse_target(new)]
+    kinds = [target.kind for target in targets]
+    # A log takes no arguments: they are for the program that it is compared with.
+    own = [
+        replace(settings, args=()) if kind == "log" and set(kinds) != {"log"} else settings
+        for kind in kinds
+    ]
     with stdout_for_report(), live():
-        placements = [
-            # A log takes no arguments: they are for the program that it is compared with.
-            gather(
-                target, replace(settings, args=()) if has_program and is_log(target) else settings
-            ).placement
-            for target in targets
-        ]
+        placements = [gather(*each).placement for each in zip(targets, own, strict=True)]
         difference = compare(*placements)
     if output_format == "html":
         click.echo(render_page([changes_data(difference, *placements)]), nl=False)
@@ -80,19 +98,3 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
     if difference:
         return 1
     return FAILED if difference.unread else 0
-
-
-def _baseline_as_new(old: str, new: str, *, is_second: bool) -> UsageError:
-    if is_second:
-        return UsageError(
-            f"{old} and {new}",
-            "are both baselines, and diff compares a baseline only with a program",
-            f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
-            is_predicate=True,
-        )
-    return UsageError(
-        new,
-        "is a baseline, which must be the first of the two targets",
-        f"run {shlex.join(['placement-checks', 'diff', new, old])}",
-        is_predicate=True,
-    )

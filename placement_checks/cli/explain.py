@@ -22,6 +22,7 @@ from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.report.text import explain
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import join_and, nearest, printable
@@ -52,7 +53,17 @@ def command(name: str, target: str | None, settings: Settings) -> int:
     The exit status is 0, and 2 if the rule or object does not exist, or if an error occurred.
     """
     if target is None:
-        _write_rule(name, settings)
+        is_object = name not in RULES and any(mark in name for mark in "/:_.")
+        if is_object or settings != Settings():
+            raise UsageError(
+                repr(name),
+                "is not a rule" if is_object else "is explained without a program",
+                "to explain an op or device, name its program: placement-checks explain "
+                f"{name} train.py:build",
+                is_predicate=True,
+            )
+        text = rule_named(name).explanation()
+        explain.write_rule(text, example(name), Console(file=sys.stdout))
         return 0
     with stdout_for_report(), live():
         lines = _object_lines(name, target, with_defaults(settings))
@@ -60,22 +71,8 @@ def command(name: str, target: str | None, settings: Settings) -> int:
     return 0
 
 
-def _write_rule(name: str, settings: Settings) -> None:
-    is_object = name not in RULES and any(mark in name for mark in "/:_.")
-    if is_object or settings != Settings():
-        raise UsageError(
-            repr(name),
-            "is not a rule" if is_object else "is explained without a program",
-            f"to explain an op or device, name its program: placement-checks explain {name} "
-            "train.py:build",
-            is_predicate=True,
-        )
-    text = rule_named(name).explanation()
-    explain.write_rule(text, example(name), Console(file=sys.stdout))
-
-
 def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
-    evidence = gather(target, settings)
+    evidence = gather(parse_target(target), settings)
     placement = evidence.placement
     try:
         found = object_named(placement, name)
@@ -103,40 +100,26 @@ def object_named(placement: Placement, text: str) -> Op | Device:
     op = placement.ops.get(producer_of(text))
     if op is not None:
         return op
-    device = _parse_device(text)
-    if device is None:
+    try:
+        device = Device.parse(text)
+    except InputError:
+        device = Device()
+    if device.index is None and not device.job:
         names = " or ".join(map(repr, _similar_names(producer_of(text), placement)))
         fix = f"did you mean {names}?" if names else "placement-checks place TARGET lists them"
         raise UsageError(
             repr(text), f"is not an op or device of {placement.program}", fix, is_predicate=True
         )
-    if not _is_known(placement, device):
-        devices = placement.machine.devices if placement.machine else ()
-        known = join_and(each.short for each in devices) or "none by name"
-        raise UsageError(
-            repr(text),
-            f"is not a device of {placement.program}",
-            f"it has {known}",
-            is_predicate=True,
-        )
-    return device
-
-
-def _parse_device(text: str) -> Device | None:
-    """The device that a text such as ``/gpu:1`` or ``GPU:1`` names."""
-    try:
-        device = Device.parse(text)
-    except InputError:
-        return None
-    return device if device.index is not None or device.job else None
-
-
-def _is_known(placement: Placement, device: Device) -> bool:
-    """Whether the machine has the device, or an op requests it."""
-    if placement.machine is not None and placement.machine.has(device):
-        return True
+    machine = placement.machine
     requested = {op.requested for op in placement.ops.values()}
-    return any(each and each.over(LOCALHOST).matches(device) for each in requested)
+    if (machine is not None and machine.has(device)) or any(
+        each and each.over(LOCALHOST).matches(device) for each in requested
+    ):
+        return device
+    known = join_and(each.short for each in (machine.devices if machine else ())) or "none by name"
+    raise UsageError(
+        repr(text), f"is not a device of {placement.program}", f"it has {known}", is_predicate=True
+    )
 
 
 def _similar_names(name: str, placement: Placement) -> list[str]:

@@ -177,33 +177,18 @@ def _settings(
         checked_gpus(gpus)
     if machine is not None:
         Machine.parse(machine)
-    return Settings(
-        gpus=gpus,
-        machine=machine,
-        policy=_parse_policy(sets),
-        let=dict(map(_parse_override, let)),
-        **others,
-    )
-
-
-def _parse_override(pair: str) -> tuple[str, str]:
-    """The name and the value of ``--let NAME=VALUE``."""
-    name, equals, value = pair.partition("=")
-    if not equals or not all(part.isidentifier() for part in name.split(".")):
-        raise UsageError(
-            f"--let {pair}",
-            "is not of the form NAME=VALUE",
-            "write it like --let NUM_GPUS={gpus}",
-            is_predicate=True,
-        )
-    return name, value
-
-
-def _parse_policy(sets: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The fields that ``--set RULE.FIELD=VALUE`` gives, by rule."""
     policy: dict[str, dict[str, Any]] = {}
     for rule, field, value in map(parse_setting, sets):
         policy.setdefault(rule, {})[field] = value
     for error in policy_errors(policy, "--set "):
         raise error
-    return policy
+    overrides = {}
+    for pair in let:
+        name, equals, value = pair.partition("=")
+        if not equals or not all(part.isidentifier() for part in name.split(".")):
+            fix = "write it like --let NUM_GPUS={gpus}"
+            raise UsageError(
+                f"--let {pair}", "is not of the form NAME=VALUE", fix, is_predicate=True
+            )
+        overrides[name] = value
+    return Settings(gpus=gpus, machine=machine, policy=policy, let=overrides, **others)

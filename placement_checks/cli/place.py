@@ -26,6 +26,7 @@ from placement_checks.report.commands.place import render_json, render_text
 from placement_checks.report.page.data import program_data
 from placement_checks.report.page.write import render_page
 from placement_checks.rules.devices.placeable import Placeable
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural, printable
@@ -76,7 +77,7 @@ def command(
     settings = with_defaults(settings)
     with open_output(output) as stream:
         with stdout_for_report(), live():
-            evidence = gather(target, settings)
+            evidence = gather(parse_target(target), settings)
         placement = evidence.placement
         if placement.refusals:
             raise _refusal(placement, target)
@@ -91,7 +92,11 @@ def command(
             render = render_json if output_format == "json" else render_text
             lines = iter(render(placement, sent_tensors(placement, copies(placement, rows))))
         else:
-            lines = _placement_lines(placement)
+            lines = (
+                text_of(Record(op.name, op.type, str(op.assigned)))
+                for op in placement.ops.values()
+                if op.assigned is not None
+            )
         stream.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 
@@ -99,7 +104,6 @@ def command(
 def _check_options(
     shows_transfers: bool, rows: int | None, tensorboard: str | None, output_format: str
 ) -> None:
-    """Refuse options that have no effect together."""
     if rows is not None and not shows_transfers:
         raise UsageError(
             "--rows", "is for --transfers", "add --transfers, or leave it out", is_predicate=True
@@ -116,12 +120,6 @@ def _check_options(
     if tensorboard is not None and (shows_transfers or output_format == "html"):
         fix = "leave out the other option, or run the command twice"
         raise UsageError("--tensorboard", "writes only the graph", fix, is_predicate=True)
-
-
-def _placement_lines(placement: Placement) -> Iterator[str]:
-    for op in placement.ops.values():
-        if op.assigned is not None:
-            yield text_of(Record(op.name, op.type, str(op.assigned)))
 
 
 def _refusal(placement: Placement, target: str) -> InputError:

@@ -24,17 +24,18 @@ from placement_checks.cli.options import (
 from placement_checks.cli.output import open_output, write_stderr
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.target import Target
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import chrome_trace, page, step_picture
 from placement_checks.run.timing.thread_pools import set_thread_pools
-from placement_checks.targets.names import is_program
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, step, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, placing
 from placement_checks.verification.configuration import Settings
-from placement_checks.verification.targets import check_targets
+from placement_checks.verification.targets import check_comparison
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
@@ -46,17 +47,7 @@ _ROUNDS = 30
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of the command that are no settings of a program.
-
-    Attributes:
-        rows: the sizes of the global batch; empty for the default size.
-        rounds: the number of steps that are timed of each program.
-        fail_over: the largest ratio without failure, or None.
-        against: the file of an earlier run, or None.
-        timeline: the file for a Chrome trace, or None.
-        output_format: ``text``, ``json`` or ``html``.
-        output: the file for the report, or None for stdout.
-    """
+    """The options of the command, except for the settings of a program."""
 
     rows: tuple[int, ...]
     rounds: int
@@ -114,10 +105,11 @@ def command(target: str, settings: Settings, options: _Options) -> int:
     devices of one core each. The exit status is 1 if a measured ratio is over --fail-over, and 2
     if that ratio could not be measured because the machine was busy, or if an error occurred.
     """
-    settings = _complete(settings, target)
+    parsed = parse_target(target)
+    settings = _complete(settings, parsed)
+    check_comparison(settings)
     before = _read_saved(options.against) if options.against else ()
     set_thread_pools()
-    check_targets([target, settings.reference_target], settings.batch)
     timeline = options.timeline
     with (
         open_output(options.output) as stream,
@@ -125,16 +117,16 @@ def command(target: str, settings: Settings, options: _Options) -> int:
     ):
         with stdout_for_report(), live():
             placing.prepare(placer=False)
-            timings = _time(target, settings, options)
+            timings = _time(parsed, settings, options)
         trace_file.write(chrome_trace(timings[-1].trace.shortest, target))
         _write(timings, before, options, stream)
     return 0 if options.fail_over is None else _status(timings, options.fail_over)
 
 
-def _complete(call: Settings, target: str) -> Settings:
+def _complete(call: Settings, target: Target) -> Settings:
     """Complete the settings of the call by the settings of the same target in pyproject.toml."""
     configured = configuration.load(Path.cwd())
-    own = (settings for name, settings in configured.programs if name == target)
+    own = (settings for name, settings in configured.programs if name == target.name)
     settings = call.defaulting_to(next(own, Settings())).defaulting_to(configured.settings)
     checked_gpus(settings.gpus or 2)
     if settings.machine is not None and settings.gpus is None:
@@ -144,7 +136,7 @@ def _complete(call: Settings, target: str) -> Settings:
             "give --gpus N",
             is_predicate=True,
         )
-    if settings.reference is None and not is_program(target):
+    if settings.reference is None and target.kind != "program":
         raise UsageError(
             "",
             "no reference program is named",
@@ -153,7 +145,7 @@ def _complete(call: Settings, target: str) -> Settings:
     return settings
 
 
-def _time(target: str, settings: Settings, options: _Options) -> list[Timing]:
+def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]:
     """Time a program and its reference with each batch size.
 
     Raises:
@@ -164,16 +156,16 @@ def _time(target: str, settings: Settings, options: _Options) -> list[Timing]:
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
 
-    program = settings.script_of(target)
-    reference = settings.reference_target or program
+    program = settings.resolve(target)
+    reference = settings.resolve_reference() or program
     try:
         towers = load(program, settings.gpus or 2)
         pair = ProgramPair.from_programs(towers, load_reference(reference, towers), "auto")
         batch = load_batch_function(settings.batch, towers.gpus)
-        with step(f"timing {target}"):
+        with step(f"timing {target.name}"):
             return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
     except CannotRun as reason:
-        raise InputError(target, f"cannot be timed: {reason}", is_predicate=True) from None
+        raise InputError(target.name, f"cannot be timed: {reason}", is_predicate=True) from None
 
 
 def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int) -> Timing:
@@ -190,10 +182,7 @@ def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds
 
 
 def _write(
-    timings: Sequence[Timing],
-    before: Sequence[Mapping[str, Any]],
-    options: _Options,
-    stream: TextIO,
+    timings: Sequence[Timing], before: Sequence[Any], options: _Options, stream: TextIO
 ) -> None:
     def write_text(console: Console) -> None:
         timing_report.write(timings, console)
@@ -234,15 +223,11 @@ def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _status(timings: Sequence[Timing], most: float) -> int:
-    """The exit status with --fail-over; a ratio that could not be measured does not pass."""
-    over = [
-        (timing.rows, timing.ratio.median)
-        for timing in timings
-        if timing.ratio is not None and timing.ratio.median > most
-    ]
-    for rows, ratio in over:
-        message = f"the measured ratio {ratio:.3f} is over {most:g}"
-        write_stderr(f"placement-checks: {plural(rows, 'row')}: {message}")
-    if over:
-        return 1
-    return FAILED if any(timing.unmeasured for timing in timings) else 0
+    """The exit status with --fail-over; an unmeasured ratio does not pass."""
+    status = FAILED if any(timing.unmeasured for timing in timings) else 0
+    for timing in timings:
+        if timing.ratio is not None and timing.ratio.median > most:
+            message = f"the measured ratio {timing.ratio.median:.3f} is over {most:g}"
+            write_stderr(f"placement-checks: {plural(timing.rows, 'row')}: {message}")
+            status = 1
+    return status

@@ -24,9 +24,11 @@ from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
+from placement_checks.core.target import Target
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import WRITERS
+from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text.findings import DetailLevel
+from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
@@ -36,24 +38,12 @@ from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
 from placement_checks.verification.policy import rule_named
 from placement_checks.verification.running import is_watched, with_numbers
-from placement_checks.verification.targets import check_targets, gather
+from placement_checks.verification.targets import check_comparison, gather
 
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of the command that are no settings of a program.
-
-    Attributes:
-        graph: the program that printed a log, or None.
-        baseline: the directory of baselines, or None.
-        update: whether to write the baselines.
-        require_all: whether a rule that could not be checked fails.
-        declare: whether to print declarations instead of the report.
-        output_format: the format of the report.
-        everything: whether the text lists every finding.
-        quiet: whether the text lists only programs that fail.
-        output: the file for the report, or None for stdout.
-    """
+    """The options of the command, except for the settings of a program."""
 
     graph: str | None
     baseline: str | None
@@ -104,7 +94,7 @@ class _Options:
     is_flag=True,
     help="Print lines for pyproject.toml that declare broken rules as intended.",
 )
-@format_option(*WRITERS)
+@format_option(*FORMATS)
 @click.option(
     "--all",
     "-v",
@@ -152,12 +142,13 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     for name in (*settings.rules, *settings.without):
         rule_named(name)
     jobs = _jobs(targets, settings)
-    check_targets([options.graph, settings.reference_target], settings.batch)
+    graph = None if options.graph is None else parse_target(options.graph)
+    check_comparison(settings)
     results = _Results(Baselines.from_options(options.baseline, update=options.update))
     with open_output(options.output) as stream:
         with stdout_for_report(), live():
             for target, own in track(jobs, "program"):
-                results.add(target, own, options.graph)
+                results.add(target, own, graph)
         if options.declare and results.reports:
             status = _write_declarations(results, stream)
         else:
@@ -169,12 +160,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
 
 
 def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
-    """The targets to verify with their settings; without targets, the programs of pyproject.toml.
-
-    Raises:
-        UsageError: there is no target.
-        ConfigError: pyproject.toml is invalid.
-    """
+    """The targets to verify with their settings; by default the programs of pyproject.toml."""
     configured = configuration.load(Path.cwd())
     jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
         (target, call.defaulting_to(own).defaulting_to(configured.settings))
@@ -201,15 +187,20 @@ class _Results:
     settings: list[Settings] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
 
-    def add(self, target: str, settings: Settings, graph: str | None) -> None:
+    def add(self, target: str, settings: Settings, graph: Target | None) -> None:
         """Verify a target; if a stage fails, the rules judge the evidence without it."""
         try:
-            evidence = gather(target, settings, graph, on_placer_error=self._without_placement)
+            evidence = gather(
+                parse_target(target), settings, graph, on_placer_error=self._without_placement
+            )
             evidence = self._with_numbers(evidence, target, settings)
             report = verify(
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
-            report = self._with_baseline(target, report, settings)
+            try:
+                report = self.baselines.compare(report, settings)
+            except Exception as fault:  # the report stays without a comparison
+                self._add_error(as_error(target, fault))
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # user code may raise more than Exception
@@ -225,14 +216,6 @@ class _Results:
         if all(str(error) != str(other) for other in self.errors):
             self.errors.append(error)
 
-    def _with_baseline(self, target: str, report: Report, settings: Settings) -> Report:
-        """Compare with the baseline; if that fails, the report stays without a comparison."""
-        try:
-            return self.baselines.compare(report, settings)
-        except Exception as fault:
-            self._add_error(as_error(target, fault))
-            return report
-
     def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:
         """The evidence after an internal failure of the placer; an input error is raised."""
         placement = requested.placement
@@ -244,17 +227,17 @@ class _Results:
 
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
         """Run the program and its reference, if there is a reference."""
-        reference = settings.reference_target
-        if reference is None and not is_watched(evidence):
-            if settings.batch is not None:
-                raise UsageError(
-                    f"--batch {settings.batch}",
-                    "is for a comparison, but no reference is named",
-                    "name the program for one GPU: --reference train.py:build_single",
-                    is_predicate=True,
-                )
-            return evidence
         try:
+            reference = settings.resolve_reference()
+            if reference is None and not is_watched(evidence):
+                if settings.batch is not None:
+                    raise UsageError(
+                        f"--batch {settings.batch}",
+                        "is for a comparison, but no reference is named",
+                        "name the program for one GPU: --reference train.py:build_single",
+                        is_predicate=True,
+                    )
+                return evidence
             return with_numbers(
                 evidence,
                 reference,
@@ -287,25 +270,18 @@ def _write_report(
         next_step=step,
         explained=lambda rule: rule_named(rule).explanation(),
     )
-    WRITERS[options.output_format](outcome, stream)
+    FORMATS[options.output_format].write(outcome, stream)
     reports = results.reports
     shown = filter(outcome.fails, reports) if options.quiet else reports
     write_differences(shown, stream, options.output_format)
-    return max(
-        (
-            report.status(requested=rules, require_all=options.require_all)
-            for report in results.reports
-        ),
-        default=0,
+    statuses = (
+        report.status(requested=rules, require_all=options.require_all) for report in reports
     )
+    return max(statuses, default=0)
 
 
 def _write_declarations(results: _Results, stream: TextIO) -> int:
-    """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared.
-
-    Raises:
-        UsageError: no rule is broken.
-    """
+    """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared."""
     programs = [
         (report, settings, declarations(report, settings.policy))
         for report, settings in zip(results.reports, results.settings, strict=True)

@@ -10,7 +10,7 @@ from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement, Placer
-from placement_checks.core.program import BuiltProgram
+from placement_checks.core.program import CapturedProgram
 from placement_checks.core.variables import Variables
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Evidence:
     """
 
     placement: Placement
-    program: BuiltProgram | Missing = NO_PROGRAM
+    program: CapturedProgram | Missing = NO_PROGRAM
     single_gpu: Placement | Missing = NOT_BUILT_FOR_ONE
     reference: Placement | Missing = NO_REFERENCE
     measurement: Measurement | Missing = NO_REFERENCE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from placement_checks.core.missing import Missing
 
 Array = npt.NDArray[np.float64]
-Arrays = Mapping[str, npt.NDArray[np.float64]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 # Indices of elements of a flattened array; None for all elements.
 Elements: TypeAlias = "npt.NDArray[np.intp] | None"
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 from placement_checks.core.builder_result import is_in_graph, parse_builder_result
+from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
-from placement_checks.core.script import NONE, Arguments, Script
+from placement_checks.core.target import NONE, Arguments, Script, Target
 from placement_checks.util.text import did_you_mean, join_and, printable
 
 if TYPE_CHECKING:
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
 BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, Any]]"
 # A batch function, a target that names one, or a saved case.
 Batch: TypeAlias = "str | Path | BatchFunction | None"
-# A builder function, or the name of a program as on the command line.
-Target: TypeAlias = "str | Path | Program | Script | WatchedCode | Callable[..., object]"
+# Whatever a user may name or pass as a program; `targets.forms.resolve` makes it `Loadable`.
+TargetLike: TypeAlias = "str | Path | Loadable | Callable[..., object]"
+# A program or graph that `capture.programs.load` can build or read.
+Loadable: TypeAlias = "Target | Script | Program | WatchedCode | LiveGraph"
 
+_NO_LOADER = Missing("it cannot be built again")
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
@@ -115,7 +120,7 @@ class Program:
         build: the function. It builds into the default graph or a graph of its own.
         folder: the directory of its source lines; None for all code outside of libraries.
         function: the user's function, if ``build`` is a wrapper for it.
-        given: the arguments that the target names.
+        target: the target that names the function, or None.
         argv: the command-line arguments, for flags.
     """
 
@@ -123,11 +128,16 @@ class Program:
     build: Callable[..., object]
     folder: Path | None = None
     function: Callable[..., object] | None = None
-    given: Arguments = NONE
+    target: Target | None = None
     argv: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return printable(f"Program({self.name})")
+
+    @property
+    def given(self) -> Arguments:
+        """The arguments that the target names."""
+        return self.target.arguments if self.target else NONE
 
     def is_same_function(self, other: Program) -> bool:
         """Whether both programs are the same function of the user, with the same arguments."""
@@ -297,54 +307,99 @@ class InitialState:
         return self.initializers.keys() | self.values.keys()
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class BuiltProgram:
-    """A program as built for a number of GPUs, or read from a file.
+class ProgramGraph(Protocol):
+    """The graph of a program; the room `graph` implements it."""
 
-    Objects of TensorFlow are used by the rooms that import TensorFlow only.
+    @property
+    def graph_def(self) -> Any:
+        """The ``GraphDef``, which is never changed."""
+
+    @property
+    def live(self) -> Any:
+        """The ``tf.Graph``; None if it does not belong to this process."""
+
+    def read_placement(self, program: str, *, gpus: int, soft: bool) -> Placement:
+        """The placement that the graph requests.
+
+        Raises:
+            InputError: the graph cannot be placed.
+        """
+
+
+class Loader(Protocol):
+    """Builds a program again."""
+
+    def load_for_one_gpu(self) -> CapturedProgram | Missing:
+        """Build the program for one GPU, or return the earlier build."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CapturedProgram:
+    """A program as built for a number of GPUs until its first training step, or read from a file.
 
     Attributes:
+        name: the name in reports.
         program: the builder or script; missing for a file, which cannot be built again.
         gpus: the number of GPUs.
-        requested: the placement with the requested devices.
-        step: the step that the builder returned.
-        graph_def: the ``GraphDef``, which is never changed.
-        graph: the ``tf.Graph``; None for a file.
+        source: the graph.
+        soft: whether soft placement is allowed.
+        step: the step that the builder returned, or that the program was about to run.
         initial: the initial values of the variables.
         applied: the gradients that the program declares or passed to optimizers.
-        for_gpus: returns the same program for another number of GPUs, built once.
         fed: the values fed to the first training step, arrays by the names of tensors (``x:0``);
             empty if the program was not captured, or feeds nothing.
         turns: the number of different training steps that alternate, as in GANs.
         notes: notes for reports, besides the verdicts.
         gradients_inside: if all gradients are taken inside a loop or another op: where, with the
             fix; else ``""``.
-        machine: the cluster of the server that the program created; None without a server.
+        asked_for_gpus: whether the program asked for the number of GPUs.
+        server: the server that the program created as a task of a cluster; None without one.
+        is_worker: whether its strategy covers several such tasks.
         on_one_host: a program of several workers, rebuilt for one host with all their GPUs, so
             that it can run; None for any other program.
+        loader: builds the same program for one GPU.
     """
 
-    program: Program | Script | Missing
+    name: str
+    program: Program | Script | Missing = field(repr=False)
     gpus: int
-    requested: Placement = field(repr=False)
-    step: Step = field(repr=False)
-    graph_def: Any = field(repr=False)
-    graph: Any = field(repr=False)
-    initial: InitialState = field(repr=False)
-    applied: Sequence[AppliedGradient] = field(repr=False)
-    for_gpus: Callable[[int], BuiltProgram | Missing] = field(repr=False)
+    source: ProgramGraph = field(repr=False)
+    soft: bool = False
+    step: Step = field(default=Step(), repr=False)
+    initial: InitialState = field(default=InitialState(), repr=False)
+    applied: Sequence[AppliedGradient] = field(default=(), repr=False)
     fed: Mapping[str, Any] = field(default_factory=dict, repr=False)
     turns: int = 1
     notes: Sequence[str] = ()
     gradients_inside: str = ""
-    machine: Machine | None = None
-    on_one_host: BuiltProgram | None = None
+    asked_for_gpus: bool = False
+    server: RecordedServer | None = None
+    is_worker: bool = False
+    on_one_host: CapturedProgram | None = None
+    loader: Loader | Missing = _NO_LOADER
 
     @property
-    def name(self) -> str:
-        """The name in reports."""
-        return self.requested.program
+    def graph_def(self) -> Any:
+        """The ``GraphDef``, which is never changed."""
+        return self.source.graph_def
+
+    @cached_property
+    def requested(self) -> Placement:
+        """The placement with the requested devices.
+
+        Raises:
+            InputError: the graph cannot be placed.
+        """
+        return self.source.read_placement(self.name, gpus=self.gpus, soft=self.soft)
+
+    @property
+    def machine(self) -> Machine | None:
+        """The cluster of the server that the program created; None without a cluster."""
+        if self.server is None or self.server.is_alone:
+            return None
+        machine = Machine.of_cluster(self.server.cluster, self.gpus)
+        return replace(machine, stated_master=(self.server.job, self.server.task))
 
 
 @dataclass(eq=False)
@@ -357,4 +412,11 @@ class WatchedCode:
     """
 
     name: str
-    built: BuiltProgram | None = None
+    built: CapturedProgram | None = None
+
+
+@runtime_checkable
+class LiveGraph(Protocol):
+    """A ``tf.Graph``, which this room does not import."""
+
+    def as_graph_def(self) -> Any: ...

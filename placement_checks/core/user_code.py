@@ -8,7 +8,7 @@ import re
 import sysconfig
 import textwrap
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from placement_checks.core.errors import InputError, PlacementError, message_of
 from placement_checks.core.placement import Frame
 
 _OURS = Path(__file__).resolve().parents[1]
-_BUILD = str(_OURS / "capture" / "in_process" / "builder.py")
 _LIBRARIES = tuple(
     {
         str(Path(path).resolve()) + os.sep
@@ -32,15 +31,23 @@ _UNSAVED = re.compile(r"<(ipython-input.*|stdin|doctest .*|string)>|.*/ipykernel
 _GENERATED = ("<string>", "__init__")
 
 
+def call_user_code(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user, so that its frames can be told from those of its caller."""
+    return function(*args, **kwargs)
+
+
+_CALL = call_user_code.__name__
+
+
 def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
     """The user's frames of a stack, the outermost first.
 
-    Frames that led to the call of a builder by `capture.in_process.builder` are left out, and, if
-    ``folder`` is given, frames outside of it.
+    Frames that led to a `call_user_code` are left out, and, if ``folder`` is given, frames outside
+    of it.
     """
     frames = [(frame.filename, frame) for frame in stack]  # most are not the user's
     for position in range(len(frames) - 1, -1, -1):
-        if frames[position][0] == _BUILD:
+        if frames[position][0] == __file__ and frames[position][1].name == _CALL:
             frames = frames[position + 1 :]
             break
     here = current_folder()

@@ -12,9 +12,8 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps, producer_of
-from placement_checks.graph.op_origins import GraphFile
+from placement_checks.graph.details import GraphFile
 from placement_checks.graph.reading import GraphSource
-from placement_checks.targets.names import graph_file
 
 _MAX_REASON = 200  # characters; a parser may quote a line, and a line may be very long
 _KINDS: dict[str, tuple[type[Message], ...]] = {
@@ -24,23 +23,22 @@ _KINDS: dict[str, tuple[type[Message], ...]] = {
 }
 
 
-def load(path: Path) -> GraphSource:
-    """Read a file with the suffix ``.pb``, ``.pbtxt`` or ``.meta``, or a SavedModel directory.
+def load(file: Path, name: str) -> GraphSource:
+    """Read a file with the suffix ``.pb``, ``.pbtxt`` or ``.meta``; reports call it ``name``.
 
     Raises:
-        InputError: the file does not exist, is too large, or contains no graph.
+        InputError: the file cannot be read, or contains no graph.
     """
-    name = str(path)
-    file = graph_file(path)
     message = _parse(file, name)
     if isinstance(message, saved_model_pb2.SavedModel):
         message = _training_graph(message)
     if isinstance(message, meta_graph_pb2.MetaGraphDef):
-        graph_def, collections = message.graph_def, _collections(message, name)
         return GraphSource(
-            name, graph_def, collections, GraphFile(graph_def), _step_ops(message, name)
+            details=GraphFile(message.graph_def),
+            collections=_collections(message, name),
+            step_ops=_step_ops(message, name),
         )
-    return GraphSource(name, message, origin=GraphFile(message))
+    return GraphSource(details=GraphFile(message))
 
 
 def _parse(file: Path, name: str) -> Any:

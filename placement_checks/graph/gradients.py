@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,12 +13,19 @@ import tensorflow as tf
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import AppliedGradient, Gradient, Step
-from placement_checks.tf.graphs import around_gradients
 from placement_checks.tf.keras import optimizer_variables
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import all_patched, patched
 from placement_checks.tf.process_state import close_graph, open_graph_count
 
-_KERAS = ("keras", "tf_keras")
+_APPLY = (
+    Patch.V1_APPLY,
+    Patch.KERAS_3_APPLY,
+    Patch.KERAS_2_APPLY,
+    Patch.KERAS_2_LEGACY_APPLY,
+    Patch.TF_KERAS_APPLY,
+    Patch.TF_KERAS_LEGACY_APPLY,
+)
 
 
 class GradientNotes:
@@ -164,9 +170,9 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
         return merge_call
 
     with (
-        around_gradients(recording),
-        patched(tf.GradientTape, "gradient", recording_tape),
-        patched(tf.distribute.ReplicaContext, "merge_call", recording_merge),
+        patched(Patch.GRADIENTS, recording),
+        patched(Patch.TAPE, recording_tape),
+        patched(Patch.MERGE_CALL, recording_merge),
     ):
         yield notes
 
@@ -194,22 +200,13 @@ def record_applied() -> Iterator[list[OptimizerCall]]:
     The list grows while the block runs.
     """
     applied: list[OptimizerCall] = []
-    with contextlib.ExitStack() as stack:
-        for optimizer in (tf.compat.v1.train.Optimizer, *_keras_optimizers()):
-            # In Keras 3 apply_gradients calls apply.
-            name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
-            around = partial(_recording_apply, separate=name == "apply", applied=applied)
-            stack.enter_context(patched(optimizer, name, around))
+    patches = {
+        patch: partial(_recording_apply, separate=patch is Patch.KERAS_3_APPLY, applied=applied)
+        for patch in _APPLY
+        if patch.is_loaded
+    }
+    with all_patched(patches):
         yield applied
-
-
-def _keras_optimizers() -> Iterator[type]:
-    for name in _KERAS:
-        optimizers = getattr(sys.modules.get(name), "optimizers", None)
-        if optimizers is not None:
-            yield optimizers.Optimizer
-            if not hasattr(optimizers.Optimizer, "apply"):  # Keras 2 has legacy optimizers too
-                yield optimizers.legacy.Optimizer
 
 
 def _recording_apply(
@@ -322,7 +319,7 @@ def record_graphs() -> Iterator[list[tf.Graph]]:
 
         return init
 
-    with patched(tf.Graph, "__init__", recording):
+    with patched(Patch.NEW_GRAPH, recording):
         try:
             yield created
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -109,3 +109,53 @@ def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
     while node.op in PASSES_VALUE:
         node = nodes[producer_of(node.input[0])]
     return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
+
+
+# The functions that TensorFlow inlines: the attribute of each, and the suffix of its ops' names.
+_INLINED: Mapping[str, Mapping[str, str]] = {
+    "PartitionedCall": {"f": ""},
+    "StatefulPartitionedCall": {"f": ""},
+    "If": {"then_branch": "/then", "else_branch": "/else"},
+    "StatelessIf": {"then_branch": "/then", "else_branch": "/else"},
+    "While": {"cond": "/cond", "body": "/body"},
+    "StatelessWhile": {"cond": "/cond", "body": "/body"},
+}
+_CASES = ("Case", "StatelessCase")
+
+
+def function_library(graph_def: Any) -> Mapping[str, Any]:
+    """The functions of a graph, by name."""
+    return {function.signature.name: function for function in graph_def.library.function}
+
+
+def called_bodies(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """The functions that TensorFlow puts in place of a node; none if it is not a call.
+
+    Yields:
+        Each function, and the suffix of the call's name in the names of its ops.
+    """
+    if node.op in library:
+        yield library[node.op], ""
+    elif node.op in _CASES:
+        for index, branch in enumerate(node.attr["branches"].list.func):
+            if branch.name in library:
+                yield library[branch.name], f"/branch{index}"
+    elif node.op in _INLINED:
+        for attribute, suffix in _INLINED[node.op].items():
+            name = node.attr[attribute].func.name
+            if name in library:
+                yield library[name], suffix
+
+
+def inlined_functions(graph_def: Any) -> Collection[Any]:
+    """The functions that TensorFlow puts in place of calls, each once."""
+    library = function_library(graph_def)
+    found: dict[str, Any] = {}
+    waiting = [graph_def.node] if library else []
+    while waiting:
+        for node in waiting.pop():
+            for function, _ in called_bodies(node, library):
+                if function.signature.name not in found:
+                    found[function.signature.name] = function
+                    waiting.append(function.node_def)
+    return found.values()

@@ -26,12 +26,12 @@ from placement_checks.core.op_types import (
     PRODUCTS,
     STACK,
     SUM,
+    VARIABLES,
     is_gradient_update,
     is_update,
 )
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import InitialState, Step
-from placement_checks.core.variables import Variable
 from placement_checks.graph.gradients import GradientNotes, variable_op_name
 from placement_checks.graph.reading import (
     GraphSource,
@@ -258,13 +258,19 @@ def _summands(
         seen |= terms
 
 
-def resolve_step_ops(step: Step, source: GraphSource) -> StepOps:
+def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
     """Complete the step of a graph with the ops that the program returned.
+
+    Args:
+        step: the step that the program returned.
+        source: the graph.
+        program: the name of the program for errors.
 
     Raises:
         InputError: the program returned an object that is not an op or tensor of its graph.
     """
-    names = partial(_names, source, {node.name for node in source.graph_def.node})
+    nodes = {node.name for node in source.graph_def.node}
+    names = partial(_names, program, source.live, nodes)
     losses = step.loss
     if isinstance(losses, ScalarLosses):
         losses = select_losses(losses, source)
@@ -282,25 +288,27 @@ def resolve_step_ops(step: Step, source: GraphSource) -> StepOps:
     )
 
 
-def _names(source: GraphSource, in_graph: Collection[str], key: str, value: Any) -> Iterator[str]:
+def _names(
+    program: str, graph: Any, nodes: Collection[str], key: str, value: Any
+) -> Iterator[str]:
     """The names of the ops and tensors that a program returned under a key."""
     if value is None:
         return
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _names(source, in_graph, key, item)
+            yield from _names(program, graph, nodes, key, item)
         return
     named = value
     if isinstance(value, tf.Variable):  # also the result of an assignment
         named = getattr(value, "op", None)
     elif parts := component_tensors(value):
-        yield from _names(source, in_graph, key, parts)
+        yield from _names(program, graph, nodes, key, parts)
         return
     name = named if isinstance(named, str) else getattr(named, "name", None)
-    foreign = getattr(named, "graph", source.live) is not source.live
-    if foreign or not isinstance(name, str) or producer_of(name) not in in_graph:
+    foreign = getattr(named, "graph", graph) is not graph
+    if foreign or not isinstance(name, str) or producer_of(name) not in nodes:
         raise InputError(
-            source.program,
+            program,
             f"its {key} is {value!r:.80}, which is not an op of the graph it built",
             "return the ops and tensors themselves",
         )
@@ -322,43 +330,32 @@ def _session_config(config: Any) -> Mapping[str, Any] | None:
     return config if isinstance(config, Mapping) else None
 
 
-def initial_state(graph: tf.Graph, variables: Iterable[Variable]) -> InitialState:
-    """The initializers of variables and tables, and the copies that a strategy keeps.
-
-    Args:
-        graph: a complete graph.
-        variables: the variables of its ops.
-    """
-    holders = {variable.name for variable in variables}
-    tables = graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
-    mirrors, unsynchronized = _mirrors(graph)
+def initial_state(graph: tf.Graph) -> InitialState:
+    """The initializers of variables and tables in a complete graph, and copies of variables."""
+    strategy = strategy_of_graph(graph)
+    copies = strategy.copies.items() if strategy is not None else ()
     return InitialState(
-        _initializers(graph, holders, tf1.GraphKeys.GLOBAL_VARIABLES),
-        _initializers(graph, holders, tf1.GraphKeys.LOCAL_VARIABLES),
-        tables=[table.name for table in tables],
-        mirrors=mirrors,
-        unsynchronized=unsynchronized,
+        _initializers(graph, tf1.GraphKeys.GLOBAL_VARIABLES),
+        _initializers(graph, tf1.GraphKeys.LOCAL_VARIABLES),
+        tables=[table.name for table in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)],
+        mirrors={name: copy.of for name, copy in copies if copy.replica},
+        unsynchronized=frozenset(name for name, copy in copies if not copy.in_sync),
     )
 
 
-def _initializers(graph: tf.Graph, holders: Collection[str], key: str) -> dict[str, str]:
+def _initializers(graph: tf.Graph, key: str) -> dict[str, str]:
     """The initializers of the variables in a collection, by variable name."""
     return {
-        producer_of(variable.name): variable.initializer.name
+        name: variable.initializer.name
         for entry in graph.get_collection(key)
         for variable in component_variables(entry)
-        if producer_of(variable.name) in holders
+        if _is_variable(graph, name := producer_of(variable.name))
     }
 
 
-def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
-    """The copies of variables that a strategy keeps.
-
-    Returns:
-        The first copy of each other copy, by name; and the names of all copies, including the
-        first, that the strategy synchronizes only when they are read.
-    """
-    strategy = strategy_of_graph(graph)
-    copies = strategy.copies.items() if strategy is not None else ()
-    mirrors = {name: copy.of for name, copy in copies if copy.replica}
-    return mirrors, frozenset(name for name, copy in copies if not copy.in_sync)
+def _is_variable(graph: tf.Graph, name: str) -> bool:
+    """Whether a graph has a variable of this name."""
+    try:
+        return graph.get_operation_by_name(name).type in VARIABLES
+    except KeyError:
+        return False

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from placement_checks.core.measurement import EPS, Array, Trial, largest
-from placement_checks.numerics.block_statistics import least_squares_ratio
+from placement_checks.numerics.sampling import least_squares_ratio
 
 # A comparison that cannot show a relative difference of this size is inconclusive. Towers of 64
 # and 63 rows that are averaged without weights are wrong by 0.2 to 0.7 %.
@@ -27,9 +27,23 @@ _TIMES_ON_TWO_ROWS = 16.0
 State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
-def scale_tolerance(rows: int, tolerance: float) -> float:
-    """Return the largest error of correct programs on this number of rows, in eps."""
-    return tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0)
+class Limits(NamedTuple):
+    """The largest errors of equal arrays.
+
+    Attributes:
+        tolerance: in eps of the largest expected value.
+        times_noise: as a multiple of the noise.
+    """
+
+    tolerance: float = 32.0
+    times_noise: float = 8.0
+
+    def on_rows(self, rows: int) -> Limits:
+        """Return the limits for a batch with this number of rows."""
+        return self._replace(tolerance=self.tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0))
+
+
+_LIMITS = Limits()
 
 
 class Difference(NamedTuple):
@@ -65,8 +79,7 @@ def compare_arrays(
     *,
     dtype: str,
     noise: float = 0.0,
-    tolerance: float = 32.0,
-    times_noise: float = 8.0,
+    limits: Limits = _LIMITS,
     allowed: float = 0.0,
     zero: float = 0.0,
 ) -> Difference:
@@ -78,8 +91,7 @@ def compare_arrays(
         found: the values of the program.
         dtype: the dtype of the computation, which gives the eps.
         noise: the largest absolute difference in other orders of the rows.
-        tolerance: the largest error of equal arrays, in eps.
-        times_noise: the largest difference of equal arrays, as a multiple of the noise.
+        limits: the largest errors of equal arrays.
         allowed: an absolute difference that equal arrays may have in any case.
         zero: the largest value that rounding may yield instead of zero. Arrays with values up
             to an eighth of it count as zero.
@@ -88,40 +100,30 @@ def compare_arrays(
     size = largest(expected)
     unit = eps * size
     error = largest(found - expected)
-    noisy = bool(eps) and (times_noise * noise >= REQUIRED_RESOLUTION * size or size <= zero / 8)
-    limit = max(tolerance * unit, times_noise * noise, allowed, zero if noisy else 0.0)
+    noise *= limits.times_noise
+    noisy = bool(eps) and (noise >= REQUIRED_RESOLUTION * size or size <= zero / 8)
+    limit = max(limits.tolerance * unit, noise, allowed, zero if noisy else 0.0)
     state: State
     if error > limit or not np.isfinite(error):
         state = "differs"
-    elif size and tolerance * eps > REQUIRED_RESOLUTION:
+    elif size and limits.tolerance * eps > REQUIRED_RESOLUTION:
         state = "too-coarse"
     elif noisy and max(size, error):
         state = "noise"
     else:
         state = "equal"
+    units = error / unit if unit else np.inf if error else 0.0
     return Difference(
         variable,
         state,
         least_squares_ratio(expected, found),
-        float(_in_units(error, unit)),
+        float(units if np.isfinite(error) else np.nan),
         float(limit / unit if unit else 0.0),
     )
 
 
-def _in_units(error: float, unit: float) -> float:
-    if not np.isfinite(error):
-        return np.nan
-    if unit:
-        return error / unit
-    return np.inf if error else 0.0
-
-
 def compare_gradients(
-    trial: Trial,
-    precisions: Mapping[str, str],
-    *,
-    tolerance: float = 32.0,
-    times_noise: float = 8.0,
+    trial: Trial, precisions: Mapping[str, str], limits: Limits = _LIMITS
 ) -> list[Difference]:
     """Compare the gradients of all variables on one batch.
 
@@ -132,8 +134,7 @@ def compare_gradients(
     Args:
         trial: the batch.
         precisions: the dtypes of the computation, by variable.
-        tolerance: as for `compare_arrays`; for zeros, in eps of the largest gradient.
-        times_noise: as for `compare_arrays`.
+        limits: the largest errors of equal arrays; for zeros, in eps of the largest gradient.
     """
     largest_gradient = max(map(largest, trial.expected.values()), default=0.0)
     compared = [
@@ -143,9 +144,8 @@ def compare_gradients(
             trial.found[name],
             dtype=precisions[name],
             noise=trial.noise[name],
-            tolerance=scale_tolerance(trial.rows, tolerance),
-            times_noise=times_noise,
-            zero=tolerance * EPS.get(precisions[name], 0.0) * largest_gradient,
+            limits=limits.on_rows(trial.rows),
+            zero=limits.tolerance * EPS.get(precisions[name], 0.0) * largest_gradient,
         )
         for name, expected in trial.expected.items()
     ]

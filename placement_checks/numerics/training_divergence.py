@@ -18,16 +18,17 @@ from placement_checks.core.measurement import (
 from placement_checks.numerics.comparing import (
     REQUIRED_RESOLUTION,
     Difference,
+    Limits,
     compare_arrays,
     compare_gradients,
     differing_variables,
-    scale_tolerance,
 )
 
 # Optimizers with steps proportional to the gradient. The others divide the gradient by its size:
 # rounding then decides the direction of elements with a gradient near zero, and a factor on all
 # gradients does not change the weights.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
+_LIMITS = Limits()
 _MIN_CHANGE = 1e-4  # of a weight's size; far above the rounding of many steps
 _DRIFT = 0.02  # of a variable's change, under an optimizer that is not proportional
 
@@ -59,9 +60,8 @@ def is_proportional(optimizers: Collection[str]) -> bool:
 def compare_variables(
     measured: Measurement,
     trajectory: Trajectory,
+    limits: Limits = _LIMITS,
     *,
-    tolerance: float = 32.0,
-    times_noise: float = 8.0,
     scale: float = 1.0,
 ) -> tuple[list[Difference], list[Divergence]]:
     """Compare the variables that both programs have, after each step.
@@ -72,8 +72,7 @@ def compare_variables(
     Args:
         measured: the measurement of both programs.
         trajectory: the steps.
-        tolerance: as for `compare_arrays`.
-        times_noise: as for `compare_arrays`.
+        limits: the largest errors of equal arrays.
         scale: the factor on all gradients; slots may contain it, or its square.
 
     Returns:
@@ -81,7 +80,7 @@ def compare_variables(
     """
     equal, divergences = [], []
     if measured.trials:
-        tolerance = scale_tolerance(measured.trials[0].rows, tolerance)
+        limits = limits.on_rows(measured.trials[0].rows)
     noisy, racing = _noisy_variables(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
         trained = find_trained_variable(name, trajectory.trained)
@@ -89,9 +88,7 @@ def compare_variables(
             continue
         for number, variables in enumerate(trajectory.steps):
             factors = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
-            after = _difference_after(
-                measured, name, variables[name], tolerance, times_noise, factors
-            )
+            after = _difference_after(measured, name, variables[name], limits, factors)
             if after.state == "differs":
                 divergences.append(_divergence(trajectory, after, number))
                 break
@@ -104,8 +101,7 @@ def _difference_after(
     measured: Measurement,
     name: str,
     step: VariableStep,
-    tolerance: float,
-    times_noise: float,
+    limits: Limits,
     factors: Collection[float],
 ) -> Difference:
     """Compare one variable after a step, with the factor that explains it best."""
@@ -115,9 +111,9 @@ def _difference_after(
     if dtype in EPS:
         # Gradients may have a coarser dtype than their variables.
         coarsest = max((EPS.get(kind, 0.0) for kind in measured.precisions.values()), default=0.0)
-        if tolerance * coarsest > REQUIRED_RESOLUTION:
+        if limits.tolerance * coarsest > REQUIRED_RESOLUTION:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
-        part = tolerance * coarsest if is_proportional(measured.optimizers) else _DRIFT
+        part = limits.tolerance * coarsest if is_proportional(measured.optimizers) else _DRIFT
         allowed = part * largest(expected - step.start)
         if step.certain is not None and not is_proportional(measured.optimizers):
             expected, found = expected[step.certain], found[step.certain]
@@ -128,8 +124,7 @@ def _difference_after(
             found,
             dtype=dtype,
             noise=step.noise * abs(factor),
-            tolerance=tolerance,
-            times_noise=times_noise,
+            limits=limits,
             allowed=allowed * abs(factor),
         )._replace(ratio=step.ratio and step.ratio / factor)
         for factor in factors

@@ -20,8 +20,7 @@ from placement_checks.placer.reasons import (
     fallback_reason,
     refusal_of,
 )
-from placement_checks.placer.request import PlacerQuery
-from placement_checks.placer.task_order import TaskOrder
+from placement_checks.placer.request import PlacerQuery, TaskOrder
 from placement_checks.placer.worker.client import PlacerUnavailable, phantom, session
 from placement_checks.placer.worker.protocol import GraphRefused
 

@@ -7,21 +7,25 @@ Constants such as `AVERAGE` are code that the fixes of several rules recommend.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, TypedDict, TypeVar
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Frame, Op, Placement
 from placement_checks.core.results import Finding, Kind, PathStep, State, Verdict
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import unique_lines
+from placement_checks.util.text import listed
 
 AVERAGE = (
     "[(tf.add_n([grad for grad, _ in pairs]) / num_gpus, pairs[0][1]) "
@@ -33,8 +37,12 @@ ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
 )
-_MOST_OPS = 1_000  # ops whose source lines a finding compares
+NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
+_T = TypeVar("_T")
+_MOST_OPS = 1_000  # a finding compares the source lines of its first ops
 _PATH_ENDS = 4  # ops at each end of a long path
+KERAS = "Keras 3"
+_MOST_NAMES = 4  # names in a message
 
 
 @dataclass(frozen=True)
@@ -45,8 +53,8 @@ class Rule(ABC):
         name: its name in reports and settings.
         kind: the kind of evidence that its findings rest on.
         requires: the evidence that it needs; without it the verdict is not-checked.
-        explained_by: the names of rules whose findings on the same object explain findings of this
-            rule.
+        explained_by: the names of other rules. Their findings on an object explain the findings
+            of this rule on it.
         by_absence: whether something that is missing from the program can break it. A verdict on a
             part of a program then proves nothing.
         impact: the effect of a finding on the program, for a rule of another distribution. The
@@ -118,6 +126,57 @@ def is_allowed(op: Op, allow: Collection[str]) -> bool:
     return op.type in allow or matches_any(op.name, allow)
 
 
+class _About(TypedDict):
+    object: str
+    op: str
+    evidence: Kind
+
+
+def about(op: Op, evidence: Kind = "requested") -> _About:
+    """Return the first fields of a `Finding` on an op."""
+    return {"object": op.name, "op": op.type, "evidence": evidence}
+
+
+def unless_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
+    """Return the findings on objects that ``allow`` does not list."""
+    return [finding for finding in findings if not matches_any(finding.object, allow)]
+
+
+def first_of_each(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the first finding on each object."""
+    by_object: dict[str, Finding] = {}
+    for finding in findings:
+        by_object.setdefault(finding.object, finding)
+    return list(by_object.values())
+
+
+def repetitions(
+    things: Iterable[tuple[Hashable, TowerIndex, _T]],
+) -> Iterator[tuple[TowerIndex, _T, TowerIndex, _T]]:
+    """Find the things of towers, such as ops, that repeat a thing of an earlier tower.
+
+    Args:
+        things: for each thing a key that equal things share, and the number of its tower. Only
+            the first thing of a tower with a key counts.
+
+    Yields:
+        The first tower with a key, its thing, a later tower, and the later tower's thing.
+    """
+    by_key: dict[Hashable, dict[TowerIndex, _T]] = defaultdict(dict)
+    for key, tower, thing in things:
+        by_key[key].setdefault(tower, thing)
+    for by_tower in by_key.values():
+        first, *others = sorted(by_tower)
+        for other in others:
+            yield first, by_tower[first], other, by_tower[other]
+
+
+def is_local(placement: Placement, variable: str) -> bool:
+    """Return whether a variable is in no collection of a program that has collections."""
+    collected = placement.collected.values()
+    return any(collected) and not any(variable in names for names in collected)
+
+
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
     """Return the device names in a field, which is one name or several."""
     return (declared,) if isinstance(declared, str) else tuple(declared)
@@ -166,7 +225,7 @@ def locate(finding: Finding, placement: Placement) -> Finding:
         frames = frames_of(ops[0])
     return replace(
         finding,
-        frames=tuple(str(next(same)) for _, same in groupby(frames, key=str)),
+        frames=unique_lines(frames),
         device_line=None if finding.placed is None else device_line(placement, finding.placed),
     )
 
@@ -202,3 +261,35 @@ def device_line(placement: Placement, name: str) -> str | None:
         op = placement.ops.get(name)
         name = next(iter(op.colocated), name) if op else name
     return None
+
+
+def keras_limit_finding(
+    placement: Placement,
+    objects: Sequence[str],
+    message: str,
+    consequence: str,
+    fix: str,
+    *,
+    expected: str,
+    found: str,
+    library: str = KERAS,
+) -> Finding:
+    """Return one finding on a known limit of a library, for all ops that it affects."""
+    first, *others = objects
+    numbers = analyze(placement).flow.number
+    return Finding(
+        **about(placement.ops[first]),
+        expected=expected,
+        found=found,
+        path=path_lines(placement, [numbers[name] for name in objects]),
+        message=message,
+        consequence=consequence,
+        fix=fix,
+        known=library,
+        others=tuple(others),
+    )
+
+
+def shorten(names: Iterable[str]) -> str:
+    """Join distinct names; of more than four, the first four and the number of the others."""
+    return listed(list(dict.fromkeys(names)), _MOST_NAMES)

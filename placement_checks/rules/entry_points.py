@@ -24,9 +24,8 @@ def discover(built_in: tuple[str, ...]) -> Mapping[str, EntryPoint]:
             one of these, or as an earlier entry point, its rule is named ``name (distribution)``.
     """
     by_name: dict[str, EntryPoint] = {}
-    for entry in sorted(
-        entry_points(group=_GROUP), key=lambda each: (each.name, distribution(each))
-    ):
+    found = entry_points(group=_GROUP)
+    for entry in sorted(found, key=lambda each: (each.name, distribution(each))):
         is_taken = entry.name in built_in or entry.name in by_name
         by_name[f"{entry.name} ({distribution(entry)})" if is_taken else entry.name] = entry
     return by_name

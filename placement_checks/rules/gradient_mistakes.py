@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.variables.clipping import norms_of_slices
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDS,
     BATCH_NORMS,
@@ -40,6 +42,8 @@ from placement_checks.rules.source_lines import frames_up_to, joining_ops
 
 if TYPE_CHECKING:
     from placement_checks.numerics.diagnosis import Diagnosis, Mistake
+
+    _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
 
 _MOVES = REORDERS | GATHERS
 _PASSES_ROWS = _MOVES | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
@@ -77,18 +81,16 @@ def _location(placement: Placement, ops: Iterable[int]) -> MistakeLocation:
     return MistakeLocation([names[op] for op in ops])
 
 
-def _joining_ops(placement: Placement, variable: str) -> list[int]:
+def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
     """Return the ops that combine the towers' gradients of a variable."""
-    updates = gradient_flow(placement).trained.get(variable, ())
-    return list(joining_ops(placement, updates))
+    return list(joining_ops(placement, gradient_flow(placement).trained.get(variable, ())))
 
 
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the ops that add up gradients; under a strategy, the losses to scale instead."""
-    flow = analyze(placement).flow
     losses = [producer_of(name) for name in placement.step.objectives]
     if placement.strategy is not None and any(map(placement.details.frames, losses)):
-        return MistakeLocation([name for name in losses if name in flow.number])
+        return MistakeLocation([name for name in losses if name in placement.ops])
     return _location(placement, _joining_ops(placement, variable))
 
 
@@ -97,9 +99,8 @@ def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) ->
 
     A division of gradients is not a mistake, as it is part of any mean.
     """
-    ratio = diagnosis.ratio or 0.0
-    ops = loss_scalings(placement, ratio) or _joining_ops(placement, variable)
-    return _location(placement, ops)
+    scalings = loss_scalings(placement, diagnosis.ratio or 0.0)
+    return _location(placement, scalings or _joining_ops(placement, variable))
 
 
 def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
@@ -111,7 +112,7 @@ def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeL
     return MistakeLocation()
 
 
-def _weights(placement: Placement, op: int) -> Iterator[PathStep]:
+def _weights(placement: Placement, op: OpId) -> Iterator[PathStep]:
     """Yield a line for each constant that multiplies a gradient before an op combines them."""
     analysis = analyze(placement)
     backward, types = analysis.backward.ops, analysis.flow.types
@@ -135,7 +136,7 @@ def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLo
     return MistakeLocation()
 
 
-def _calling_line(placement: Placement, op: int, gradient: int) -> MistakeLocation:
+def _calling_line(placement: Placement, op: OpId, gradient: OpId) -> MistakeLocation:
     """Return an op, with its lines down to the function that computes its gradient."""
     analysis = analyze(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
@@ -150,30 +151,30 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
     return location if location.ops else _find_weights(placement, variable, diagnosis)
 
 
-def _finder(
-    find: Callable[[Placement], Sequence[int]],
-) -> Callable[[Placement, str, Diagnosis], MistakeLocation]:
-    """Return a finder for a mistake that does not depend on the variable."""
+def _finder(find: Callable[[Placement], Sequence[OpId]]) -> _Finder:
     return lambda placement, *_: _location(placement, placement.cached(find))
 
 
-def loss_scalings(placement: Placement, ratio: float) -> Sequence[int]:
+def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
     """Return the ops that multiply the losses by a number, or divide them by its inverse."""
-    analysis = analyze(placement)
-    flow = analysis.flow
-    names = placement.step.objectives or placement.step.losses
-    losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
-    behind = flow.reachable(losses, until=lambda op: flow.types[op] not in _PASSES_LOSS)
-    return sorted(
+    flow = analyze(placement).flow
+    names = map(producer_of, placement.step.objectives or placement.step.losses)
+    losses = [flow.number[name] for name in names if name in flow.number]
+    return [
         op
-        for op in behind
+        for op in _loss_terms(flow, losses)
         if flow.types[op] in SCALES
         and any(math.isclose(factor, ratio, rel_tol=1e-3) for factor in _factors(placement, op))
-    )
+    ]
 
 
-def _factors(placement: Placement, op: int) -> Iterator[float]:
-    """Yield the constants that an op multiplies by."""
+def _loss_terms(flow: DataFlow, losses: Iterable[OpId], more: Collection[str] = ()) -> list[OpId]:
+    """Return losses and the ops that they are combined of; ``more`` types of ops are followed."""
+    passes = _PASSES_LOSS.union(more)
+    return sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in passes))
+
+
+def _factors(placement: Placement, op: OpId) -> Iterator[float]:
     flow = analyze(placement).flow
     for number, source in enumerate(flow.inputs[op]):
         value = placement.details.value(flow.names[source]) if flow.types[source] == CONST else ()
@@ -185,7 +186,7 @@ def _factors(placement: Placement, op: int) -> Iterator[float]:
             yield 1 / value[2]
 
 
-def count_divisions(placement: Placement) -> Sequence[int]:
+def count_divisions(placement: Placement) -> Sequence[OpId]:
     """Return the divisions of towers' losses by a number computed from the tower's examples.
 
     A number of rows does not count: it comes from the shape of the examples.
@@ -194,23 +195,14 @@ def count_divisions(placement: Placement) -> Sequence[int]:
     flow = analysis.flow
     return [
         op
-        for op in sorted(
-            flow.reachable(
-                _tower_losses(analysis),
-                until=lambda op: flow.types[op] not in _PASSES_LOSS | {SUM},
-            )
-        )
+        for op in _loss_terms(flow, chain(*analysis.losses.by_tower), {SUM})
         if flow.types[op] in DIVISIONS
-        and analysis.tower_of[op] >= 0
+        and analysis.tower_of[op] is not None
         and _is_count(analysis, flow.inputs[op][1])
     ]
 
 
-def _tower_losses(analysis: TowerAnalysis) -> list[int]:
-    return [loss for losses in analysis.losses.by_tower for loss in losses]
-
-
-def _is_count(analysis: TowerAnalysis, op: int) -> bool:
+def _is_count(analysis: TowerAnalysis, op: OpId) -> bool:
     """Return whether an op yields a scalar computed from values of examples."""
     flow = analysis.flow
     outputs = analysis.placement.details.outputs(flow.names[op])
@@ -218,65 +210,59 @@ def _is_count(analysis: TowerAnalysis, op: int) -> bool:
         return False
     behind = flow.reachable([op], until=lambda op: flow.types[op] in SHAPE_ONLY)
     return any(
-        analysis.examples[source] and (flow.types[source] in EXAMPLE_SOURCES) for source in behind
+        analysis.examples[source] and flow.types[source] in EXAMPLE_SOURCES for source in behind
     )
 
 
-def penalties(placement: Placement) -> Sequence[int]:
+def penalties(placement: Placement) -> Sequence[OpId]:
     """Return the terms of towers' losses that depend on no example, such as weight penalties."""
     analysis = analyze(placement)
     flow = analysis.flow
-    sums = sorted(
-        flow.reachable(
-            _tower_losses(analysis), until=lambda op: flow.types[op] not in _PASSES_LOSS
-        )
-    )
     return [
         term
-        for op in sums
+        for op in _loss_terms(flow, chain(*analysis.losses.by_tower))
         if flow.types[op] in ADDS and analysis.examples[op]
         for term in flow.inputs[op]
         if not analysis.examples[term] and flow.types[term] != CONST
     ]
 
 
-def batch_statistics(placement: Placement) -> Sequence[int]:
+def batch_statistics(placement: Placement) -> Sequence[OpId]:
     """Return the ops of towers that reduce over rows, if the model uses their results."""
     analysis = analyze(placement)
     forward = [
         op
         for op in analysis.flow.having((BATCH_NORMS | {MEAN, SUM}).__contains__)
-        if analysis.tower_of[op] >= 0 and analysis.examples[op] and not analysis.backward.ops[op]
+        if analysis.examples[op] and not analysis.backward.ops[op]
+        if analysis.tower_of[op] is not None
     ]
     norms = [op for op in forward if analysis.flow.types[op] in BATCH_NORMS]
     return norms or [op for op in forward if _reduces_rows(analysis, op)]
 
 
-def _reduces_rows(analysis: TowerAnalysis, op: int) -> bool:
+def _reduces_rows(analysis: TowerAnalysis, op: OpId) -> bool:
     """Return whether an op reduces over rows, and its result is used to compute rows."""
     rows = _row_dimension(analysis, analysis.flow.inputs[op][0])
     if not rows or _row_dimension(analysis, op) == rows:
         return False
-    todo = [op]
-    seen = {op}
-    for here in todo:
-        for consumer in analysis.flow.consumers[here]:
-            if consumer in seen or analysis.backward.ops[consumer]:
-                continue
-            if _row_dimension(analysis, consumer) == rows:
-                return True
-            seen.add(consumer)
-            todo.append(consumer)
-    return False
+
+    def consumers(op: OpId) -> Iterator[OpId]:
+        used = analysis.flow.consumers[op]
+        return (consumer for consumer in used if not analysis.backward.ops[consumer])
+
+    def has_rows(op: OpId) -> bool:
+        return _row_dimension(analysis, op) == rows
+
+    return any(map(has_rows, analysis.flow.reachable([op], along=consumers, until=has_rows)))
 
 
-def _row_dimension(analysis: TowerAnalysis, op: int) -> tuple[int | None, ...]:
+def _row_dimension(analysis: TowerAnalysis, op: OpId) -> tuple[int | None, ...]:
     """Return the first dimension of an op's output; empty if it is a scalar."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return tuple(outputs[0].shape or ())[:1] if outputs else ()
 
 
-def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[int]:
+def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> Sequence[OpId]:
     """Return the ops that keep towers from training a variable.
 
     The result is a mask, which is a factor that depends on no variable and no example. If there is
@@ -288,52 +274,40 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
         for op in analysis.reads_by_gpu.readers.get(variable, ())
         if analysis.tower_of[op] in towers and not analysis.backward.ops[op]
     ]
-    masks = [mask for op in reads for mask in _mask_factors(analysis, op)]
-    return masks[:1] or reads
-
-
-def _mask_factors(analysis: TowerAnalysis, op: int) -> Iterator[int]:
-    """Yield the factors of a product that depend on no variable and no example."""
     flow = analysis.flow
-    if flow.types[op] not in SCALES:
-        return
-    for factor in flow.inputs[op]:
-        behind = flow.reachable([factor])
-        if not analysis.examples[factor] and all(flow.state_holder(op) is None for op in behind):
-            yield factor
+    masks = (
+        factor
+        for op in reads
+        for factor in (flow.inputs[op] if flow.types[op] in SCALES else ())
+        if not analysis.examples[factor]
+        and all(flow.state_holder(each) is None for each in flow.reachable([factor]))
+    )
+    return list(islice(masks, 1)) or reads
 
 
-def moved_inputs(placement: Placement) -> Sequence[int]:
+def moved_inputs(placement: Placement) -> Sequence[OpId]:
     """Return the ops that reorder rows of inputs; without any, the ops that slice them."""
-    moved = [*_ops_on_rows(placement, _MOVES)]
-    return moved or [*_ops_on_rows(placement, CUTS.keys())]
+    return list(_ops_on_rows(placement, _MOVES)) or list(_ops_on_rows(placement, CUTS.keys()))
 
 
-def slice_ends(placement: Placement) -> Sequence[int]:
+def slice_ends(placement: Placement) -> Sequence[OpId]:
     """Return the op that computes where the last tower's rows end.
 
     If the end is a constant, the result is the op that slices the rows.
     """
     flow = analyze(placement).flow
-    cuts = [*_ops_on_rows(placement, CUTS.keys())]
+    cuts = list(_ops_on_rows(placement, CUTS.keys()))
     if not cuts:
         return ()
     last = max(cuts)
     end = ENDS_OF_CUTS.get(flow.types[last])
-    computed = [
-        op
-        for op in sorted(
-            flow.reachable(
-                [] if end is None else flow.inputs[last][end : end + 1],
-                until=lambda op: flow.types[op] not in _PACKS,
-            )
-        )
-        if flow.types[op] not in _PACKS and flow.types[op] != CONST
-    ]
+    ends = [] if end is None else flow.inputs[last][end : end + 1]
+    behind = sorted(flow.reachable(ends, until=lambda op: flow.types[op] not in _PACKS))
+    computed = [op for op in behind if flow.types[op] not in _PACKS | {CONST}]
     return computed[:1] or [last]
 
 
-def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
+def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]:
     """Yield the first ops of some types between the inputs of the step and the model.
 
     Only the first such op on a path counts: later ops may be part of the model, such as a
@@ -341,7 +315,9 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
     """
     analysis = analyze(placement)
     flow = analysis.flow
-    todo = _input_ops(analysis)
+    # The placeholders that the program lists, or else all sources of examples.
+    inputs = [producer_of(name) for names in placement.step.inputs for name in names]
+    todo = [flow.number[name] for name in inputs] or flow.having(EXAMPLE_SOURCES.__contains__)
     seen = set(todo)
     for here in todo:
         for consumer in flow.consumers[here]:
@@ -361,15 +337,7 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[int]:
                 todo.append(consumer)
 
 
-def _input_ops(analysis: TowerAnalysis) -> list[int]:
-    """Return the placeholders that the program lists, or else all sources of examples."""
-    listed = [producer_of(name) for names in analysis.placement.step.inputs for name in names]
-    if listed:
-        return [analysis.flow.number[name] for name in listed]
-    return analysis.flow.having(EXAMPLE_SOURCES.__contains__)
-
-
-_FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], MistakeLocation]] = {
+_FINDERS: Mapping[Mistake, _Finder] = {
     "sum": _find_sum,
     "divided": _find_division,
     "weights": _find_weights,

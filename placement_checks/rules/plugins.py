@@ -33,20 +33,12 @@ class FailedPlugin(Rule):
     error: ClassVar[ConfigError]
 
     def check(self, _evidence: Evidence) -> Verdict:
-        """Raise the error.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise the error."""
         raise self.error
 
     @classmethod
     def explanation(cls) -> str:
-        """Raise the error, since there is no docstring to return.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise the error, since there is no docstring to return."""
         raise cls.error
 
 

@@ -58,10 +58,6 @@ def _gpus(evidence: Evidence) -> Missing | None:
     )
 
 
-def _variables(evidence: Evidence) -> Missing | None:
-    return None if evidence.variables else Missing("the graph has no variables")
-
-
 def _cluster(evidence: Evidence) -> Missing | None:
     if evidence.machine is None or evidence.machine.is_local:
         return Missing("the machine is one host, without parameter servers")
@@ -72,8 +68,8 @@ def _two_towers(evidence: Evidence) -> Missing | None:
     for need in (Need.REQUESTED, Need.VARIABLES):
         if (missing := need.missing(evidence)) is not None:
             return missing
-    placement = evidence.placement
-    towers = analyze(placement).towers
+    analysis = analyze(evidence.placement)
+    towers = analysis.towers
     if len(towers) > 1:
         return None
     if not towers:
@@ -81,23 +77,17 @@ def _two_towers(evidence: Evidence) -> Missing | None:
             "no op that requests a GPU reads a variable, so there are no towers",
             "build each tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …",
         )
-    batches = analyze(placement).micro_batches
-    if batches > 1:
+    if analysis.micro_batches > 1:
         return NotApplicable(
-            f"there is one tower, on {towers[0]}: {batches} copies of the model run on the same "
-            "devices, as micro-batches do"
+            f"there is one tower, on {towers[0]}: {analysis.micro_batches} copies of the model "
+            "run on the same devices, as micro-batches do"
         )
-    losses = len(analyze(placement).loss_ops)
-    if losses > 1:
+    if len(analysis.loss_ops) > 1:
         return Missing(
-            f"the towers cannot be distinguished: there are {losses} losses, and all ops that "
-            f"read variables on a GPU request {towers[0]}"
+            f"the towers cannot be distinguished: there are {len(analysis.loss_ops)} losses, and "
+            f"all ops that read variables on a GPU request {towers[0]}"
         )
     return NotApplicable(f"there is one tower, on {towers[0]}")
-
-
-def _losses(evidence: Evidence) -> Missing | None:
-    return analyze(evidence.placement).losses.unknown
 
 
 def _losses_apart(evidence: Evidence) -> Missing | None:
@@ -155,10 +145,12 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     Need.ASSIGNED: lambda evidence: _if_missing(evidence.placement.assigned),
     Need.REQUESTED: lambda evidence: _if_missing(evidence.placement.requested),
     Need.GPUS: _gpus,
-    Need.VARIABLES: _variables,
+    Need.VARIABLES: lambda evidence: (
+        None if evidence.variables else Missing("the graph has no variables")
+    ),
     Need.CLUSTER: _cluster,
     Need.TWO_TOWERS: _two_towers,
-    Need.LOSSES: _losses,
+    Need.LOSSES: lambda evidence: analyze(evidence.placement).losses.unknown,
     Need.LOSSES_APART: _losses_apart,
     Need.SESSION_CONFIG: _session_config,
     Need.MEASUREMENT: lambda evidence: _if_run_missing(evidence, evidence.measurement),

@@ -18,7 +18,7 @@ import numpy as np
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.read_write_races import races
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.measurement import EPS
+from placement_checks.core.measurement import EPS, Arrays
 from placement_checks.core.op_types import (
     BRANCHES,
     COLLECTIVE_GATHER,
@@ -36,38 +36,14 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.comparing import compare_gradients
-from placement_checks.numerics.reducing import build_trial
-from placement_checks.run.graph_rewrites import fed_ops
+from placement_checks.numerics.comparing import Limits, compare_gradients
+from placement_checks.numerics.sampling import build_trial
 from placement_checks.run.runnable import RunnableProgram
-from placement_checks.run.session import ProgramSession, Values
+from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and, nearest, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 _MAX_DISTANCE = 10  # edges between a random op and the placeholder that disables it
-
-
-def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
-    """Return the ops that the roots depend on, in building order, up to fed tensors."""
-    flow = analyze(program.placement).flow
-    ends = {flow.number[op] for op in fed_ops(program.placement, fed)}
-    todo = [flow.number[producer_of(root)] for root in roots]
-    seen = set(todo)
-    while todo:
-        op = todo.pop()
-        if op in ends:
-            continue
-        for producer in (*flow.inputs[op], *flow.control_inputs.get(op, ())):
-            if producer not in seen:
-                seen.add(producer)
-                todo.append(producer)
-    return [flow.names[op] for op in sorted(seen - ends)]
-
-
-def gradient_tensors(program: RunnableProgram) -> list[str]:
-    """Return the tensors of all gradients: values, and indices of sparse ones."""
-    gradients = program.gradient_tensors.gradients.values()
-    return [tensor for gradient in gradients for tensor in gradient if tensor]
 
 
 def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
@@ -78,7 +54,7 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
     """
     training = program.placement.step
     ops = program.placement.ops
-    for name in ancestors(program, [*gradient_tensors(program), *training.train_op], fed):
+    for name in program.ancestors([*program.gradients.tensors, *training.train_op], fed):
         if ops[name].type in PLACEHOLDERS_TO_FEED and _is_read(program, name):
             if _is_resource(program, name):
                 raise CannotRun(
@@ -87,14 +63,14 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                 )
             raise CannotRun(
                 f"nothing feeds the placeholder '{name}' of {program.name}"
-                f"{_built_at(program, name)}",
-                "list it in the inputs that its builder returns, and "
-                "let the batch function return its value",
+                f"{program.built_at(name)}",
+                "list it in the inputs that its builder returns, and let the batch function "
+                "return its value",
             )
         if ops[name].type in _PIPELINE:
             raise CannotRun(
                 f"{program.name} reads rows from '{name}' ({ops[name].type})"
-                f"{_built_at(program, name)}, so both programs cannot be fed the same rows",
+                f"{program.built_at(name)}, so both programs cannot be fed the same rows",
                 "make it a placeholder_with_default, and list that in its inputs",
             )
 
@@ -110,12 +86,6 @@ def _is_resource(program: RunnableProgram, op: str) -> bool:
     return any(output.dtype == "resource" for output in outputs)
 
 
-def _built_at(program: RunnableProgram, op: str) -> str:
-    """Return the source line of an op for a message. It is slow: it reads a traceback."""
-    where = program.placement.where(op)
-    return f", built at {where}" if where else ""
-
-
 def check_step_known(program: RunnableProgram) -> None:
     """Check that a program declares its training op.
 
@@ -129,7 +99,7 @@ def check_step_known(program: RunnableProgram) -> None:
         )
 
 
-def check_repeatable(session: ProgramSession, feeds: Values) -> None:
+def check_repeatable(session: ProgramSession, feeds: Arrays) -> None:
     """Check that two runs give equal gradients.
 
     Gradients must not depend on stateless random ops either: such an op draws the same numbers in
@@ -140,8 +110,8 @@ def check_repeatable(session: ProgramSession, feeds: Values) -> None:
     """
     program = session.program
     analysis = analyze(program.placement)
-    tensors = gradient_tensors(program)
-    ops = ancestors(program, tensors or program.placement.step.train_op, feeds)
+    tensors = program.gradients.tensors
+    ops = program.ancestors(tensors or program.placement.step.train_op, feeds)
     random = [name for name in ops if program.placement.ops[name].type in RANDOM]
     if random and not tensors:  # there are no gradients to compare
         raise _random_gradients(program, analysis, random[0], feeds)
@@ -164,23 +134,23 @@ def check_repeatable(session: ProgramSession, feeds: Values) -> None:
 
 def random_op_in_step(program: RunnableProgram, fed: Collection[str]) -> str | None:
     """Return a random op that affects a step but no gradient, such as noise on the weights."""
-    behind_gradients = set(ancestors(program, gradient_tensors(program), fed))
+    behind_gradients = set(program.ancestors(program.gradients.tensors, fed))
     return next(
         (
             name
-            for name in ancestors(program, program.placement.step.train_op, fed)
+            for name in program.ancestors(program.placement.step.train_op, fed)
             if name not in behind_gradients and program.placement.ops[name].type in RANDOM
         ),
         None,
     )
 
 
-def _gradients_differ(some: Values, others: Values) -> bool:
+def _gradients_differ(some: Arrays, others: Arrays) -> bool:
     """Whether gradients differ by more than another order of additions explains."""
     finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
     dtypes = {name: str(value.dtype) for name, value in finite.items()}
     trial = build_trial(0, (), finite, others, dict.fromkeys(finite, 0.0))
-    compared = compare_gradients(trial, dtypes, tolerance=1000)
+    compared = compare_gradients(trial, dtypes, Limits(1000))
     return any(gradient.state == "differs" for gradient in compared)
 
 
@@ -191,7 +161,7 @@ def _other_numbers(values: np.ndarray) -> np.ndarray:
 
 
 def _random_gradients(
-    program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Values
+    program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Arrays
 ) -> CannotRun:
     switch = _disabling_placeholder(program, analysis, random)
     if switch is None:
@@ -211,7 +181,7 @@ def _random_gradients(
         )
     return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type}){_built_at(program, random)}",
+        f"({program.placement.ops[random].type}){program.built_at(random)}",
         fix,
     )
 
@@ -250,8 +220,8 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
     """
     program = session.program
     requested = {device for tower in analyze(program.placement).towers for device in tower.devices}
-    roots = gradient_tensors(program) or program.placement.step.train_op
-    needed = {program.placement.ops[name].requested for name in ancestors(program, roots, feeds)}
+    roots = program.gradients.tensors or program.placement.step.train_op
+    needed = {program.placement.ops[name].requested for name in program.ancestors(roots, feeds)}
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
     ran = {
         (device.index or 0) - first
@@ -313,7 +283,7 @@ def shared_races(program: RunnableProgram, reference: RunnableProgram) -> Mappin
 
 def _check_trains(program: RunnableProgram) -> None:
     """Check that a program trains variables, and that its gradients are not all in a loop."""
-    if program.gradient_tensors.gradients or program.gradient_tensors.unread:
+    if program.gradients.by_variable or program.gradients.unread:
         return
     if program.built.gradients_inside:
         raise CannotRun(program.built.gradients_inside)
@@ -329,7 +299,7 @@ def _check_trains(program: RunnableProgram) -> None:
 def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
     """Check that the trained variables of the reference have the same names and shapes."""
     shapes = {variable.name: variable.shape for variable in program.placement.variables}
-    trained = [*reference.gradient_tensors.gradients, *reference.gradient_tensors.unread]
+    trained = [*reference.gradients.by_variable, *reference.gradients.unread]
     missing = [name for name in trained if name not in shapes]
     if missing:
         near = nearest(missing[0], shapes)
@@ -372,7 +342,7 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
         ]
         coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
     found = {}
-    for variable, gradient in program.gradient_tensors.gradients.items():
+    for variable, gradient in program.gradients.by_variable.items():
         dtype = program.variables[variable]
         behind = names[coarsest[analysis.flow.number[producer_of(gradient.values)]]]
         found[variable] = max(dtype, behind, key=lambda name: EPS.get(name, 0.0))
@@ -402,7 +372,7 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
         # The walk visits the other inputs of a branch, and the ops in it, by themselves.
         return flow.types[op] not in BRANCHES or bool(depends_on_gradients[flow.inputs[op][0]])
 
-    for variable, gradient in program.gradient_tensors.gradients.items():
+    for variable, gradient in program.gradients.by_variable.items():
         start = flow.number[producer_of(gradient.values)]
         if any(map(changes, flow.reachable([start], until=backward.__getitem__))):
             yield variable

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,7 +29,7 @@ from placement_checks.core.op_types import RANDOM_SEEDED, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.program import (
     AppliedGradient,
-    BuiltProgram,
+    CapturedProgram,
     Gradient,
     InitialState,
     Step,
@@ -49,20 +49,25 @@ tf1 = tf.compat.v1
 
 
 @dataclass
-class GradientTensors:
-    """The gradient tensors of one program.
+class Gradients:
+    """The gradients that one step of a program applies.
 
     Attributes:
-        gradients: the gradient of each variable, before the optimizer turns it into an update.
+        by_variable: the gradient of each variable, before the optimizer turns it into an update.
         unread: trained variables without a readable gradient, and the reason.
         optimizers: the types of the apply ops, or the classes of the optimizers.
         updates: the op that updates each variable.
     """
 
-    gradients: dict[str, Gradient] = field(default_factory=dict)
+    by_variable: dict[str, Gradient] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     optimizers: set[str] = field(default_factory=set)
     updates: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[str]:
+        """All tensors of gradients: values, and indices of sparse gradients."""
+        return [name for gradient in self.by_variable.values() for name in gradient if name]
 
 
 @dataclass(frozen=True)
@@ -77,17 +82,17 @@ class RunnableProgram:
         inputs: mappings of array names to the tensors that take the arrays: one mapping for each
             tower, or one for all; empty if the program declares no inputs.
         shared: whether one mapping is for all towers, because the program splits the batch itself.
-        gradient_tensors: the gradients of its variables.
+        gradients: the gradients of its variables.
         ends_at: when its runs must have ended, in seconds of `time.monotonic`.
     """
 
-    built: BuiltProgram
+    built: CapturedProgram
     graph: tf.Graph
     simulated: bool
     config: Any
     inputs: Sequence[Mapping[str, str]]
     shared: bool
-    gradient_tensors: GradientTensors
+    gradients: Gradients
     ends_at: float = math.inf
 
     @property
@@ -116,9 +121,22 @@ class RunnableProgram:
             if variable.name in initialized
         }
 
+    def ancestors(self, roots: Iterable[str], fed: Collection[str]) -> list[str]:
+        """Return the ops that the roots depend on, in building order, up to fed tensors."""
+        flow = analyze(self.placement).flow
+        ends = {flow.number[op] for op in fed_ops(self.placement, fed)}
+        start = [flow.number[producer_of(root)] for root in roots]
+        reached = flow.reachable(start, flow.all_inputs, until=ends.__contains__)
+        return [flow.names[op] for op in sorted(reached - ends)]
+
+    def built_at(self, op: str) -> str:
+        """Return the source line of an op, as part of a message; ``""`` if it is not known."""
+        where = self.placement.where(op)
+        return f", built at {where}" if where else ""
+
 
 def make_runnable(
-    built: BuiltProgram, devices: Devices, *, cluster: Machine | None = None
+    built: CapturedProgram, devices: Devices, *, cluster: Machine | None = None
 ) -> RunnableProgram:
     """Check that a program can be run, and rewrite its graph for real or simulated devices.
 
@@ -136,7 +154,7 @@ def make_runnable(
             or real devices are missing.
     """
     if not built.program:
-        what = "is a saved graph" if built.graph is None else "was built elsewhere"
+        what = "is a saved graph" if built.source.live is None else "was built elsewhere"
         raise CannotRun(f"{built.name} {what}, and only programs are run")
     if built.turns > 1:
         raise CannotRun(
@@ -164,11 +182,11 @@ def make_runnable(
         config=config,
         inputs=inputs,
         shared=shared,
-        gradient_tensors=find_gradient_tensors(placement, graph, built.applied, built.initial),
+        gradients=find_gradients(placement, graph, built.applied, built.initial),
     )
 
 
-def _check_initial_values(built: BuiltProgram) -> None:
+def _check_initial_values(built: CapturedProgram) -> None:
     """Check that the initial value of each variable in a traced step is known."""
     values = built.initial.values
     if not values:
@@ -244,7 +262,7 @@ def _tensor_name(value: Any, key: str, program: str) -> str:
     )
 
 
-def _rewrite_graph(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
+def _rewrite_graph(built: CapturedProgram, *, simulated: bool, whole: bool) -> tf.Graph:
     """Return the graph of a program, rewritten to run on the devices of this machine.
 
     Devices are changed in the GraphDef, because a live graph does not give access to the bodies of
@@ -271,12 +289,12 @@ def _rewrite_graph(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.G
     return graph
 
 
-def find_gradient_tensors(
+def find_gradients(
     placement: Placement,
     graph: tf.Graph,
     applied: Sequence[AppliedGradient],
     initial: InitialState,
-) -> GradientTensors:
+) -> Gradients:
     """Find the gradients that one step of a program applies.
 
     Args:
@@ -286,7 +304,7 @@ def find_gradient_tensors(
         initial: the mirrored copies of variables, which get the gradient of the first copy. Its
             values are empty unless the step is traced; a traced step declares no gradients.
     """
-    found = GradientTensors()
+    found = Gradients()
     analysis = analyze(placement)
     recorded = {gradient.variable: gradient for gradient in applied}
     for variable, updates in analysis.updates.by_variable.items():
@@ -294,7 +312,7 @@ def find_gradient_tensors(
         applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
         found.updates[variable] = names[-1]
         if len(applies) == 1 and not placement.ops[applies[0]].caller:
-            found.gradients[variable] = _gradient_input(graph.get_operation_by_name(applies[0]))
+            found.by_variable[variable] = _gradient_input(graph.get_operation_by_name(applies[0]))
             found.optimizers.add(placement.ops[applies[0]].type)
         elif len(applies) > 1:
             found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
@@ -302,7 +320,7 @@ def find_gradient_tensors(
             if given.gradient and _is_of_one_tower(placement, given.gradient, updates):
                 found.unread[variable] = "each tower changes its gradient before they are summed"
             elif given.gradient:
-                found.gradients[variable] = given.gradient
+                found.by_variable[variable] = given.gradient
             elif given.in_body:
                 found.unread[variable] = "it is applied inside a branch, loop or function"
             if given.optimizer:

@@ -19,12 +19,13 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.script import Script, uses_gpus
+from placement_checks.core.measurement import Arrays
+from placement_checks.core.target import Script, uses_gpus
 from placement_checks.run.runnable import RunnableProgram
 
 tf1 = tf.compat.v1
 
-Values = Mapping[str, npt.NDArray[Any]]
+
 _MAX_BYTES = 1 << 23  # bytes that are read or assigned at once; one variable may be larger
 _ITEM_SIZE = 8  # bytes of an element, at most
 _MAX_FETCHED = 2000  # tensors that one run fetches
@@ -103,7 +104,7 @@ class ProgramSession:
     def run(
         self,
         fetches: Any,
-        feeds: Values | None = None,
+        feeds: Arrays | None = None,
         metadata: Any = None,
         *,
         traced: bool = False,
@@ -165,13 +166,9 @@ class ProgramSession:
         if (task := _FROM_TASK.match(reason)) and sentences[1:]:
             reason = f"{task[1]}{task[2]}: {sentences[1]}"
         op = getattr(error, "op", None)
-        if op is None:
-            return reason, ""
-        where = self.program.placement.where(op.name)
-        at = f", built at {where}" if where else ""
-        return reason, f" (op {op.name}{at})"
+        return reason, f" (op {op.name}{self.program.built_at(op.name)})" if op is not None else ""
 
-    def initialize(self, values: Values) -> None:
+    def initialize(self, values: Arrays) -> None:
         """Initialize all variables, then set the given ones.
 
         Variables initialized from others, such as a target network, use the given values. All
@@ -204,7 +201,7 @@ class ProgramSession:
         for names in self._variables.parts:
             yield self.run({name: self._variables.reads[name] for name in names})
 
-    def load(self, values: Values) -> None:
+    def load(self, values: Arrays) -> None:
         """Assign values to variables and their copies; unknown names are ignored."""
         values = self._with_copies(values)
         assigns = self._variables.assigns
@@ -213,7 +210,7 @@ class ProgramSession:
                 ops = [assigns[name][0] for name in names]
                 self.run(ops, {assigns[name][1]: values[name] for name in names})
 
-    def _with_copies(self, values: Values) -> Values:
+    def _with_copies(self, values: Arrays) -> Arrays:
         """Return the values, with the values of first copies repeated for the other copies."""
         copies = {**self._manual_copies, **self.program.built.initial.mirrors}
         known = {copy: values[first] for copy, first in copies.items() if first in values}
@@ -230,9 +227,9 @@ class ProgramSession:
             if tower != min(group.copies)
         }
 
-    def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
+    def gradients(self, feeds: Arrays, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
         """Return the gradient of every variable as a dense array, by variable name."""
-        read = self.program.gradient_tensors.gradients
+        read = self.program.gradients.by_variable
         fetches = {
             name: tuple(part for part in gradient if part) for name, gradient in read.items()
         }
@@ -252,21 +249,21 @@ class ProgramSession:
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
 
-    def gradient_feeds(self, values: Values) -> dict[str, npt.NDArray[Any]]:
+    def gradient_feeds(self, values: Arrays) -> dict[str, npt.NDArray[Any]]:
         """Return feeds that make a step apply these gradients in place of its own."""
         feeds = {}
-        for name, gradient in self.program.gradient_tensors.gradients.items():
+        for name, gradient in self.program.gradients.by_variable.items():
             feeds[gradient.values] = values[name]
             if gradient.indices:
                 feeds[gradient.indices] = np.arange(len(values[name]))
         return feeds
 
-    def step(self, feeds: Values, metadata: Any = None) -> None:
+    def step(self, feeds: Arrays, metadata: Any = None) -> None:
         """Take one training step; ``metadata`` is filled with partition graphs and statistics."""
         train_op = list(self.program.placement.step.train_op)
         self.run(train_op, feeds, metadata, traced=metadata is not None)
 
-    def prepare_step(self, feeds: Values) -> Callable[[], object]:
+    def prepare_step(self, feeds: Arrays) -> Callable[[], object]:
         """Return a function that takes a training step with little overhead."""
         train_op = list(self.program.placement.step.train_op)
         step = self._session.make_callable(train_op, feed_list=list(feeds))
@@ -278,13 +275,13 @@ class ProgramSession:
         simulated = self.program.simulated
         return tf1.RunOptions.SOFTWARE_TRACE if simulated else tf1.RunOptions.FULL_TRACE
 
-    def executed_devices(self, feeds: Values) -> dict[str, Device]:
+    def executed_devices(self, feeds: Arrays) -> dict[str, Device]:
         """Run the gradients, and return the device of every op, from the partition graphs.
 
         If no gradient can be read, a training step is run, which changes variables.
         """
         metadata = tf1.RunMetadata()
-        if self.program.gradient_tensors.gradients:
+        if self.program.gradients.by_variable:
             self.gradients(feeds, metadata)
         else:
             self.run(list(self.program.placement.step.train_op), feeds, metadata)
@@ -294,7 +291,7 @@ class ProgramSession:
             for node in part.node
         }
 
-    def first_not_finite(self, ops: Iterable[str], feeds: Values) -> str | None:
+    def first_not_finite(self, ops: Iterable[str], feeds: Arrays) -> str | None:
         """Return the first op, in building order, that yields a NaN or an infinity."""
         names = self._numeric(ops)
         for start in range(0, len(names), _MAX_FETCHED):
@@ -315,7 +312,7 @@ class ProgramSession:
             if tensor.dtype.is_floating and tensor.dtype == tensor.dtype.base_dtype
         ]
 
-    def fetch(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
+    def fetch(self, names: Sequence[str], feeds: Arrays) -> Sequence[Any]:
         """Return the values of tensors; None for tensors in a branch that does not run."""
         try:
             return list(self.run(list(names), feeds))

@@ -8,14 +8,15 @@ logical CPUs must be requested before.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
 import tensorflow as tf
 
 from placement_checks.core.devices import Devices
 from placement_checks.run.runnable import uses_simulated
-from placement_checks.tf import distribution, eager, patching, sessions
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import Around, all_patched
 from placement_checks.tf.simulated_devices import configure_logical_cpus, simulated_scope
 
 # The first collective group key of each strategy.
@@ -50,27 +51,24 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     soft = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(False)
     try:
-        with contextlib.ExitStack() as patched:
-            if simulated:
-                for patch in _device_patches(gpus):
-                    patched.enter_context(patch)
+        with all_patched(_device_patches(gpus) if simulated else {}):
             yield
     finally:
         tf.config.set_soft_device_placement(soft)
 
 
-def _device_patches(gpus: int) -> Iterator[patching.Patched]:
-    """Yield patches that redirect device scopes, and that show strategies the simulated GPUs."""
-    yield eager.around_eager_devices(simulated_scope)
-    yield patching.patched(tf.Graph, "device", simulated_scope)
-
+def _device_patches(gpus: int) -> Mapping[Patch, Around]:
+    """Patches that redirect device scopes, and that show strategies the simulated GPUs."""
     devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
-    yield sessions.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
-    yield sessions.around_local_devices(lambda of: lambda found: of(found or gpus))
 
-    # Keys start at 1 in every strategy, and a group that was used before expects the same shapes.
-    yield distribution.around_collective_keys(
-        lambda init: (
-            lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
-        )
-    )
+    def wrap_keys(init: Callable[..., None]) -> Callable[..., None]:
+        # Every strategy counts from 1, and a group that was used before expects the same shapes.
+        return lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
+
+    return {
+        Patch.EAGER_SCOPE: simulated_scope,
+        Patch.GRAPH_SCOPE: simulated_scope,
+        Patch.MIRRORED_DEVICES: lambda _: lambda num_gpus=None: devices[:num_gpus],
+        Patch.CENTRAL_DEVICES: lambda choose: lambda found: choose(found or gpus),
+        Patch.NEW_KEYS: wrap_keys,
+    }

@@ -23,15 +23,9 @@ from typing import Any
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
-from placement_checks.targets.names import (
-    check_target,
-    is_graph,
-    no_module_error,
-    parse_arguments,
-    split_arguments,
-)
+from placement_checks.targets.forms import no_module_error, parse_target
 from placement_checks.tf.process_state import own_behavior
 from placement_checks.util.text import did_you_mean
 
@@ -42,42 +36,34 @@ _LOADING = "loading it"
 _neighbors: dict[Path, dict[str, ModuleType]] = {}
 
 
-def resolve(target: str, argv: Sequence[str] = ()) -> Program | Path:
-    """Load the function that a target names, or return the path of a graph.
+def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
+    """Load the function that a target names.
 
     Args:
-        target: the text of the target.
+        target: a function.
         argv: the command-line arguments that the loaded code finds.
 
     Raises:
-        InputError: the file, module or function does not exist, loading it failed, or the
-            function does not take the arguments of the target.
+        InputError: the module or function does not exist, loading it failed, or the function does
+            not take the arguments of the target.
     """
-    path = Path(target)
-    if is_graph(path):
-        return path
-    check_target(target)
-    program = _program(target, argv)
-    program.check_given()
-    return program
-
-
-def _program(target: str, argv: Sequence[str]) -> Program:
-    given = parse_arguments(target)
-    where, _, name = split_arguments(target)[0].rpartition(":")
+    where = target.path
     if where.endswith(".py"):
         file = Path(where).resolve()
-        as_file = partial(emulate_script_environment, file, argv)
-        with as_file():
-            build = _attribute(_load_file(Path(where)), name, target)
-        return Program(target, _call_within(as_file, build), file.parent, build, given, argv)
-    as_module = partial(own_behavior, where, where.partition(".")[0])
-    with as_module():
-        module = _import(where, target)
-    home = getattr(module, "__file__", None)
-    build = _attribute(module, name, target)
-    of_module = Path(home).resolve().parent if home else None
-    return Program(target, _call_within(as_module, build), of_module, build, given, argv)
+        folder: Path | None = file.parent
+        environment = partial(emulate_script_environment, file, argv)
+        with environment():
+            build = _attribute(_load_file(Path(where)), target)
+    else:
+        environment = partial(own_behavior, where, where.partition(".")[0])
+        with environment():
+            module = _import(target)
+        home = getattr(module, "__file__", None)
+        folder = Path(home).resolve().parent if home else None
+        build = _attribute(module, target)
+    program = Program(target.name, _call_within(environment, build), folder, build, target, argv)
+    program.check_given()
+    return program
 
 
 def script_from_function(program: Program, error: InputError) -> Script:
@@ -90,10 +76,10 @@ def script_from_function(program: Program, error: InputError) -> Script:
     Raises:
         InputError: another process cannot import the function.
     """
-    if program.function is not None:  # loaded from a target
-        return Script(program.name, tuple(program.argv), eager=True)
-    where = _importable_target(inspect.unwrap(program.build))
-    if where is None:
+    if program.target is not None:
+        return Script(program.target, tuple(program.argv), eager=True)
+    name = _importable_name(inspect.unwrap(program.build))
+    if name is None:
         raise InputError(
             program.name,
             f"{error.message}; eager code is run in a process of its own, which can only load a "
@@ -103,11 +89,11 @@ def script_from_function(program: Program, error: InputError) -> Script:
             details=error.details,
             is_predicate=error.is_predicate,
         )
-    return Script(where, eager=True)
+    return Script(parse_target(name), eager=True)
 
 
-def _importable_target(function: Any) -> str | None:
-    """The target that names a function in another process; None if there is none."""
+def _importable_name(function: Any) -> str | None:
+    """The name of a function as a target in another process; None if it has none."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
@@ -162,14 +148,14 @@ def _find_namesakes(folder: Path) -> dict[str, ModuleType]:
             if entry.name.endswith(".py") or entry.is_dir()
         }
     loaded = names & sys.modules.keys()
-    alike = [name for name in sys.modules if name.partition(".")[0] in loaded] if loaded else []
-    return {name: sys.modules[name] for name in alike if _hides(sys.modules[name], folder)}
-
-
-def _hides(module: ModuleType, folder: Path) -> bool:
-    """Whether a module is a user module of another directory."""
-    file = getattr(module, "__file__", None)
-    return bool(file) and is_user_file(file, None) and not _lies_in(module, folder)
+    found = {}
+    for name in list(sys.modules) if loaded else ():
+        if name.partition(".")[0] in loaded:
+            module = sys.modules[name]
+            file = getattr(module, "__file__", None)
+            if file and is_user_file(file, None) and not _lies_in(module, folder):
+                found[name] = module
+    return found
 
 
 def _call_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
@@ -207,36 +193,37 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _import(name: str, target: str) -> ModuleType:
+def _import(target: Target) -> ModuleType:
     sys.path.insert(0, "")
     try:
-        with users_code(target, _LOADING, None):
+        with users_code(target.name, _LOADING, None):
             try:
-                return importlib.import_module(name)
+                return importlib.import_module(target.path)
             except ModuleNotFoundError as error:
-                if not f"{name}.".startswith(f"{error.name}."):  # it lacks another module
+                if not f"{target.path}.".startswith(f"{error.name}."):  # it lacks another module
                     raise
-                raise no_module_error(name, target) from None
+                raise no_module_error(target.path, target.name) from None
     finally:
         sys.path.remove("")
 
 
-def _attribute(module: ModuleType, name: str, target: str) -> Any:
+def _attribute(module: ModuleType, target: Target) -> Any:
+    name = target.function
     value: Any = module
     for part in name.split("."):
-        with users_code(target, _LOADING, None):  # the module may define __getattr__
+        with users_code(target.name, _LOADING, None):  # the module may define __getattr__
             present = hasattr(value, part)
         if not present:
             names = [key for key, member in vars(module).items() if callable(member)]
             raise InputError(
-                target,
+                target.name,
                 f"there is no function '{name}' in it",
                 did_you_mean(name, names) or "name the function that builds the graph",
             )
         value = getattr(value, part)
     if not callable(value):
         raise InputError(
-            target,
+            target.name,
             f"'{name}' is of type {type(value).__name__}, not a function",
             "name a function",
         )

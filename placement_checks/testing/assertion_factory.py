@@ -10,7 +10,7 @@ from typing import Any, Literal  # noqa: F401
 
 from placement_checks.core.evidence import Evidence  # noqa: F401
 from placement_checks.core.placement import Placement  # noqa: F401
-from placement_checks.core.program import Batch, Target  # noqa: F401
+from placement_checks.core.program import Batch, TargetLike  # noqa: F401
 from placement_checks.rules.base import Rule
 from placement_checks.testing.checking import check_rule, check_run
 
@@ -91,8 +91,8 @@ def _parameters(rule: type[Rule]) -> Sequence[Parameter]:
     either, keyword = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
     if is_run(rule):
         program = [
-            Parameter("towers", either, annotation="Target"),
-            Parameter("single", either, annotation="Target"),
+            Parameter("towers", either, annotation="TargetLike"),
+            Parameter("single", either, annotation="TargetLike"),
             Parameter("batch", either, default=None, annotation="Batch"),
             Parameter("gpus", keyword, default=2, annotation="int"),
         ]

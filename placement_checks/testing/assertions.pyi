@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import Batch, Target
+from placement_checks.core.program import Batch, TargetLike
 
 def assert_placeable(
     evidence: Evidence | Placement,
@@ -168,8 +168,8 @@ def assert_session_memory(
     """The session does not take all memory of every GPU."""
 
 def assert_gradients_equal(
-    towers: Target,
-    single: Target,
+    towers: TargetLike,
+    single: TargetLike,
     batch: Batch = None,
     *,
     gpus: int = 2,
@@ -185,8 +185,8 @@ def assert_gradients_equal(
     """Each variable receives the same gradient as in the program for one GPU."""
 
 def assert_weights_equal(
-    towers: Target,
-    single: Target,
+    towers: TargetLike,
+    single: TargetLike,
     batch: Batch = None,
     *,
     gpus: int = 2,
@@ -198,8 +198,8 @@ def assert_weights_equal(
     """After some training steps all variables have the same values as in the reference."""
 
 def assert_towers_overlap(
-    towers: Target,
-    single: Target,
+    towers: TargetLike,
+    single: TargetLike,
     batch: Batch = None,
     *,
     gpus: int = 2,

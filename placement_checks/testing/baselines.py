@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os.path import relpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from placement_checks.core.errors import PlacementError
 from placement_checks.util.text import join_and, plural
-
-if TYPE_CHECKING:
-    from placement_checks.core.baseline import Difference
-    from placement_checks.core.evidence import Evidence
 
 FOLDER = "placements"  # in the directory of the test file
 _OUTPUT = "placement_baselines"  # key in the output of an xdist worker
@@ -24,7 +20,6 @@ _MAX_LINES = 10  # of each kind of change
 
 
 def add_options(group: pytest.OptionGroup) -> None:
-    """Add --placement-update and --placement-prune."""
     update_help = "Write the baselines of the fixture placement_baseline that differ"
     group.addoption(
         "--placement-update",
@@ -106,10 +101,15 @@ class PlacementBaseline:
             InputError: the baseline is invalid, or its machine differs.
         """
         __tracebackhide__ = True
+        from placement_checks.baseline.build import baseline_from_placement
+        from placement_checks.baseline.compare import compare
         from placement_checks.baseline.files import file_name, read
+        from placement_checks.baseline.text import render
         from placement_checks.core.evidence import Evidence
+        from placement_checks.report.common.baseline import render_text
         from placement_checks.testing.checking import is_placer_unavailable
         from placement_checks.testing.program_names import program_name
+        from placement_checks.verification.baseline_rules import with_rules
 
         evidence = Evidence.wrap(other)  # type: ignore[arg-type]
         program = program_name(evidence)
@@ -119,39 +119,24 @@ class PlacementBaseline:
         self.files.used.add(str(file))
         self.files.compared.add(self.test)
         if self.is_update:
-            self._update(file, evidence)
+            text = render(baseline_from_placement(evidence.placement))
+            self.files.add(str(file), text, self.test)
             return True
         path = relpath(file)
         old = read(file)
+        command = f"pytest --placement-update {shlex.quote(self.test)}"
         if old is None:
             self.why = [
                 f"{path} does not exist: {program} has no baseline",
-                f"write it: {self._command}",
+                f"write it: {command}",
             ]
             return False
-        from placement_checks.baseline.compare import compare
-        from placement_checks.verification.baseline_rules import with_rules
-
         difference = compare(old, evidence.placement, path, exact=self.exact)
         if difference:
-            self.why = self._explain(with_rules(difference, evidence, [evidence.policy]))
+            difference = with_rules(difference, evidence, [evidence.policy])
+            lines = render_text(difference, 1_000_000 if self.all_lines else _MAX_LINES)
+            self.why = [*lines.split("\n"), f"if this is intended: {command}"]
         return not difference
-
-    def _update(self, file: Path, evidence: Evidence) -> None:
-        from placement_checks.baseline.build import baseline_from_placement
-        from placement_checks.baseline.text import render
-
-        self.files.add(str(file), render(baseline_from_placement(evidence.placement)), self.test)
-
-    def _explain(self, difference: Difference) -> list[str]:
-        from placement_checks.report.common.baseline import render_text
-
-        text = render_text(difference, 1_000_000 if self.all_lines else _MAX_LINES)
-        return [*text.split("\n"), f"if this is intended: {self._command}"]
-
-    @property
-    def _command(self) -> str:
-        return f"pytest --placement-update {shlex.quote(self.test)}"
 
 
 @dataclass
@@ -173,7 +158,6 @@ class BaselineFiles:
     conflicts: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, file: str, text: str, test: str) -> None:
-        """Add the text of a file; a different text than before is a conflict."""
         first_text, first_test = self.texts.setdefault(file, (text, test))
         if first_text != text:
             self.conflicts.setdefault(file, [first_test]).append(test)
@@ -189,7 +173,6 @@ class BaselineFiles:
         }
 
     def merge(self, packed: Mapping[str, Any]) -> None:
-        """Add the packed record of a worker."""
         for file, (text, test) in packed["texts"].items():
             self.add(file, text, test)
         for file, tests in packed["conflicts"].items():
@@ -225,11 +208,6 @@ class BaselineFiles:
             lines.append(f"{plural(unchanged, 'baseline')} up to date")
         return lines, errors
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every collected test with the fixture compared a placement."""
-        return self.requested.keys() <= self.compared
-
     def unused(self) -> list[Path]:
         """The baselines in the directories of tests that no test compared with."""
         from placement_checks.baseline.files import SUFFIX
@@ -263,7 +241,7 @@ class Baselines:
         file; with ``exact=True``, a different number of ops is a change.
         """
         return PlacementBaseline(
-            _folder(request.node),
+            request.node.path.parent / FOLDER,
             request.node.nodeid,
             self._files,
             is_update=self._update,
@@ -271,12 +249,11 @@ class Baselines:
         )
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Record the tests that have the fixture, including deselected tests."""
+        """Record each test with the fixture, even if it is deselected."""
         if "placement_baseline" in getattr(item, "fixturenames", ()):
-            self._files.requested[item.nodeid] = str(_folder(item))
+            self._files.requested[item.nodeid] = str(item.path.parent / FOLDER)
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
-        """Explain why a comparison with a baseline is false."""
         for side in (right, left):
             if op == "==" and isinstance(side, PlacementBaseline) and side.why:
                 return side.why
@@ -305,7 +282,7 @@ class Baselines:
     def _prune_unused(self) -> None:
         prune = self._config.getoption("placement_prune")
         runs_all_tests = self._config.args_source != pytest.Config.ArgsSource.ARGS
-        if not (runs_all_tests and self._files.is_complete):
+        if not runs_all_tests or not self._files.requested.keys() <= self._files.compared:
             if prune:
                 self._lines.append("no baselines removed: not all tests with baselines ran")
             return
@@ -318,12 +295,7 @@ class Baselines:
             self._lines.append("pytest --placement-prune removes unused baselines")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print which baselines were written, and which are unused."""
         if self._lines:
             terminalreporter.section("placement baselines")
             for line in self._lines:
                 terminalreporter.line(line)
-
-
-def _folder(item: pytest.Item) -> Path:
-    return item.path.parent / FOLDER

@@ -14,7 +14,7 @@ from placement_checks.core.timing import Timing, summary
 from placement_checks.report.commands.time import write_legend, write_table
 
 if TYPE_CHECKING:
-    from placement_checks.core.program import Batch, Target
+    from placement_checks.core.program import Batch, TargetLike
 
 
 ROUNDS = 30
@@ -31,8 +31,8 @@ class TowerBenchmark:
 
     def __call__(
         self,
-        towers: Target,
-        single: Target,
+        towers: TargetLike,
+        single: TargetLike,
         batch: Batch = None,
         *,
         gpus: int | None = None,
@@ -85,19 +85,14 @@ class TowerBenchmark:
             return timing
         self._timings.add(timing)
         if fail_over is not None:
-            _check_ratio(timing, fail_over)
+            if timing.ratio is None:
+                pytest.skip(f"the ratio could not be measured: {timing.unmeasured}")
+            if timing.ratio.median > fail_over:
+                raise AssertionError(
+                    f"the step time of the towers is {timing.ratio} of the step time of one GPU, "
+                    f"more than {fail_over:g}, with {timing.rows} rows on {timing.at.kind}"
+                )
         return timing
-
-
-def _check_ratio(timing: Timing, most: float) -> None:
-    __tracebackhide__ = True
-    if timing.ratio is None:
-        pytest.skip(f"the ratio could not be measured: {timing.unmeasured}")
-    if timing.ratio.median > most:
-        raise AssertionError(
-            f"the step time of the towers is {timing.ratio} of the step time of one GPU, "
-            f"more than {most:g}, with {timing.rows} rows on {timing.at.kind}"
-        )
 
 
 class Timings:

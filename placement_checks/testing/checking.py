@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +26,7 @@ from placement_checks.verification.policy import Policy
 from placement_checks.verification.running import with_numbers
 
 if TYPE_CHECKING:
-    from placement_checks.core.program import Batch, Target
+    from placement_checks.core.program import Batch, TargetLike
 
 
 _LINES = 40  # at most, for the findings of one rule
@@ -66,8 +66,8 @@ def assert_rules(
 
 
 def assert_training_equal(
-    towers: Target,
-    single: Target,
+    towers: TargetLike,
+    single: TargetLike,
     batch: Batch = None,
     *,
     gpus: int = 2,
@@ -94,19 +94,18 @@ def assert_training_equal(
         InputError: a program or the batch function fails.
     """
     __tracebackhide__ = True
-    shared = {"tolerance": tolerance, "allow": allow}
-    gradients = {
-        **shared,
-        "noise": noise,
-        "scale": scale,
-        "shares": shares,
-        "statistics": statistics,
-        "rows": rows,
-        "seconds": seconds,
-    }
+    shared: Mapping[str, Any] = {"tolerance": tolerance, "allow": allow}
     policy = {
-        "gradients-equal": _without_none(gradients),
-        "weights-equal": _without_none({**shared, "steps": steps}),
+        "gradients-equal": _without_none(
+            noise=noise,
+            scale=scale,
+            shares=shares,
+            statistics=statistics,
+            rows=rows,
+            seconds=seconds,
+            **shared,
+        ),
+        "weights-equal": _without_none(steps=steps, **shared),
     }
     _assert_runs(towers, single, batch, gpus, policy)
 
@@ -127,7 +126,7 @@ def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> N
     """
     __tracebackhide__ = True
     evidence = Evidence.wrap(evidence)
-    report = verify(evidence, [{rule: _without_none(fields)}], only=[rule])
+    report = verify(evidence, [{rule: _without_none(**fields)}], only=[rule])
     (verdict,) = _recorded_verdicts(report)
     if verdict.state == "not-checked":
         _fail_unchecked(evidence, verdict)
@@ -136,7 +135,7 @@ def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> N
 
 
 def check_run(
-    rule: str, towers: Target, single: Target, batch: Batch, gpus: int, /, **fields: Any
+    rule: str, towers: TargetLike, single: TargetLike, batch: Batch, gpus: int, /, **fields: Any
 ) -> None:
     """Assert one rule on the run of a program and its reference; for ``fields`` see `check_rule`.
 
@@ -147,10 +146,12 @@ def check_run(
         InputError: a program or the batch function fails.
     """
     __tracebackhide__ = True
-    _assert_runs(towers, single, batch, gpus, {rule: _without_none(fields)})
+    _assert_runs(towers, single, batch, gpus, {rule: _without_none(**fields)})
 
 
-def _assert_runs(towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy) -> None:
+def _assert_runs(
+    towers: TargetLike, single: TargetLike, batch: Batch, gpus: int, policy: Policy
+) -> None:
     """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
     evidence = with_numbers(
@@ -165,7 +166,7 @@ def _assert_runs(towers: Target, single: Target, batch: Batch, gpus: int, policy
     assert_rules(replace(evidence, policy=merged), *policy)
 
 
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -188,7 +189,7 @@ def _recorded_verdicts(report: Report) -> Sequence[Verdict]:
 
 
 def _fail_unchecked(evidence: Evidence, verdict: Verdict) -> NoReturn:
-    """Fail the test because a rule could not be checked; skip it if no placer is available."""
+    """Fail the test, or skip it if no placer is available."""
     __tracebackhide__ = True
     message = printable(
         f"{verdict.rule} could not be checked on {program_name(evidence)}: {verdict.reason}"
@@ -224,20 +225,16 @@ def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> 
     )
     if cause and not running_test.current().all_findings:
         return printable(f"{headline}, which follow from {cause} ({_HINT})")
-    lines = [headline, *_finding_lines(verdict, placement)]
+    groups = group_findings(verdict.findings)
+    if running_test.current().all_findings:
+        findings = finding_lines(groups, placement, everything=True)
+    else:
+        (count,) = allot_lines([line_counts(groups, placement)], _LINES)
+        findings = first_lines(groups, max(1, count), _HINT, placement)
+    lines = [headline, *(line.text for line in findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
         lines.append(
             f"  the rows and initial values are saved ({size}): batch='{measurement.saved}'"
         )
     return "\n".join(map(printable, lines))
-
-
-def _finding_lines(verdict: Verdict, placement: Placement) -> Iterator[str]:
-    groups = group_findings(verdict.findings)
-    if running_test.current().all_findings:
-        lines = finding_lines(groups, placement, everything=True)
-    else:
-        (count,) = allot_lines([line_counts(groups, placement)], _LINES)
-        lines = first_lines(groups, max(1, count), _HINT, placement)
-    yield from (line.text for line in lines)

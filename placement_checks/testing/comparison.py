@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Difference
 from placement_checks.report.commands.diff import group_by_route, label_ops
 from placement_checks.util.text import join_and, plural, printable
 from placement_checks.verification.diff import compare
@@ -38,23 +37,20 @@ def _lines(left: Placement, right: Placement, everything: bool) -> Iterator[str]
     except InputError as error:
         yield f"placements cannot be compared: {error}"
         return
-    yield f"placements differ: {_summary(difference)}"
-    yield from difference.unread
-    for there, here, ops in group_by_route(difference):
-        yield from _group(f"left on {here}, right on {there}", label_ops(ops), everything)
-    for side, only_there in (("left", difference.added), ("right", difference.removed)):
-        if only_there:
-            yield from _group(f"only {side}", label_ops(only_there), everything)
-
-
-def _summary(difference: Difference) -> str:
     counts = (
         (len(difference.moved), "on another device"),
         (len(difference.added), "only left"),
         (len(difference.removed), "only right"),
     )
     found = join_and(f"{count:,} {where}" for count, where in counts if count)
-    return f"of {plural(difference.ops, 'op')} in both, {found or 'none on another device'}"
+    both = plural(difference.ops, "op")
+    yield f"placements differ: of {both} in both, {found or 'none on another device'}"
+    yield from difference.unread
+    for there, here, ops in group_by_route(difference):
+        yield from _group(f"left on {here}, right on {there}", label_ops(ops), everything)
+    for side, only_there in (("left", difference.added), ("right", difference.removed)):
+        if only_there:
+            yield from _group(f"only {side}", label_ops(only_there), everything)
 
 
 def _group(title: str, ops: Sequence[str], everything: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from placement_checks.testing import markers
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.machines import Machine
-    from placement_checks.core.program import Batch, Target
+    from placement_checks.core.program import Batch, TargetLike
     from placement_checks.logs.live import CaughtLog
     from placement_checks.testing.benchmark import TowerBenchmark
 
@@ -129,12 +129,12 @@ class Place(Protocol):
 
     def __call__(
         self,
-        target: Target,
+        target: TargetLike,
         *,
         gpus: int = ...,
         machine: Machine | str | None = ...,
         soft: bool | None = ...,
-        reference: Target | None = ...,
+        reference: TargetLike | None = ...,
         batch: Batch = ...,
         args: Sequence[str] = ...,
         v1: bool = ...,

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Generator
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -193,12 +192,10 @@ def _hide_internal_frames(error: BaseException) -> None:
     if not isinstance(error, PlacementError) or error.kind == PlacementError.kind:
         return
     last, entry = None, error.__traceback__
-    while entry is not None and not _is_internal(entry):
+    while entry is not None:
+        module = str(entry.tb_frame.f_globals.get("__name__"))
+        if module.partition(".")[0] == _PACKAGE and module != __name__:
+            break
         last, entry = entry, entry.tb_next
     if last is not None and DEBUG not in os.environ:
         last.tb_next = None
-
-
-def _is_internal(entry: TracebackType) -> bool:
-    name = str(entry.tb_frame.f_globals.get("__name__"))
-    return name.partition(".")[0] == _PACKAGE and name != __name__

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Details, StepOps
-from placement_checks.core.program import BuiltProgram, InitialState, Step
+from placement_checks.core.placement import Details, Placement, StepOps
+from placement_checks.core.program import InitialState, Step
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
 from placement_checks.report.common import json as json_report
@@ -30,7 +30,7 @@ _NOT_SENT: Final = Missing("it is in the process of the test")
 _WORST_FIRST: Final = ("broken", "not-checked", "kept")
 
 
-class TestJudgement(NamedTuple):
+class JudgedTest(NamedTuple):
     """The reports of a test, and its outcome.
 
     Attributes:
@@ -71,24 +71,18 @@ def pack(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) ->
         is_page: whether to add the data for an HTML page.
     """
     small = [Report(_reported_part(report.evidence), report.verdicts) for report in judged]
-    pages = [_page_data(report, test) for report in judged] if is_page else []
-    return base64.b64encode(pickle.dumps(TestJudgement(outcome, small, pages))).decode()
+    pages = []
+    if is_page:
+        from placement_checks.report.page.data import program_data  # not for other formats
+
+        pages = [program_data(_with_test(report, test)) for report in judged]
+    return base64.b64encode(pickle.dumps(JudgedTest(outcome, small, pages))).decode()
 
 
-def unpack(text: str) -> TestJudgement:
+def unpack(text: str) -> JudgedTest:
     """Decode the text of `pack`."""
-    found: TestJudgement = pickle.loads(base64.b64decode(text))
+    found: JudgedTest = pickle.loads(base64.b64decode(text))
     return found
-
-
-def _page_data(report: Report, test: str) -> Mapping[str, Any]:
-    """The data of a program for an HTML page, with the test in its name."""
-    from placement_checks.report.page.data import program_data  # not for other formats
-
-    evidence = report.evidence
-    program = f"{program_name(evidence)} in {test}"
-    named = replace(evidence, placement=replace(evidence.placement, program=program))
-    return program_data(replace(report, evidence=named))
 
 
 def _reported_part(evidence: Evidence) -> Evidence:
@@ -120,20 +114,27 @@ def _reported_part(evidence: Evidence) -> Evidence:
         program = replace(
             program,
             program=_NOT_SENT,
-            requested=placement,
+            source=_SentGraph(placement),
             step=Step(),
-            graph_def=None,
-            graph=None,
             initial=InitialState(),
             applied=(),
-            for_gpus=_not_here,
             fed={},
+            on_one_host=None,
+            loader=_NOT_SENT,
         )
     return Evidence(placement, program, measurement=measurement)
 
 
-def _not_here(_gpus: int) -> BuiltProgram | Missing:
-    return _NOT_SENT
+class _SentGraph(NamedTuple):
+    """The graph of a program in a report."""
+
+    placement: Placement
+    graph_def: None = None
+    live: None = None
+
+    def read_placement(self, *_: object, **__: object) -> Placement:
+        """The placement as far as it was sent."""
+        return self.placement
 
 
 _EMPTY_PAGE = """<!DOCTYPE html>
@@ -142,7 +143,7 @@ _EMPTY_PAGE = """<!DOCTYPE html>
 """
 
 
-def document(tests: Mapping[str, TestJudgement]) -> dict[str, Any]:
+def document(tests: Mapping[str, JudgedTest]) -> dict[str, Any]:
     """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``.
 
     Args:
@@ -158,7 +159,7 @@ def document(tests: Mapping[str, TestJudgement]) -> dict[str, Any]:
     return {**whole, "programs": [test | program for (test, _), program in programs]}
 
 
-def contents(tests: Mapping[str, TestJudgement], suffix: str) -> str:
+def contents(tests: Mapping[str, JudgedTest], suffix: str) -> str:
     """The text of the file, in the format of its suffix."""
     if suffix == ".json":
         return f"{json_report.to_json(document(tests))}\n"
@@ -175,6 +176,6 @@ def contents(tests: Mapping[str, TestJudgement], suffix: str) -> str:
 
 def _with_test(report: Report, test: str) -> Report:
     """The report with the test in the name of its program."""
-    placement = report.evidence.placement
-    named = replace(placement, program=f"{placement.program} in {test}")
-    return replace(report, evidence=replace(report.evidence, placement=named))
+    evidence = report.evidence
+    named = replace(evidence.placement, program=f"{program_name(evidence)} in {test}")
+    return replace(report, evidence=replace(evidence, placement=named))

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
-    from placement_checks.testing.report_contents import TestJudgement
+    from placement_checks.testing.report_contents import JudgedTest
 
 _KEY: Final = "placement_reports"  # attribute of a test report
 _UNFINISHED: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -82,7 +82,7 @@ class ReportFile:
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
         self._config = config
         self._path = path
-        self._tests: dict[str, TestJudgement] = {}
+        self._tests: dict[str, JudgedTest] = {}
         self._status = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -20,9 +20,13 @@ _PROPERTY = "placement"  # of a test report, which xdist sends to the controller
 
 def to_property(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
     """A verdict as a user property of the test report."""
+    if verdict.evidence == "executed" and evidence.measurement:
+        machine = f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
+    else:
+        machine = f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
     facts = {
         "program": program_name(evidence),
-        "on": _machine_text(evidence, verdict),
+        "on": machine,
         "rule": verdict.rule,
         "state": verdict.state,
     }
@@ -54,10 +58,3 @@ class Summary:
         )
         terminalreporter.section("placement checks")
         terminalreporter.line(f"rules: {states}, on {', '.join(sorted(self._machines))}")
-
-
-def _machine_text(evidence: Evidence, verdict: Verdict) -> str:
-    """The machine and the placer of a verdict, or the devices of the run."""
-    if verdict.evidence == "executed" and evidence.measurement:
-        return f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
-    return f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"

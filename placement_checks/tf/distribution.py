@@ -1,4 +1,4 @@
-"""Strategies (`tf.distribute`), their variables and their collectives."""
+"""Strategies (`tf.distribute`): their variables and threads, and their clusters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
-    Around,
-    Patched,
+    eager_context,
     existing,
     existing_in,
     existing_module,
@@ -25,11 +25,6 @@ _VALUES = "tensorflow.python.distribute.values"
 _PUBLIC_NAMES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
 
 
-def around_strategies(around: Around) -> Patched:
-    """Patch the constructor of every kind of strategy."""
-    return patched(existing_in(_LIBRARY, "StrategyBase"), "__init__", around)
-
-
 def strategy_name(strategy: Any) -> str:
     """The public name of a strategy's class, which may differ from TensorFlow's internal name."""
     name = type(strategy).__name__.removesuffix("V1").removesuffix("V2")
@@ -40,41 +35,6 @@ def is_default_strategy(strategy: Any) -> bool:
     """Whether this is TensorFlow's strategy for programs that create none."""
     kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
     return isinstance(strategy, tuple(existing_in(_LIBRARY, kind) for kind in kinds))
-
-
-def around_collective_keys(around: Around) -> Patched:
-    """Patch the constructor of ``CollectiveKeys``, which numbers a strategy's device groups."""
-    owner = existing_in("tensorflow.python.distribute.cross_device_utils", "CollectiveKeys")
-    return patched(owner, "__init__", around)
-
-
-@contextlib.contextmanager
-def around_reductions(several: Around, one: Around, in_replica: Around) -> Iterator[None]:
-    """Patch the methods that add up the values of replicas.
-
-    Args:
-        several: patches ``batch_reduce_to`` of a strategy's extended.
-        one: patches ``reduce_to`` of a strategy's extended.
-        in_replica: patches ``all_reduce`` of a replica context.
-    """
-    extended = existing_in(_LIBRARY, "StrategyExtendedV2")
-    with (
-        patched(extended, "batch_reduce_to", several),
-        patched(extended, "reduce_to", one),
-        patched(existing_in(_LIBRARY, "ReplicaContext"), "all_reduce", in_replica),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def around_distributed_variables(around: Around) -> Iterator[None]:
-    """Patch the constructors of a strategy's variables, which combine other variables."""
-    mirrored = existing_in(_VALUES, "DistributedVariable")
-    with (
-        patched(mirrored, "__init__", around),
-        patched(_aggregating_variable(), "__init__", around),
-    ):
-        yield
 
 
 def replica_values(variable: Any) -> Sequence[Any]:
@@ -106,7 +66,7 @@ def variable_strategy(variable: Any) -> Any:
     return getattr(variable, "_distribute_strategy", None)
 
 
-def user_lines_in_replica_threads() -> Patched:
+def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
     """Report the user's source lines for ops of replicas, as for ops of the surrounding function.
 
     Each replica runs in a thread of its own. That thread lacks AutoGraph's map from the rewritten
@@ -138,5 +98,66 @@ def user_lines_in_replica_threads() -> Patched:
 
         return inheriting_init
 
-    replica = existing_in("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread")
-    return patched(replica, "__init__", around)
+    return patched(Patch.THREAD, around)
+
+
+_COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
+
+
+def has_eager_runtime_started() -> bool:
+    """Whether the eager runtime of this process has started."""
+    return existing(eager_context(), "_context_handle") is not None
+
+
+def use_host_as_worker(extended: Any, host: str) -> None:
+    """Let a worker's strategy use the devices of a host without a cluster."""
+    existing(extended, "_worker_device")
+    extended._worker_device = host
+
+
+@contextlib.contextmanager
+def as_chief(extended: Any) -> Iterator[None]:
+    """Let a worker's strategy act as the chief, which sends initial values, in this block."""
+    is_chief = existing(extended, "_is_chief")
+    extended._is_chief = True
+    try:
+        yield
+    finally:
+        extended._is_chief = is_chief
+
+
+def forget_default_device(extended: Any) -> None:
+    """Let a strategy's scope request no device."""
+    existing(extended, "_default_device")
+    extended._default_device = None
+
+
+def cluster_resolver(strategy: Any) -> Any:
+    """The cluster resolver of a `ParameterServerStrategy`."""
+    return existing(strategy, "_cluster_resolver")
+
+
+def set_cluster_size(strategy: Any, workers: int, servers: int) -> None:
+    """Set the numbers of workers and parameter servers of a `ParameterServerStrategy`."""
+    strategy._num_workers, strategy._num_ps = workers, servers
+
+
+def set_worker_gpus(extended: Any, gpus: int) -> None:
+    """Set the number of GPUs of each worker of a `ParameterServerStrategy`."""
+    extended._num_gpus_per_worker = gpus
+
+
+def make_closure(cluster: Any, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Create the closure of a scheduled function, and the remote value of its result."""
+    cancel = existing(existing(cluster, "closure_queue"), "_cancellation_mgr")
+    closure = existing_in(_COORDINATOR, "Closure")(function, cancel, args=args, kwargs=kwargs)
+    return closure, closure.build_output_remote_value()
+
+
+def forget_server(server: Any) -> None:
+    """Drop the C object of a `tf.distribute.Server` before its destructor frees it.
+
+    For servers that got another object from a patch.
+    """
+    existing(server, "_server")
+    del server._server

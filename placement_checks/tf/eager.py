@@ -1,4 +1,4 @@
-"""Eager ops and variables, and traced functions: their calls, bodies and gradients."""
+"""Eager ops, variables and traced functions; modules between a program and patched functions."""
 
 from __future__ import annotations
 
@@ -7,52 +7,47 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
     Around,
-    Patched,
     eager_context,
     existing,
     existing_in,
-    existing_module,
-    patched,
 )
 
-# Modules on the stack between `tf.device` in a program and the method of `around_eager_devices`.
+# Modules on the stack between `tf.device` in a program and the method of `Patch.EAGER_SCOPE`.
 DEVICE_SCOPE_MODULES = frozenset(
     {"tensorflow.python.eager.context", "tensorflow.python.framework.ops"}
 )
+# The function that counts GPUs for programs, as module and name.
+NUM_GPUS_FUNCTION = ("tensorflow.python.eager.context", "num_gpus")
+# The modules of strategies begin with this.
+STRATEGY_MODULES = "tensorflow.python.distribute."
+# Strategies that were given devices call these functions too, to choose a reduction algorithm.
+REDUCTION_CHOOSERS = frozenset({"select_cross_device_ops", "_make_collective_ops_with_fallbacks"})
+# Modules on the stack between a program's query by `tf.config`, `tf.test` or `device_lib` and the
+# patched functions.
+DEVICE_QUERY_MODULES = frozenset(
+    f"tensorflow.python.{module}"
+    for module in (
+        "autograph.impl.api",
+        "client.device_lib",
+        "framework.config",
+        "framework.test_util",
+        "util.deprecation",
+        "util.module_wrapper",
+    )
+)
 # TensorFlow's name for a function that creates missing variables in its first call.
 VARIABLE_CREATING_FUNCTION = "fn_with_cond"
-# An argument of the constructor that `around_function_variables` patches: a list to which the new
-# variable adds itself and its initial value.
+# An argument of the constructor of `Patch.NEW_FUNCTION_VARIABLE`: a list to which the new variable
+# adds itself and its initial value.
 INITIALIZER_LIST_ARGUMENT = "add_initializers_to"
-
-
-def around_eager_devices(around: Around) -> Patched:
-    """Patch ``Context.device``, which opens the device scopes of eager code."""
-    return patched(existing_in("tensorflow.python.eager.context", "Context"), "device", around)
 
 
 def eager_device() -> str:
     """The device scope of eager code; ``""`` outside of one."""
     return existing(eager_context(), "device_name") or ""
-
-
-@contextlib.contextmanager
-def around_eager_ops(fast: Around, slow: Around) -> Iterator[None]:
-    """Patch the two functions that run an eager op.
-
-    Args:
-        fast: patches the fast path. Its arguments are a context, the op's type, its name, its
-            inputs, then alternately the name and the value of each attribute.
-        slow: patches the slow path. Its arguments are the op's type as bytes, the number of
-            results, the inputs, a tuple of names and values of attributes, and others.
-    """
-    with (
-        patched(existing_module("tensorflow.python.pywrap_tfe"), "TFE_Py_FastPathExecute", fast),
-        patched(existing_module("tensorflow.python.eager.execute"), "execute", slow),
-    ):
-        yield
 
 
 def eager_op_errors() -> tuple[type[Exception], ...]:
@@ -73,39 +68,9 @@ def next_element(iterator: Any, dtypes: Sequence[Any], shapes: Sequence[Any]) ->
     return cast(Sequence[Any], take(iterator=iterator, output_types=dtypes, output_shapes=shapes))
 
 
-def around_variables(around: Around) -> Patched:
-    """Patch the constructor of every kind of resource variable."""
-    owner = existing_in("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable")
-    return patched(owner, "__init__", around)
-
-
-def around_function_variables(around: Around) -> Patched:
-    """Patch the constructor of variables that functions create while they are traced."""
-    owner = existing_in(
-        "tensorflow.python.eager.polymorphic_function.polymorphic_function",
-        "UnliftedInitializerVariable",
-    )
-    return patched(owner, "__init__", around)
-
-
-def around_handles(around: Around) -> Patched:
-    """Patch the function that creates variable handles; it receives shape, dtype and others."""
-    owner = existing_module("tensorflow.python.ops.resource_variable_ops")
-    return patched(owner, "_variable_handle_from_shape_and_dtype", around)
-
-
 def variable_handle(variable: Any) -> Any:
     """The handle of a resource variable; a strategy's variable has one per replica context."""
     return existing(variable, "_handle")
-
-
-def around_calls(around: Around) -> Patched:
-    """Patch the method that runs every call of a traced function.
-
-    Its arguments are the function, the tensors of the call, and the captured tensors.
-    """
-    owner = "tensorflow.python.eager.polymorphic_function.concrete_function"
-    return patched(existing_in(owner, "ConcreteFunction"), "_call_flat", around)
 
 
 def traced_functions(graph: Any) -> Mapping[str, Any]:
@@ -125,7 +90,7 @@ def around_op_gradients(around: Around) -> Iterator[None]:
     TensorFlow keeps this function in C, so it is registered instead of assigned.
     """
     register = existing_in("tensorflow.python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
-    original = existing_in("tensorflow.python.eager.backprop", "_gradient_function")
+    original = existing_in(Patch.OP_GRADIENT.owner, Patch.OP_GRADIENT.attribute)
     register(around(original))
     try:
         yield

@@ -1,28 +1,12 @@
-"""How a graph was built, and what TensorFlow has registered for its op types."""
+"""How a graph was built, how a session runs it, and what is registered for its op types."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from placement_checks.tf.patching import (
-    Around,
-    Patched,
-    existing,
-    existing_in,
-    existing_module,
-    patched,
-)
-
-
-def around_gradients(around: Around) -> Patched:
-    """Patch the function behind `tf.gradients` and the optimizers of `tf.compat.v1.train`.
-
-    Each of their calls makes one call of it, and it calls itself for nested functions. Its first
-    argument is the objectives.
-    """
-    owner = existing_module("tensorflow.python.ops.gradients_util")
-    return patched(owner, "_GradientsHelper", around)
+from placement_checks.tf.patching import existing, existing_in, existing_module
 
 
 def original_op(op: Any) -> Any:
@@ -62,3 +46,14 @@ def kernels_of(op_type: str) -> Sequence[Any]:
 def definition_of(op_type: str) -> Any:
     """The ``OpDef`` of an op type; None if TensorFlow does not know the type."""
     return existing_in("tensorflow.python.framework.op_def_registry", "get")(op_type)
+
+
+@contextlib.contextmanager
+def options_buffer(options: Any) -> Iterator[Any]:
+    """Give a ``RunOptions`` in the form that the method of `Patch.RUN` receives."""
+    module = existing_module("tensorflow.python.client.pywrap_tf_session")
+    buffer = existing(module, "TF_NewBufferFromString")(options.SerializeToString())
+    try:
+        yield buffer
+    finally:
+        existing(module, "TF_DeleteBuffer")(buffer)

@@ -6,9 +6,10 @@ import contextlib
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from functools import cache
 from importlib import metadata
+from types import ModuleType
 from typing import Any, cast
 
 from placement_checks.core.keras_parts import (
@@ -18,15 +19,14 @@ from placement_checks.core.keras_parts import (
     STEPPING,
     TRAIN_ON_BATCH,
 )
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
     Around,
-    Patched,
     all_patched,
     existing,
     existing_module,
-    patched,
+    module_or_none,
 )
-from placement_checks.util.imports import module_or_none
 
 # How parts of Keras are recognized in a stack: ends of file names, and a function (``""``: any).
 _PARTS = (
@@ -85,30 +85,41 @@ def tensorflow_variable(variable: Any) -> Any:
     return variable._value if hasattr(variable, "path") else variable
 
 
-@contextlib.contextmanager
-def around_keras_graph_training(around: Around) -> Iterator[None]:
+def around_keras_graph_training(around: Around) -> contextlib.AbstractContextManager[None]:
     """Patch ``fit`` and ``train_on_batch`` of Keras 2 models that train in a graph (`v1`)."""
+    patches: list[Patch] = []
+    if comes_with_keras_2():  # Keras 3 cannot be loaded with TensorFlow 2 behavior off
+        patches += [Patch.KERAS_2_FIT, Patch.KERAS_2_BATCH]
+    # Loading tf_keras takes time, so it is patched only if the program uses it.
     uses_tf_keras = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    # Loading tf_keras takes time, so it is patched only if the program uses it. Keras 3 cannot be
-    # loaded with TensorFlow 2 behavior off.
-    packages = ["keras"] if comes_with_keras_2() else []
-    if uses_tf_keras or "tf_keras" in sys.modules:
-        packages.append("tf_keras")
-    with contextlib.ExitStack() as stack:
-        for package in packages:
-            module = module_or_none(f"{package}.src.engine.training_v1")
-            if module is not None:
-                methods = {"fit": around, "train_on_batch": around}
-                stack.enter_context(all_patched(existing(module, "Model"), methods))
-        yield
+    if (uses_tf_keras or "tf_keras" in sys.modules) and module_or_none("tf_keras"):
+        patches += [Patch.TF_KERAS_FIT, Patch.TF_KERAS_BATCH]
+    return all_patched(dict.fromkeys(patches, around))
 
 
-def around_keras_variables(around: Around) -> Patched:
+def around_keras_variables(around: Around) -> contextlib.AbstractContextManager[None]:
     """Patch the creation of the TensorFlow variable in a Keras 3 variable.
 
     Does nothing if Keras 3 is not installed.
     """
-    module = module_or_none("keras.src.backend.tensorflow.core")
-    if module is None:
-        return contextlib.nullcontext()
-    return patched(existing(module, "Variable"), "_initialize", around)
+    has_keras_3 = not comes_with_keras_2() and module_or_none("keras")
+    return all_patched({Patch.NEW_KERAS_3: around} if has_keras_3 else {})
+
+
+def legacy_keras(package: str) -> ModuleType:
+    """Keras 2 with the names of TensorFlow 1, from the package ``keras`` or ``tf_keras``."""
+    return cast(ModuleType, existing_module(f"{package}.api._v1.keras"))
+
+
+def legacy_layers(keras: ModuleType) -> ModuleType:
+    """`tf.layers`, from a `legacy_keras`."""
+    return cast(ModuleType, existing(_legacy(keras), "layers"))
+
+
+def legacy_cells(keras: ModuleType) -> ModuleType:
+    """`tf.nn.rnn_cell`, from a `legacy_keras`."""
+    return cast(ModuleType, existing(_legacy(keras), "rnn_cell"))
+
+
+def _legacy(keras: ModuleType) -> Any:
+    return existing(existing(keras, "__internal__"), "legacy")

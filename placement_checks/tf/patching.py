@@ -1,8 +1,9 @@
-"""Look up and patch functions and methods of TensorFlow and Keras.
+"""Look up and patch functions and methods of Python, TensorFlow and Keras.
 
 How a patch is made and undone:
 
-1. A caller writes a wrapper factory (`Around`): a function that receives the original function and
+1. `patches.Patch` lists the attributes that may be patched.
+2. A caller writes a wrapper factory (`Around`): a function that receives the original function and
    returns its replacement. The replacement usually calls the original, before or after its own
    work::
 
@@ -13,18 +14,17 @@ How a patch is made and undone:
                return gradients
            return take_and_record
 
-2. A function ``around_…`` of this room knows the module, class and name of one function of
-   TensorFlow, and passes them to `patched`. Its docstring describes the patched function and its
-   arguments.
-3. Entering the context manager replaces the attribute: ``with around_gradients(recording): …``.
-   Leaving the block, also by an exception, restores it. A method that the class inherits is not
-   written into the class again; the replacement is deleted, and the inherited method is visible
-   as before.
+3. Entering the context manager replaces the attribute: ``with patched(Patch.GRADIENTS,
+   recording): …``. Leaving the block, also by an exception, restores it. A method that the class
+   inherits is not written into the class again; the replacement is deleted, and the inherited
+   method is visible as before.
 
 Patches of the same attribute nest: the second replacement receives the first as its original.
 Blocks must therefore close in reverse order, which ``with`` and `contextlib.ExitStack` guarantee.
 A patch applies to all threads of the process. If TensorFlow lacks the attribute, entering the
 block raises an `InputError`, and nothing is patched.
+
+Imports of modules that may not be installed.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from placement_checks.core.errors import InputError
+from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
-Patched = contextlib.AbstractContextManager[None]
 
 
 @contextlib.contextmanager
-def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
+def patched(patch: Patch, around: Around) -> Iterator[None]:
     """Replace an attribute by ``around(original)`` until the block ends.
-
-    Args:
-        owner: the module or class that has the attribute.
-        name: the function or method.
-        around: receives the original and returns the replacement.
 
     Raises:
         InputError: the installed TensorFlow or Keras lacks the attribute.
     """
-    original = existing(owner, name)
+    name = patch.attribute
+    try:
+        owner = patch.find_owner()
+        original = getattr(owner, name)
+    except (ImportError, AttributeError):
+        raise _missing_name(patch.path) from None
     is_inherited = name not in vars(owner)
     setattr(owner, name, around(original))
     try:
@@ -66,12 +67,46 @@ def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def all_patched(owner: Any, functions: Mapping[str, Around]) -> Iterator[None]:
-    """Patch several functions or methods of one owner, given by name."""
+def all_patched(patches: Mapping[Patch, Around]) -> Iterator[None]:
+    """Make several patches, in order."""
     with contextlib.ExitStack() as stack:
-        for name, around in functions.items():
-            stack.enter_context(patched(owner, name, around))
+        for patch, around in patches.items():
+            stack.enter_context(patched(patch, around))
         yield
+
+
+@contextlib.contextmanager
+def add_names(module: ModuleType, names: Mapping[str, Any]) -> Iterator[None]:
+    """Add names to one of `EXTENDED_MODULES` until the block ends; present names are kept."""
+    assert module.__name__ in EXTENDED_MODULES
+    new = {name: value for name, value in names.items() if name not in vars(module)}
+    for name, value in new.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name in new:
+            with contextlib.suppress(AttributeError):
+                delattr(module, name)
+
+
+def module_or_none(name: str) -> ModuleType | None:
+    """Import a module; return None if the module or one of its packages does not exist.
+
+    Raises:
+        ModuleNotFoundError: the module exists, and imports another one that does not.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None
+
+
+def internal_module(path: str) -> ModuleType | None:
+    """A module below ``tensorflow.python``, such as ``ops.nccl_ops``; None if it is missing."""
+    return module_or_none(f"tensorflow.python.{path}")
 
 
 def eager_context() -> Any:

@@ -7,10 +7,9 @@ import logging
 from collections.abc import Iterator
 
 from placement_checks.tf.process_state import Behavior
-from placement_checks.tf1.import_hook import import_stand_in
 from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.tf1.renamed import dropped_names, keras_2_modules, moved_names
-from placement_checks.tf1.stand_in import StandIn
+from placement_checks.tf1.stand_in import StandIn, import_stand_in
 
 
 @contextlib.contextmanager
@@ -30,7 +29,7 @@ def as_tensorflow_1() -> Iterator[UsedNames]:
         stack.callback(before.restore)
         stack.enter_context(dropped_names())
         stack.enter_context(moved_names(tf.compat.v1))
-        stack.enter_context(keras_2_modules(tf.compat.v1))
+        stack.enter_context(keras_2_modules())
         stack.enter_context(import_stand_in(StandIn(tf, used), tf))
         with _logging_disabled():
             _VERSION_1_BEHAVIOR.restore()

@@ -14,10 +14,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from placement_checks.tf import tensorflow_1
+from placement_checks.tf.patching import internal_module, module_or_none
 from placement_checks.tf1 import lazy_modules
 from placement_checks.tf1.lazy_modules import LazyModule, NotInstalled, UsedNames, attribute_of
-from placement_checks.util.imports import module_or_none
 
 # The packages of tf.contrib 1.15. Packages without a location can be imported, but have no names:
 # many programs import packages that they use only with some option.
@@ -227,7 +226,7 @@ class Contrib:
                 yield module
         yield from lazy_modules.tf_slim_modules(own, package)
         for parent in MOVED_TO:
-            module = tensorflow_1.internal_module(f"{parent}.{own}")
+            module = internal_module(f"{parent}.{own}")
             if module is not None:
                 yield module
 
@@ -235,7 +234,7 @@ class Contrib:
         """The object at a location; None if it does not exist in this TensorFlow."""
         first, *rest = location.split(".")
         if first == "python":
-            return tensorflow_1.internal_module(".".join(rest))
+            return internal_module(".".join(rest))
         if first == "tf":
             with contextlib.suppress(AttributeError):
                 return attribute_of(self._tensorflow, rest)

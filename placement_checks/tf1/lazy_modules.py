@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
@@ -52,20 +52,6 @@ class LazyModule(ModuleType):
 def lazy_alias(name: str, module: Callable[[], Any]) -> LazyModule:
     """A module with the attributes of another one, which is loaded on first access."""
     return LazyModule(name, lambda attribute: getattr(module(), attribute), lambda: dir(module()))
-
-
-@contextlib.contextmanager
-def add_names(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
-    """Add names to a module until the block ends; names that it has already are kept."""
-    new = {name: value for name, value in names.items() if name not in vars(owner)}
-    for name, value in new.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name in new:
-            with contextlib.suppress(AttributeError):
-                delattr(owner, name)
 
 
 @contextlib.contextmanager

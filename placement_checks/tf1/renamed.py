@@ -23,11 +23,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from placement_checks.tf import patching, tensorflow_1
-from placement_checks.tf.keras import comes_with_keras_2
-from placement_checks.tf1.lazy_modules import NotInstalled, add_names, attribute_of, lazy_alias
+from placement_checks.tf.keras import (
+    comes_with_keras_2,
+    legacy_cells,
+    legacy_keras,
+    legacy_layers,
+)
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import (
+    add_names,
+    all_patched,
+    internal_module,
+    module_or_none,
+    patched,
+)
+from placement_checks.tf1.lazy_modules import NotInstalled, attribute_of, lazy_alias
 from placement_checks.tf1.scipy_misc import scipy_misc
-from placement_checks.util.imports import module_or_none
 
 _OF_NUMPY: dict[str, Any] = {
     "Inf": np.inf,
@@ -109,26 +120,15 @@ def environment() -> dict[str, str]:
     return {"TF_USE_LEGACY_KERAS": "1"}
 
 
-@contextlib.contextmanager
-def keras_2_modules(v1: Any) -> Iterator[None]:
-    """Restore `tf.keras`, `tf.layers` and `tf.nn.rnn_cell` in this block; they load on access.
-
-    Args:
-        v1: `tf.compat.v1`.
-    """
-    with contextlib.ExitStack() as stack:
-        if not comes_with_keras_2():
-            for owner, name, module in (
-                (v1, "keras", keras),
-                (v1, "layers", layers),
-                (v1.nn, "rnn_cell", cells),
-            ):
-                stack.enter_context(patching.patched(owner, name, _replacing(name, module)))
-        yield
+def keras_2_modules() -> contextlib.AbstractContextManager[None]:
+    """Restore `tf.keras`, `tf.layers` and `tf.nn.rnn_cell` in this block; they load on access."""
+    modules = {Patch.V1_KERAS: keras, Patch.V1_LAYERS: layers, Patch.V1_CELLS: cells}
+    aliases = {patch: _aliasing(patch, module) for patch, module in modules.items()}
+    return all_patched({} if comes_with_keras_2() else aliases)
 
 
-def _replacing(name: str, module: Callable[[], ModuleType]) -> Callable[[object], Any]:
-    return lambda _: lazy_alias(name, module)
+def _aliasing(patch: Patch, module: Callable[[], ModuleType]) -> Callable[[object], Any]:
+    return lambda _: lazy_alias(patch.attribute, module)
 
 
 def keras() -> ModuleType:
@@ -138,12 +138,12 @@ def keras() -> ModuleType:
 
 def layers() -> ModuleType:
     """`tf.layers`."""
-    return tensorflow_1.legacy_layers(_keras_for("tf.layers"))
+    return legacy_layers(_keras_for("tf.layers"))
 
 
 def cells() -> ModuleType:
     """`tf.nn.rnn_cell`."""
-    return tensorflow_1.legacy_cells(_keras_for("tf.nn.rnn_cell"))
+    return legacy_cells(_keras_for("tf.nn.rnn_cell"))
 
 
 def _keras_for(name: str) -> ModuleType:
@@ -154,7 +154,7 @@ def _keras_for(name: str) -> ModuleType:
         # A tf_keras of another release would install another TensorFlow.
         release = ".".join(tf.__version__.split(".")[:2])
         raise NotInstalled(name, package, f"{release}.*")
-    return tensorflow_1.legacy_keras(package)
+    return legacy_keras(package)
 
 
 # By module below tensorflow.python: names that `tf.compat.v1` has, maybe under another name.
@@ -202,13 +202,11 @@ def moved_names(v1: Any) -> Iterator[None]:
             values = {
                 name: attribute_of(v1, _CURRENT_NAMES.get(name, name).split(".")) for name in names
             }
-            stack.enter_context(add_names(tensorflow_1.internal_module(path), values))
-        stack.enter_context(tensorflow_1.around_normalization_layers(_normalization_layers))
+            module = internal_module(path)
+            assert module is not None
+            stack.enter_context(add_names(module, values))
+        normalization = Patch.V1_NORMALIZATION
+        stack.enter_context(patched(normalization, _aliasing(normalization, layers)))
         # TensorFlow chooses between its two DeviceSpec classes on import.
-        stack.enter_context(tensorflow_1.around_device_specs(lambda _: v1.DeviceSpec))
+        stack.enter_context(patched(Patch.V1_DEVICE_SPEC, lambda _: v1.DeviceSpec))
         yield
-
-
-def _normalization_layers(_: object) -> Any:
-    """A module with TensorFlow's batch normalization layer, loaded on first access."""
-    return lazy_alias("normalization", layers)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.tf1.lazy_modules import NotInstalled, add_names
-from placement_checks.util.imports import module_or_none
+from placement_checks.tf.patching import add_names, module_or_none
+from placement_checks.tf1.lazy_modules import NotInstalled
 
 _NAME = "scipy.misc"
 _FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "cubic": 3}

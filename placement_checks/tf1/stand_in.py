@@ -1,16 +1,24 @@
-"""The ``tensorflow`` module for programs of TensorFlow 1."""
+"""The ``tensorflow`` module for programs of TensorFlow 1.
+
+``import tensorflow`` gives it to programs; libraries get the installed TensorFlow.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Sequence
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 from placement_checks.tf1.contrib import Contrib
-from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of
+from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of, replace_modules
 
 VERSION = "1.15.5"
 NAME = "tensorflow"
@@ -79,3 +87,135 @@ class StandIn:
 
     def _version_attribute(self, name: str) -> Any:
         return VERSION if name == "VERSION" else getattr(self._v1.version, name)
+
+
+# Top-level packages that expect TensorFlow 2 from ``import tensorflow``, or name the version.
+VERSION_2_PACKAGES = frozenset(
+    {
+        "keras",
+        "placement_checks",
+        "tensorboard",
+        "tensorflow",
+        "tensorflow_datasets",
+        "tensorflow_estimator",
+        "tensorflow_hub",
+        "tensorflow_probability",
+        "tf_keras",
+        "tf_slim",
+    }
+)
+
+
+@contextlib.contextmanager
+def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]:
+    """Make ``tensorflow`` the stand-in for all code except `VERSION_2_PACKAGES`, in this block.
+
+    Python calls `builtins.__import__` for each import statement, with the globals of the importing
+    module.
+
+    Args:
+        stand_in: the module for programs.
+        tensorflow: TensorFlow 2.
+    """
+    finder = _Finder(stand_in)
+
+    def wrap_import(original: Callable[..., Any]) -> Callable[..., Any]:
+        def import_for(
+            name: str,
+            globals: Mapping[str, Any] | None = None,
+            locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> Any:
+            first, *rest = name.split(".")
+            if first != NAME or level or not _expects_version_2(globals):
+                return original(name, globals, locals, fromlist or (), level)
+            if rest and not finder.is_own(name):
+                module = original(name, globals, locals, fromlist or (), level)
+                return module if fromlist else tensorflow
+            return attribute_of(tensorflow, rest) if fromlist else tensorflow
+
+        return import_for
+
+    before = sys.modules[NAME]
+    with replace_modules(finder.is_own):
+        sys.modules[NAME] = stand_in.module  # without an entry, a thread would import it again
+        sys.meta_path.insert(0, finder)
+        try:
+            with patched(Patch.IMPORT, wrap_import):
+                yield
+        finally:
+            sys.meta_path.remove(finder)
+            sys.modules[NAME] = before
+            _bind_directories(stand_in, tensorflow)
+
+
+def _bind_directories(stand_in: StandIn, tensorflow: ModuleType) -> None:
+    """Bind subpackages of TensorFlow 2 that were first imported in the block."""
+    for directory in stand_in.directories - vars(tensorflow).keys():
+        if module := sys.modules.get(f"{NAME}.{directory}"):
+            setattr(tensorflow, directory, module)
+
+
+def _expects_version_2(importer: Mapping[str, Any] | None) -> bool:
+    """Whether an import statement belongs to a package that expects TensorFlow 2."""
+    if not importer:
+        return False
+    # A module run by ``python -m`` is named ``__main__``; only its package identifies it.
+    module = importer.get("__package__") or importer.get("__name__") or ""
+    return module.partition(".")[0] in VERSION_2_PACKAGES
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports submodules of the stand-in, such as ``tensorflow.contrib.slim``."""
+
+    def __init__(self, stand_in: StandIn) -> None:
+        self._stand_in = stand_in
+        self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
+
+    def is_own(self, name: str) -> bool:
+        """Whether a module is below ``tensorflow``, but not in one of its directories."""
+        first, *rest = name.split(".")
+        return first == NAME and bool(rest) and rest[0] not in self._stand_in.directories
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: object = None,  # noqa: ARG002
+        target: object = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a submodule of the stand-in; None for other modules.
+
+        Raises:
+            ModuleNotFoundError: a module below ``tensorflow.contrib`` is missing.
+        """
+        if not self.is_own(fullname):
+            return None
+        _, *rest = fullname.split(".")
+        if self._stand_in.contrib.has_root(rest[0]):
+            if not self._stand_in.contrib.is_module(tuple(rest)):
+                # The error names the parent. With the module's own name, ``from package import
+                # name`` would replace the message by "cannot import name".
+                raise ModuleNotFoundError(
+                    self._stand_in.contrib.refusal(tuple(rest)), name=fullname.rpartition(".")[0]
+                )
+        elif self._stand_in.submodule(rest) is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        _, *rest = spec.name.split(".")
+        contrib = self._stand_in.contrib
+        if contrib.has_root(rest[0]):
+            return LazyModule(spec.name, lambda name: contrib.find(tuple(rest), name))
+        module = self._stand_in.submodule(rest)
+        assert module is not None
+        self._specs[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the spec of a module that exists by another name; no code is run."""
+        assert module.__spec__ is not None
+        name = module.__spec__.name
+        if name in self._specs:
+            module.__spec__ = self._specs.pop(name)

@@ -12,7 +12,6 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Verdict
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import Policy
 
@@ -29,7 +28,11 @@ def with_rules(
     """Verify the placement, and add to each change the rules that it breaks."""
     if not difference:
         return difference
-    broken = _rules_by_object(verify(evidence, policies, only=DEVICE_RULES).verdicts)
+    broken: dict[str, list[str]] = defaultdict(list)  # by op, variable and device of a finding
+    for verdict in verify(evidence, policies, only=DEVICE_RULES).verdicts:
+        for finding in verdict.findings:
+            for name in {finding.object, *finding.ops, _baseline_name(finding.object)}:
+                broken[name].append(verdict.rule)
 
     def with_broken(changes: Sequence[Change]) -> list[Change]:
         return [replace(change, rules=_broken_rules(change, broken)) for change in changes]
@@ -40,16 +43,6 @@ def with_rules(
         new_there=with_broken(difference.new_there),
         gone=with_broken(difference.gone),
     )
-
-
-def _rules_by_object(verdicts: Sequence[Verdict]) -> Mapping[str, list[str]]:
-    """The broken rules by the ops, variables and devices of their findings."""
-    rules: dict[str, list[str]] = defaultdict(list)
-    for verdict in verdicts:
-        for finding in verdict.findings:
-            for name in {finding.object, *finding.ops, _baseline_name(finding.object)}:
-                rules[name].append(verdict.rule)
-    return rules
 
 
 def _baseline_name(name: str) -> str:

@@ -29,24 +29,18 @@ policy.variables-on-host.device = "/gpu:0"
 
 from __future__ import annotations
 
-import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Target
-from placement_checks.targets.names import (
-    file_kind,
-    is_module_name,
-    is_program,
-    script_from_target,
-    split_arguments,
-)
+from placement_checks.core.program import Loadable
+from placement_checks.core.target import Target
+from placement_checks.targets.forms import parse_command, rebase, resolve
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
@@ -90,10 +84,8 @@ class Settings:
 
     def defaulting_to(self, outer: Settings) -> Settings:
         """These settings, completed by ``outer``; ``let`` and ``policy`` are merged by key."""
-        values = {
-            each.name: _first_set(getattr(self, each.name), getattr(outer, each.name))
-            for each in fields(Settings)
-        }
+        values = dict(vars(outer))
+        values |= {name: own for name, own in vars(self).items() if own not in (None, "", (), {})}
         if self.gpus is not None or self.machine is not None:
             values |= {"gpus": self.gpus, "machine": self.machine}  # either replaces both
         values["let"] = {**outer.let, **self.let}
@@ -103,31 +95,32 @@ class Settings:
         }
         return Settings(**values)
 
-    def script_of(self, target: str) -> Target:
+    def parse_machine(self) -> Machine | None:
+        """The machine, or None if it is not set."""
+        return Machine.parse(self.machine, self.gpus or 2) if self.machine else None
+
+    def resolve(self, target: Target) -> Loadable:
         """The target; a whole program with its arguments.
 
         Raises:
             UsageError: a setting for whole programs is given, but the target is something else.
+            InputError: the target is a placement log.
         """
         let = {name: str(value) for name, value in self.let.items()}
-        return script_from_target(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
+        return resolve(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
 
-    @property
-    def reference_target(self) -> Target | None:
-        """The program for one GPU.
+    def resolve_reference(self) -> Loadable | None:
+        """The program for one GPU; a whole program has its own arguments.
 
-        A whole program may have its own arguments: ``"train_single.py --rows=8"``.
+        Raises:
+            InputError: the program does not exist.
         """
         if self.reference is None:
             return None
-        name, *args = shlex.split(self.reference) or [""]
-        if not is_program(name):
-            return self.reference
-        return script_from_target(name, args, v1=bool(self.v1), limit=self.limit)
-
-
-def _first_set(value: Any, default: Any) -> Any:
-    return default if value in (None, "", (), {}) else value
+        target, args = parse_command(self.reference)
+        if target.kind != "program":
+            return resolve(target)
+        return resolve(target, args, v1=bool(self.v1), limit=self.limit)
 
 
 @dataclass(frozen=True)
@@ -161,11 +154,9 @@ def load(folder: Path) -> Config:
             them.
     """
     folder = folder.resolve()
-    for parent in (folder, *folder.parents):
-        file = parent / "pyproject.toml"
-        if file.is_file():
-            break
-    else:
+    files = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
+    file = next(filter(Path.is_file, files), None)
+    if file is None:
         return Config()
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -182,7 +173,15 @@ def load(folder: Path) -> Config:
     if not isinstance(tool, dict):
         raise ConfigError(f"{file}: tool", "is not a table", is_predicate=True)
     config = _config(tool.get(_NAME, {}), file, errors)
-    errors += [*_misspelled_tables(document, ""), *_misspelled_tables(tool, "tool.")]
+    for parent, tables in (("", document), ("tool.", tool)):
+        for name in tables:
+            similar = close_matches(name.lower().replace("-", "_"), [_NAME], cutoff=0.9)
+            if similar and parent + name != _TABLE:  # it would be ignored silently
+                errors.append(
+                    ConfigError(
+                        parent + name, "is not read", f"write [{_TABLE}]", is_predicate=True
+                    )
+                )
     if len(errors) > 1:
         faults = "; ".join(
             error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
@@ -193,14 +192,6 @@ def load(folder: Path) -> Config:
             f"{file}: {wrong.object}", wrong.message, wrong.fix, is_predicate=wrong.is_predicate
         )
     return config
-
-
-def _misspelled_tables(tables: Mapping[str, Any], parent: str) -> Iterator[ConfigError]:
-    """Errors for tables with a similar name, which would be ignored silently."""
-    for name in tables:
-        normalized = name.lower().replace("-", "_")
-        if parent + name != _TABLE and close_matches(normalized, [_NAME], cutoff=0.9):
-            yield ConfigError(parent + name, "is not read", f"write [{_TABLE}]", is_predicate=True)
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
@@ -249,26 +240,5 @@ def _valid_fields(
             )
         )
     for key in valid.keys() & {"reference", "batch", "target"}:
-        valid[key] = _relative_to_here(valid[key], file)
+        valid[key] = rebase(valid[key], file.parent)
     return valid
-
-
-def _relative_to_here(target: str, file: Path) -> str:
-    """The target with its path relative to the working directory, not to the configuration file.
-
-    A module has no path. The arguments of a whole program, as of a reference, are preserved.
-    """
-    program, blank, args = target.partition(" ")
-    if program.endswith(".py") and blank:
-        return f"{_relative_to_here(program, file)} {args}"
-    bare, arguments = split_arguments(target)
-    path, colon, function = bare.rpartition(":")
-    if not colon:
-        path, function = target, ""
-    absolute = file.parent / path
-    is_module = is_module_name(path) and file_kind(absolute) == "nothing"
-    if not path.endswith(".py") and (colon or is_module):
-        return target
-    here = Path.cwd()
-    relative = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
-    return f"{relative}{colon}{function}{arguments}"

@@ -50,12 +50,7 @@ class Declaration:
 
 
 def declarations(report: Report, policy: Policy) -> list[Declaration]:
-    """Declare each broken rule of a program, in the order of the report.
-
-    Args:
-        report: the verdicts on the program.
-        policy: the policy that the program was judged by; the program's own policy comes after it.
-    """
+    """Declare each broken rule of a program that was judged by a policy, in the report's order."""
     return [
         declaration(report, verdict, policy)
         for verdict in report.verdicts
@@ -126,10 +121,6 @@ def _frozen_variables(evidence: Evidence, verdict: Verdict, rule: Rule) -> Itera
     yield {"frozen": [*getattr(rule, "frozen", ()), *_object_patterns(evidence, names)]}
 
 
-def _all_memory(_evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    yield {"fraction": 1.0}
-
-
 def _present_budgets(_evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
     """For each budget of the rule, the bytes or copies of one step as they are now."""
     links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
@@ -167,7 +158,7 @@ _VALUES: Mapping[str, _FieldSource] = {
     "update-ops-run": _updating_tower,
     "transfer-budget": _present_budgets,
     "shards-balanced": _present_sharding,
-    "session-memory": _all_memory,
+    "session-memory": lambda *_: iter([{"fraction": 1.0}]),
 }
 _SINGLE_VALUE = ("variables-on-host", "averaging-on-host", "update-ops-run", "session-memory")
 _NO_POLICY = "not a matter of policy"
@@ -349,18 +340,23 @@ def declared_text(
         program = report.evidence.placement.program
         if not declared:
             continue
-        if len(programs) == 1:
-            for each in declared:
-                if each.fields:
-                    header = f"[{_TABLE}.policy.{each.rule}]"
-                    lines += ["", *_comment(_meaning(each)), header]
-                    lines += _assignments("", each.fields)
-        else:
-            lines += ["", *_entry(program, settings)]
-            for each in declared:
-                if each.fields:
-                    lines += _comment(_meaning(each))
-                    lines += _assignments(f"policy.{each.rule}.", each.fields)
+        if len(programs) > 1:
+            entry = {
+                "target": program,
+                "gpus": settings.gpus,
+                "machine": settings.machine,
+                "args": list(settings.args),
+            }
+            lines += ["", f"[[{_TABLE}.programs]]"]
+            lines += _assignments("", {key: value for key, value in entry.items() if value})
+        for each in filter(lambda each: each.fields, declared):
+            findings = plural(each.findings, "finding")
+            comment = _comment(f"{each.rule}, {findings}: {each.meaning}")
+            if len(programs) == 1:
+                lines += ["", *comment, f"[{_TABLE}.policy.{each.rule}]"]
+                lines += _assignments("", each.fields)
+            else:
+                lines += [*comment, *_assignments(f"policy.{each.rule}.", each.fields)]
         undeclared = [each for each in declared if not each.fields]
         if undeclared:
             lines.append("")
@@ -370,38 +366,18 @@ def declared_text(
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _entry(program: str, settings: Settings) -> Iterator[str]:
-    """The first lines of a program's entry: its target and settings."""
-    yield f"[[{_TABLE}.programs]]"
-    fields = {
-        "target": program,
-        "gpus": settings.gpus,
-        "machine": settings.machine,
-        "args": list(settings.args),
-    }
-    yield from _assignments("", {key: value for key, value in fields.items() if value})
-
-
-def _meaning(each: Declaration) -> str:
-    return f"{each.rule}, {plural(each.findings, 'finding')}: {each.meaning}"
-
-
 def _comment(text: str) -> Iterator[str]:
     for line in wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False):
         yield f"# {line}"
 
 
 def _assignments(prefix: str, fields: Fields) -> Iterator[str]:
+    toml = partial(json.dumps, ensure_ascii=False)  # TOML writes these values as JSON does
     for field, value in fields.items():
-        line = f"{prefix}{field} = {_toml(value)}"
+        line = f"{prefix}{field} = {toml(value)}"
         if len(line) <= _WIDTH or not isinstance(value, list):
             yield line
         else:
             yield f"{prefix}{field} = ["
-            yield from (f"  {_toml(item)}," for item in value)
+            yield from (f"  {toml(item)}," for item in value)
             yield "]"
-
-
-def _toml(value: Any) -> str:
-    """A string, number or list in TOML, which writes them as JSON does."""
-    return json.dumps(value, ensure_ascii=False)

@@ -86,9 +86,6 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
     return verdict
 
 
-_ByObject = Mapping[str, Finding]
-
-
 def with_causes(
     verdicts: Sequence[Verdict], explained_by: Mapping[str, Sequence[str]]
 ) -> list[Verdict]:
@@ -99,45 +96,38 @@ def with_causes(
         explained_by: for each rule, other rules; their finding on an object explains its own
             finding on that object. The first rule with such a finding is the cause.
     """
-    found = {verdict.rule: _by_object(verdict) for verdict in verdicts}
-
-    def with_root_causes(verdict: Verdict) -> Verdict:
-        findings = [
-            replace(finding, follows=_root_cause(finding, verdict.rule, found, explained_by))
-            for finding in verdict.findings
-        ]
-        return replace(verdict, findings=findings) if findings else verdict
-
-    return [with_root_causes(verdict) for verdict in verdicts]
-
-
-def _by_object(verdict: Verdict) -> _ByObject:
-    """The findings by object, and by the ops that show the breach."""
-    by_op = {
-        name: finding for finding in verdict.findings for name in (*finding.ops, *finding.others)
-    }
-    return by_op | {finding.object: finding for finding in verdict.findings}
+    found = {}  # by rule, the findings by object, and by the ops that show the breach
+    for verdict in verdicts:
+        by_op = {name: each for each in verdict.findings for name in (*each.ops, *each.others)}
+        found[verdict.rule] = by_op | {each.object: each for each in verdict.findings}
+    return [
+        replace(
+            verdict,
+            findings=[
+                replace(each, follows=_root_cause(each, verdict.rule, found, explained_by))
+                for each in verdict.findings
+            ],
+        )
+        if verdict.findings
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 def _root_cause(
     finding: Finding,
     rule: str,
-    found: Mapping[str, _ByObject],
+    found: Mapping[str, Mapping[str, Finding]],
     explained_by: Mapping[str, Sequence[str]],
 ) -> str | None:
     """The rule at the end of the chain of causes; None if the finding is a root cause."""
     cause, seen = finding.follows, {rule}
     while True:
-        explaining = next(
-            (
-                other
-                for other in explained_by.get(rule, ())
-                if other not in seen and finding.object in found.get(other, {})
-            ),
-            None,
-        )
-        if explaining is None:
+        for other in explained_by.get(rule, ()):
+            if other not in seen and finding.object in found.get(other, {}):
+                break
+        else:
             return cause
-        finding = found[explaining][finding.object]
-        rule = cause = explaining
-        seen.add(explaining)
+        finding = found[other][finding.object]
+        rule = cause = other
+        seen.add(other)

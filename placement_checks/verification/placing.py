@@ -18,8 +18,11 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import BuiltProgram, Target
-from placement_checks.core.script import Script
+from placement_checks.core.program import (
+    CapturedProgram,
+    Loadable,
+    TargetLike,
+)
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 
@@ -27,7 +30,7 @@ _REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALIZATION_TESTS | {NO_OP}
 
 
 def place(
-    target: Target,
+    target: TargetLike,
     *,
     gpus: int = 2,
     machine: Machine | str | None = None,
@@ -64,9 +67,9 @@ def place(
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
-    from placement_checks.targets.names import script_from_target
+    from placement_checks.targets.forms import resolve
 
-    program = script_from_target(target, args, v1=v1, let=let, limit=limit)
+    program = resolve(target, args, v1=v1, let=let, limit=limit)
     return request(program, gpus=gpus, machine=machine, soft=soft).placed(devices)
 
 
@@ -80,7 +83,7 @@ class Request:
         machine: the devices to place it on.
     """
 
-    built: BuiltProgram
+    built: CapturedProgram
     requested: Placement
     machine: Machine
 
@@ -106,7 +109,7 @@ class Request:
 
 
 def request(
-    target: Target,
+    target: TargetLike,
     *,
     gpus: int = 2,
     machine: Machine | str | None = None,
@@ -114,7 +117,7 @@ def request(
 ) -> Request:
     """Build a program for the placer; arguments and errors are as for `place`."""
     checked_gpus(gpus)
-    _check(target)
+    program = _resolve(target)
     if isinstance(machine, str):
         machine = Machine.parse(machine)
     elif not isinstance(machine, Machine | None):
@@ -127,7 +130,9 @@ def request(
     _start_placer()
     if machine is not None:
         gpus = machine.towers
-    built = _load(target, gpus, machine)
+    from placement_checks.capture.programs import load  # imports TensorFlow
+
+    built = load(program, gpus, machine)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if placement.strategy is not None and placement.strategy.gpus == 1:
         gpus = 1  # a reference program
@@ -135,7 +140,7 @@ def request(
     return Request(built, placement, machine)
 
 
-def requested(target: Target, *, gpus: int = 2) -> Evidence:
+def requested(target: TargetLike, *, gpus: int = 2) -> Evidence:
     """Build a program or read a graph without placing it.
 
     Args:
@@ -147,18 +152,24 @@ def requested(target: Target, *, gpus: int = 2) -> Evidence:
         InputError: the target cannot be built or read.
     """
     checked_gpus(gpus)
-    _check(target)
-    built = _load(target, gpus)
+    program = _resolve(target)
+    from placement_checks.capture.programs import load  # imports TensorFlow
+
+    built = load(program, gpus)
     return _evidence_of(built, built.requested)
 
 
-def _load(target: Target, gpus: int, machine: Machine | None = None) -> BuiltProgram:
-    from placement_checks.capture.programs import load
+def _resolve(target: TargetLike) -> Loadable:
+    """Resolve a target, and check that TensorFlow is installed, without importing it."""
+    from placement_checks.targets.forms import resolve
+    from placement_checks.tf.startup import check_installed
 
-    return load(target, gpus, machine)
+    program = resolve(target)
+    check_installed()
+    return program
 
 
-def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
+def _evidence_of(built: CapturedProgram, requested: Placement) -> Evidence:
     single = single_gpu(built)
     return Evidence(
         requested,
@@ -168,26 +179,12 @@ def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
     )
 
 
-def single_gpu(built: BuiltProgram) -> BuiltProgram | Missing:
+def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
     """The program built for one GPU; missing if it cannot be built, or already is that program."""
-    other = built.for_gpus(1)
+    from placement_checks.capture.programs import load_for_one_gpu
+
+    other = load_for_one_gpu(built)
     return Missing("it was built for one GPU") if other is built else other
-
-
-def _check(target: Target) -> None:
-    """Check a target without importing TensorFlow, and that TensorFlow is installed.
-
-    Raises:
-        InputError: the target cannot be loaded, or TensorFlow is not installed.
-    """
-    from placement_checks.targets.names import check_target
-    from placement_checks.tf.startup import check_installed
-
-    if isinstance(target, Script):
-        target = target.target
-    if isinstance(target, str | Path):
-        check_target(target)
-    check_installed()
 
 
 def _devices(placement: Placement) -> set[Device]:
@@ -218,18 +215,15 @@ def prepare(*, placer: bool = True) -> None:
     if placer:
         _start_placer()
     import_tensorflow()
-    if is_first and _is_command():
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        is_command = main.__spec__.name == "placement_checks.__main__"
+    else:
+        is_command = Path(getattr(main, "__file__", None) or "").name == "placement-checks"
+    if is_first and is_command:  # no program is loaded yet
         from placement_checks.capture.child_process.fork_server import fork_this_process
 
         fork_this_process(_clean_fork)
-
-
-def _is_command() -> bool:
-    """Whether this process is the command, which has not loaded any program yet."""
-    main = sys.modules["__main__"]
-    if main.__spec__ is not None:
-        return main.__spec__.name == "placement_checks.__main__"
-    return Path(getattr(main, "__file__", None) or "").name == "placement-checks"
 
 
 def _clean_fork() -> None:

@@ -39,22 +39,25 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
 
     names = [field.name for field in dataclasses.fields(owner)]
     if name not in names:
-        fix = did_you_mean(name, names) or _listed(names)
-        raise ConfigError("", "is not a known field", fix, is_predicate=True)
-    kind = get_type_hints(owner, include_extras=True)[name]
+        known = f"its fields are {', '.join(names)}" if names else "it has no fields"
+        known = f"its only field is {names[0]}" if len(names) == 1 else known
+        raise ConfigError(
+            "", "is not a known field", did_you_mean(name, names) or known, is_predicate=True
+        )
+    kind: Any = get_type_hints(owner, include_extras=True)[name]
     if kind == tuple[str, ...] and isinstance(value, str):
         return (value,)
     kind = int | float if kind is float else kind  # messages show an int as an int
     try:
         return convert(_finite(value), kind)
     except (ValueError, ValidationError):
-        raise ConfigError("", f"{value!r} does not fit", f"give {_description(kind)}") from None
-
-
-def _listed(fields: Sequence[str]) -> str:
-    if len(fields) == 1:
-        return f"its only field is {fields[0]}"
-    return f"its fields are {', '.join(fields)}" if fields else "it has no fields"
+        if get_origin(kind) is Annotated:
+            expected = str(kind.__metadata__[0])
+        elif get_origin(kind) is Literal:
+            expected = " or ".join(repr(choice) for choice in get_args(kind) if choice)
+        else:
+            expected = _DESCRIPTIONS.get(kind) or f"a value of the type {kind}"
+        raise ConfigError("", f"{value!r} does not fit", f"give {expected}") from None
 
 
 @contextmanager
@@ -67,14 +70,6 @@ def collect_errors(errors: list[ConfigError], at: str) -> Iterator[None]:
         message = error.message if is_named else error.fault
         is_predicate = is_named and error.is_predicate
         errors.append(ConfigError(at, message, error.fix, is_predicate=is_predicate))
-
-
-def _description(kind: Any) -> str:
-    if get_origin(kind) is Annotated:
-        return str(kind.__metadata__[0])
-    if get_origin(kind) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(kind) if choice)
-    return _DESCRIPTIONS.get(kind) or f"a value of the type {kind}"
 
 
 def _finite(value: object) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,9 +12,8 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import Batch, BuiltProgram, Target
-from placement_checks.core.script import Script
-from placement_checks.rules.base import Rule
+from placement_checks.core.program import Batch, CapturedProgram, TargetLike
+from placement_checks.core.target import Script
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
@@ -36,7 +35,7 @@ _SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own 
 
 def with_numbers(
     evidence: Evidence,
-    reference: Target | None = None,
+    reference: TargetLike | None = None,
     batch: Batch = None,
     *,
     devices: Devices = "auto",
@@ -71,11 +70,22 @@ def with_numbers(
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.run.compare.measure import measure
     from placement_checks.run.compare.pair import ProgramPair
+    from placement_checks.run.compare.sessions import Conditions
     from placement_checks.run.feeding.batches import load_batch_function
 
     evidence = Evidence.wrap(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
-    conditions = _conditions(rules)
+    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
+    assert isinstance(gradients, GradientsEqual)
+    assert isinstance(weights, WeightsEqual)
+    conditions = Conditions(
+        rows=gradients.rows,
+        shares=gradients.shares,
+        scale=gradients.scale,
+        statistics_per_tower=gradients.statistics == "tower",
+        steps=weights.steps,
+        seconds=gradients.seconds,
+    )
     towers = evidence.program
     if reference is None:
         single = single_gpu(towers) if towers else NO_REFERENCE
@@ -111,7 +121,7 @@ def with_numbers(
 
 def is_watched(evidence: Evidence) -> bool:
     """Whether the program is a whole program, which can be its own reference."""
-    return isinstance(evidence.program, BuiltProgram) and isinstance(
+    return isinstance(evidence.program, CapturedProgram) and isinstance(
         evidence.program.program, Script
     )
 
@@ -124,31 +134,12 @@ def _or_missing(run: Callable[[], _T]) -> _T | Missing:
         return reason.missing
 
 
-def _conditions(rules: Mapping[str, Rule]) -> Conditions:
-    """How programs are run, by the parameters of the rules on runs."""
-    from placement_checks.run.compare.sessions import Conditions
-
-    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
-    assert isinstance(gradients, GradientsEqual)
-    assert isinstance(weights, WeightsEqual)
-    return Conditions(
-        rows=gradients.rows,
-        shares=gradients.shares,
-        scale=gradients.scale,
-        statistics_per_tower=gradients.statistics == "tower",
-        steps=weights.steps,
-        seconds=gradients.seconds,
-    )
-
-
 def _trace(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
-    """Trace some steps of the towers."""
     import numpy as np
 
-    from placement_checks.run.feeding.replayed import error_context
     from placement_checks.run.timing.trace import trace_steps
 
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
-    with error_context(feeding):
+    with feeding.error_context():
         data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
         return trace_steps(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)

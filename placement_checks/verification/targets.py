@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Program, Target
-from placement_checks.core.script import Script
-from placement_checks.logs import STDIN, read_logs
-from placement_checks.targets.names import GRAPH_SUFFIXES, check_target, file_kind
+from placement_checks.core.program import Program
+from placement_checks.core.target import Script, Target
+from placement_checks.logs import read_logs
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
 
 
 def gather(
-    target: str,
+    target: Target,
     settings: Settings,
-    graph: str | None = None,
+    graph: Target | None = None,
     *,
     on_placer_error: Callable[[Exception, Evidence], Evidence] | None = None,
 ) -> Evidence:
     """Collect the evidence of a target.
 
     Args:
-        target: a program, a graph or a placement log, as on the command line.
+        target: a program, a graph or a placement log.
         settings: the settings of the call and the configuration.
         graph: the program that printed the log, or None.
         on_placer_error: called if the placer fails, with the error and the evidence of requested
@@ -36,21 +34,20 @@ def gather(
 
     Raises:
         UsageError: a setting does not apply to the target.
-        InputError: the target does not exist, or cannot be built, read or placed.
+        InputError: the target cannot be built, read or placed.
     """
-    check_targets([target, graph])
-    if is_log(target):
+    if target.kind == "log":
         return _gather_log(target, settings, graph)
     if graph is not None:
         raise UsageError(
             "--graph",
-            f"is for placement logs, and {target} is not one",
+            f"is for placement logs, and {target.name} is not one",
             "leave it out",
             is_predicate=True,
         )
-    program = settings.script_of(target)
+    program = settings.resolve(target)
     placing.prepare()
-    gpus, machine = _gpus(settings), _machine(settings)
+    gpus, machine = settings.gpus or 2, settings.parse_machine()
     request = placing.request(program, gpus=gpus, machine=machine, soft=settings.soft)
     if settings.gpus is None and machine is None:
         request = _with_gpus_of_cluster(request)
@@ -63,63 +60,40 @@ def gather(
         return on_placer_error(fault, replace(request.evidence, placement=requested))
 
 
-def is_log(target: str) -> bool:
-    """Whether a target is a placement log: a file that is neither a program nor a graph."""
-    if target == STDIN:
-        return True
-    is_other = Path(target).suffix not in (".py", *GRAPH_SUFFIXES)
-    return is_other and file_kind(target) in ("file", "other")
-
-
-def check_targets(targets: Iterable[Target | None], batch: str | None = None) -> None:
-    """Check targets and a batch without importing TensorFlow.
+def check_comparison(settings: Settings) -> None:
+    """Check that the reference and the batch exist, without importing TensorFlow.
 
     Raises:
-        InputError: a target does not exist, or is of an unknown kind.
+        InputError: one of them does not exist, or the saved case cannot be read.
     """
-    for target in targets:
-        if isinstance(target, Script):
-            check_target(target.target)
-        elif isinstance(target, str) and not is_log(target):
-            check_target(target)
-    if batch is not None:
-        from placement_checks.run.feeding.batches import SUFFIX, Case
+    settings.resolve_reference()
+    if settings.batch is not None:
+        from placement_checks.run.feeding.batches import parse_batch
 
-        if Path(batch).suffix == SUFFIX:
-            Case.load(Path(batch))
-        else:
-            check_target(batch)
+        parse_batch(settings.batch)
 
 
-def _gather_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
+def _gather_log(target: Target, settings: Settings, graph: Target | None) -> Evidence:
     """The evidence of a log, and of the program that printed it."""
     if graph is None and settings.args:
         raise UsageError(
             f"-- {settings.args[0]}",
-            f"is for a program, but {log_file} is a placement log",
+            f"is for a program, but {target.name} is a placement log",
             "name the program that printed it: --graph train.py",
             is_predicate=True,
         )
-    program = None if graph is None else settings.script_of(graph)
+    program = None if graph is None else settings.resolve(graph)
     if program is not None:
         placing.prepare()
-    machine = _machine(settings)
+    machine = settings.parse_machine()
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
-    with step(f"reading {log_file}"):
-        log = read_logs([log_file])
+    with step(f"reading {target.name}"):
+        log = read_logs([target.path])
     if program is None:
         return Evidence(log.placement(machine))
-    requested = placing.requested(program, gpus=_gpus(settings))
+    requested = placing.requested(program, gpus=settings.gpus or 2)
     return replace(requested, placement=log.placement(machine, requested.placement))
-
-
-def _gpus(settings: Settings) -> int:
-    return settings.gpus or 2
-
-
-def _machine(settings: Settings) -> Machine | None:
-    return Machine.parse(settings.machine, _gpus(settings)) if settings.machine else None
 
 
 def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:

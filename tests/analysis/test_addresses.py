@@ -16,15 +16,15 @@ from placement_checks.core.placement import StepOps
 from placement_checks.core.variables import Variables
 
 
-def address(graph: Placement, name: str) -> tuple[str, int, str | None]:
+def address(graph: Placement, name: str) -> tuple[str, int | None, str | None]:
     """The part, tower and layer of an op."""
     found, names = addresses(graph), list(graph.ops)
     number = names.index(name)
     layer = found.layers[number]
-    return found.parts[number], found.towers[number], None if layer < 0 else names[layer]
+    return found.parts[number], found.towers[number], None if layer is None else names[layer]
 
 
-def by_op(graph: Placement) -> dict[str, tuple[str, int, str | None]]:
+def by_op(graph: Placement) -> dict[str, tuple[str, int | None, str | None]]:
     return {name: address(graph, name) for name in graph.ops}
 
 
@@ -45,29 +45,29 @@ def test_the_parts_of_a_step() -> None:
     )
 
     assert by_op(graph) == {
-        "w": ("variable", -1, None),
-        "w/m": ("variable", -1, None),
-        "step": ("variable", -1, None),
+        "w": ("variable", None, None),
+        "w/m": ("variable", None, None),
+        "step": ("variable", None, None),
         **{f"tower_{i}/x": ("input", i, None) for i in (0, 1)},
         **{f"tower_{i}/w/read": ("reads", i, "w") for i in (0, 1)},
         **{f"tower_{i}/w/MatMul": ("forward", i, "w") for i in (0, 1)},
         **{f"tower_{i}/loss": ("forward", i, "w") for i in (0, 1)},
         **{f"gradients/tower_{i}/loss_grad/Mul": ("backward", i, "w") for i in (0, 1)},
         **{gradient(i): ("backward", i, "w") for i in (0, 1)},
-        "loss": ("shared evaluate", -1, "w"),
-        "share": ("average", -1, "w"),
-        "sum/w": ("average", -1, "w"),
-        "mean/w": ("average", -1, "w"),
-        "update/w": ("apply", -1, "w"),
-        "step/one": ("update", -1, "step"),
-        "step/add": ("apply", -1, "step"),
-        "train": ("update", -1, None),
-        "w/zeros": ("init", -1, "w"),
-        "w/Assign": ("init", -1, "w"),
-        "shown": ("summaries", -1, "w"),
-        "saved": ("save", -1, None),
-        "w/ready": ("reads", -1, "w"),
-        "beside": ("other", -1, None),
+        "loss": ("shared evaluate", None, "w"),
+        "share": ("average", None, "w"),
+        "sum/w": ("average", None, "w"),
+        "mean/w": ("average", None, "w"),
+        "update/w": ("apply", None, "w"),
+        "step/one": ("update", None, "step"),
+        "step/add": ("apply", None, "step"),
+        "train": ("update", None, None),
+        "w/zeros": ("init", None, "w"),
+        "w/Assign": ("init", None, "w"),
+        "shown": ("summaries", None, "w"),
+        "saved": ("save", None, None),
+        "w/ready": ("reads", None, "w"),
+        "beside": ("other", None, None),
     }
 
 
@@ -141,7 +141,7 @@ def test_layers_come_in_the_order_of_data_flow_whatever_is_built_first() -> None
     assert address(graph, "tower_0/loss")[2] == "w"
     assert address(graph, "tower_0/v/MatMul")[2] == "v"
     assert address(graph, gradient(1, "v")) == ("backward", 1, "v")
-    assert address(graph, "mean/v") == ("average", -1, "v")
+    assert address(graph, "mean/v") == ("average", None, "v")
 
 
 def test_a_lookup_belongs_to_the_layer_of_its_table() -> None:
@@ -171,7 +171,7 @@ def test_a_joint_loss_is_split(count: int) -> None:
     assert [address(graph, f"tower_{i}/loss")[:2] for i in range(count)] == [
         ("forward", i) for i in range(count)
     ]
-    assert address(graph, "loss")[:2] == ("shared forward", -1)
+    assert address(graph, "loss")[:2] == ("shared forward", None)
 
 
 def sums(*pairs: tuple[str, str, str]) -> Iterator[Op]:
@@ -209,7 +209,7 @@ def test_towers_with_concatenated_outputs() -> None:
 
     assert addresses(graph).tower_count == 2
     assert address(graph, "tower_1/w/MatMul") == ("forward", 1, "w")
-    assert address(graph, "error")[:2] == ("shared forward", -1)
+    assert address(graph, "error")[:2] == ("shared forward", None)
 
 
 def test_steps_of_a_sequence_are_no_towers() -> None:
@@ -232,7 +232,7 @@ def test_losses_that_share_the_model_belong_to_one_tower() -> None:
 
     assert addresses(graph).tower_count == 2
     assert address(graph, "tower_1/other") == ("forward", 1, "w")
-    assert address(graph, "penalty") == ("shared forward", -1, "w")
+    assert address(graph, "penalty") == ("shared forward", None, "w")
 
 
 def test_a_split_model_is_one_tower() -> None:
@@ -251,7 +251,7 @@ def test_a_constant_has_the_address_of_its_only_user() -> None:
         on(1, "tower_1/x", "Placeholder", "size"),
     )
 
-    assert address(graph, "axis")[:2] == ("shared forward", -1)
+    assert address(graph, "axis")[:2] == ("shared forward", None)
     assert address(graph, "size") == ("input", 1, None)
 
 
@@ -260,7 +260,7 @@ def test_no_loss_and_no_step() -> None:
 
     assert addresses(graph).tower_count == 0
     assert by_op(graph) == {
-        "w": ("variable", -1, None), "x": ("other", -1, None), "y": ("other", -1, "w"),
+        "w": ("variable", None, None), "x": ("other", None, None), "y": ("other", None, "w"),
     }  # fmt: skip
 
 
@@ -293,13 +293,13 @@ def test_the_body_of_a_function_has_the_address_of_its_call() -> None:
 
 
 def test_one_tower_averages_nothing() -> None:
-    assert address(program(gpus=[0]), "mean/w") == ("update", -1, "w")
+    assert address(program(gpus=[0]), "mean/w") == ("update", None, "w")
 
 
 def test_no_op_is_shared_if_no_loss_is_known() -> None:
     graph = program(step={"objectives": (), "losses": ()})
 
-    assert address(graph, gradient(1))[:2] == ("backward", -1)
+    assert address(graph, gradient(1))[:2] == ("backward", None)
 
 
 def test_an_op_that_passes_on_a_variable_only_reads_it() -> None:
@@ -309,14 +309,14 @@ def test_an_op_that_passes_on_a_variable_only_reads_it() -> None:
         host("decayed", "Mul", "tower_0/w/read", "rate"),
     )
 
-    assert address(graph, "w/read") == ("reads", -1, "w")
-    assert address(graph, "decayed") == ("other", -1, "w")
+    assert address(graph, "w/read") == ("reads", None, "w")
+    assert address(graph, "decayed") == ("other", None, "w")
 
 
 def test_an_average_belongs_to_no_tower() -> None:
     graph = program(host("sum/w", "Mul", gradient(1), "share"))
 
-    assert address(graph, "sum/w") == ("average", -1, "w")
+    assert address(graph, "sum/w") == ("average", None, "w")
 
 
 def test_a_backward_op_has_the_tower_of_its_forward_op() -> None:

@@ -58,7 +58,7 @@ def baseline(spread: AnySpread) -> Baseline:
 
 
 @given(spreads)
-def test_everything_is_where_its_own_baseline_says(spread: AnySpread) -> None:
+def test_a_placement_matches_its_own_baseline(spread: AnySpread) -> None:
     assert list(looked_up(baseline(spread), spread).misplaced()) == []
 
 

@@ -19,7 +19,7 @@ BASELINE = baseline_from_placement(program())
 @pytest.mark.parametrize(
     ("target", "machine", "name"),
     [
-        ("fixtures/mnist.py:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
+        ("fixtures/programs/graph/mnist.py:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
         ("fixtures.mnist:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
         ("/a b/c.py:build", "gpu*2", "c.build.gpu-2.txt"),
         ("train.py", "ps*2; worker*8: gpu*4", "train.ps-2-worker-8-gpu-4.txt"),
@@ -49,7 +49,7 @@ def test_long_names_are_cut_and_stay_apart() -> None:
     assert max(map(len, names)) < 255
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_baseline_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "new" / "folder" / "towers.txt"
 
     assert files.write(file, BASELINE)
@@ -106,7 +106,7 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
         files.write(tmp_path / "placements" / "towers.txt", BASELINE)
 
 
-def test_what_is_no_baseline(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("w: (VarHandleOp): /device:CPU:0\n")
     (tmp_path / "b").write_bytes(b"\xff\xfe")
 

@@ -24,7 +24,7 @@ from placement_checks.core.placement import Tensor
 GPUS = ("/job:worker/task:0/gpu:0", "/job:worker/task:0/gpu:1", "/job:worker/task:1/gpu:0")
 PS = "/job:ps/task:0/cpu:0"
 CLUSTER = Baseline(
-    "fixtures/cluster.py:build_in_graph",
+    "fixtures/programs/workers/cluster.py:build_in_graph",
     "ps*2; worker*2: gpu*2",
     "phantom",
     versions={"placement_checks": "0.1.0", "tensorflow": "2.21.0"},
@@ -61,7 +61,7 @@ def test_the_page() -> None:
     assert (
         render(CLUSTER).split("\n", 3)[3]
         == """\
-program: fixtures/cluster.py:build_in_graph
+program: fixtures/programs/workers/cluster.py:build_in_graph
 machine: ps*2; worker*2: gpu*2
 placed by: phantom, strict
 versions: placement_checks 0.1.0, tensorflow 2.21.0

@@ -1,4 +1,4 @@
-"""What the benchmarks share, and what a run of them prints and compares at its end."""
+"""Fixtures of the benchmarks, and the figures that a run prints and compares at its end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FIGURES = "figures"  # the entry of `extra_info`
 
 @pytest.fixture(scope="module")
 def mnist(fixtures: Path) -> ModuleType:
-    with emulate_script_environment(fixtures / "mnist.py"):
+    with emulate_script_environment(fixtures / "programs/graph/mnist.py"):
         return import_module("mnist")
 
 
 @pytest.fixture
 def record(benchmark: BenchmarkFixture) -> Record:
-    """Keeps what was measured of a figure: for the table at the end, and where a run is saved."""
+    """Records the measurements of a figure for the final table and the saved run."""
 
     def keep(name: str, values: Sequence[float]) -> None:
         assert name in GOALS
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """Leave out what is another at each look: the clock rate."""
+    """Leave out the clock rate, which always changes."""
     for key in ("hz_actual", "hz_actual_friendly"):
         machine_info["cpu"].pop(key, None)
 
@@ -63,7 +63,7 @@ def pytest_terminal_summary(
 
 
 class FigureTable:
-    """The plugin that prints the figures beside their goals and the run that is compared."""
+    """The plugin that prints the figures with their goals and the compared run."""
 
     _same_machine = False
 

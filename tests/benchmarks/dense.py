@@ -38,7 +38,7 @@ def build_towers(num_gpus: int = 2) -> Mapping[str, Any]:
 
 
 def build_summed(num_gpus: int = 2) -> Mapping[str, Any]:
-    """Towers whose gradients are added up and not averaged."""
+    """Towers that add up their gradients instead of averaging them."""
     return _towers(num_gpus, 1)
 
 
@@ -70,7 +70,7 @@ def batch(rng: np.random.Generator, n: int) -> Mapping[str, np.ndarray]:
 
 
 def main() -> None:
-    """Take steps with both programs, whose sessions stay open meanwhile."""
+    """Take steps with both programs; their sessions stay open."""
     with contextlib.ExitStack() as sessions:
         steps = [sessions.enter_context(_session(build)) for build in (build_towers, build_single)]
         for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""The figures that the project is to reach, and what a run of the benchmarks says of them."""
+"""The goals of the benchmarks, and the table of a run."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ Record = Callable[[str, Sequence[float]], None]  # the fixture `record` keeps on
 
 
 def lines(now: Figures, before: Figures, *, same_machine: bool) -> Iterator[str]:
-    """A table of all figures, and those that fall short.
+    """A table of all figures, and the figures that miss their goal.
 
     Args:
         now: what was measured.
         before: the same of an earlier run; empty for none.
-        same_machine: whether that was on this machine; else only ratios are compared.
+        same_machine: whether it ran on this machine; otherwise only ratios are compared.
     """
     rows = [("figure", "measured", "goal", "", "over the run before")]
     for name, goal in GOALS.items():

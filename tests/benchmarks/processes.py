@@ -41,7 +41,7 @@ def cost(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Cost:
-    """Run a command, whose output is dropped, and check its exit status."""
+    """Run a command without its output, and check its exit status."""
     ran = subprocess.run(
         [sys.executable, "-S", __file__, *command],
         stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 
 tf1 = tf.compat.v1
 TOWERS = 2
-SMALL, LARGE = "0.18 million", "16.8 million"  # parameters: those of mnist.py, and more
+SMALL, LARGE = "0.18 million", "16.8 million"  # parameters: mnist.py, and a larger network
 ROUNDS = {SMALL: 300, LARGE: 25}
 
 Grads = Sequence[Sequence[tuple[Any, Any]]]

@@ -29,7 +29,8 @@ def test_verifying_mnist(
     if benchmark.disabled:
         pytest.skip("verified by other tests, and here for the cost alone: --benchmark-only")
     towers, single, batch = (
-        f"{fixtures / 'mnist.py'}:{name}" for name in ("build_towers", "build_single", "batch")
+        f"{fixtures / 'programs/graph/mnist.py'}:{name}"
+        for name in ("build_towers", "build_single", "batch")
     )
     reference = ["--reference", single, "--batch", batch] if figure == figures.NUMERIC else []
     costs: list[Cost] = []

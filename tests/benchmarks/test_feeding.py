@@ -99,4 +99,4 @@ def test_feeding(
         }
 
     for loss in reached.values():
-        assert np.mean(loss) < np.log(mnist.CLASSES)  # that of a guess
+        assert np.mean(loss) < np.log(mnist.CLASSES)  # the loss of a guess

@@ -32,7 +32,7 @@ def _cells(row: str, name: str) -> list[str]:
     return [cell.strip() for cell in row.removeprefix(name).split("  ") if cell]
 
 
-def test_each_figure_stands_beside_its_goal() -> None:
+def test_each_figure_has_its_goal() -> None:
     rows = table({RATIO: [0.06, 0.05, 0.07], STATIC: [9]})
 
     assert rows[RATIO] == ["0.06 (0.055 to 0.065)", "<= 0.1", "reached"]
@@ -57,9 +57,7 @@ def test_what_falls_short_is_named(now: Figures, said: str) -> None:
 
 
 @pytest.mark.parametrize(("same_machine", "cluster"), [(True, ["0.50"]), (False, [])])
-def test_only_ratios_are_compared_with_those_of_another_machine(
-    same_machine: bool, cluster: list[str]
-) -> None:
+def test_only_ratios_are_compared_between_machines(same_machine: bool, cluster: list[str]) -> None:
     before: Figures = {RATIO: [0.2, 0.1, 0.3], CLUSTER: [2]}
 
     rows = table({RATIO: [0.05], CLUSTER: [1]}, before, same_machine=same_machine)

@@ -1,4 +1,4 @@
-"""What it takes to tell whom each op works for, and how variables lie: the same for each op."""
+"""The time to find the tower of each op and the layout of variables is linear in the ops."""
 
 from __future__ import annotations
 

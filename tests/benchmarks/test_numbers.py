@@ -27,7 +27,7 @@ PROGRAM = __file__.replace("test_numbers", "dense")
     [(figures.EQUAL, "build_towers", 0), (figures.DIFFERENT, "build_summed", 1)],
     ids=["equal", "different"],
 )
-def test_memory_above_that_of_tensorflow(
+def test_memory_above_tensorflow(
     benchmark: BenchmarkFixture, record: Record, figure: str, build: str, status: int
 ) -> None:
     if benchmark.disabled:

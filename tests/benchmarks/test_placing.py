@@ -128,7 +128,7 @@ def test_placing_and_judging_against_building(
 
 
 def placed_alone(*graphs: Path) -> dict[str, Any]:
-    """What the placer's process takes for graphs in files, as `placer_alone` tells it."""
+    """The cost of the placer's process for graphs in files, as `placer_alone` measures it."""
     command = [sys.executable, placer_alone.__file__, *map(str, graphs)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=WITH_BYTECODE)
     took: dict[str, Any] = json.loads(ran.stdout)
@@ -173,7 +173,7 @@ def copies(build: Callable[..., object], number: int) -> Iterator[bytes]:
 
 
 def write_copies(folder: Path, build: Callable[..., object], number: int) -> Path:
-    """The file of a graph that has so many copies of a program beside each other."""
+    """The file of a graph with a number of copies of a program."""
     path = folder / f"{number}.pb"
     with path.open("wb") as file:
         file.writelines(copies(build, number))

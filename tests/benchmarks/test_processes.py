@@ -1,4 +1,4 @@
-"""What a command took is that of all its processes, and of no other."""
+"""The cost of a command covers all its processes and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BU
 
 @pytest.mark.parametrize("code", [BUSY, IN_A_CHILD])
 def test_all_processes_of_a_command_count(code: str) -> None:
-    held = bytearray(400_000_000)  # by this process: that of the command does not have it
+    held = bytearray(400_000_000)  # by this process; the command does not have it
 
     took = cost(sys.executable, "-c", code)
 
@@ -26,7 +26,7 @@ def test_all_processes_of_a_command_count(code: str) -> None:
     assert 0.3 <= took.cpu < 3
 
 
-def test_another_status_than_those_expected_is_no_measurement() -> None:
+def test_an_unexpected_status_is_not_a_measurement() -> None:
     assert cost(sys.executable, "-c", "raise SystemExit(1)", statuses=[1]).status == 1
     with pytest.raises(AssertionError):
         cost(sys.executable, "-c", "raise SystemExit(1)")

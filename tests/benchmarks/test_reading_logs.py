@@ -59,7 +59,7 @@ def copies(placements: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, st
 
 
 def write_log(path: Path, fixtures: Path, lines: int, block: int, blocks: int = BLOCKS) -> None:
-    """A log of that many lines: stdout in blocks of so many bytes, stderr line by line."""
+    """A log of the given number of lines: stdout in blocks of bytes, stderr line by line."""
     truth = json.loads((fixtures / "logs" / "1.12.3" / "mnist.truth.json").read_text())
     graph = [
         (f"block_{copy}/{node}", op, device)

@@ -26,7 +26,7 @@ FINDINGS = 10_000
 def test_many_findings(
     benchmark: BenchmarkFixture, record: Record, fixtures: Path, extent: DetailLevel, alike: bool
 ) -> None:
-    source = fixtures / "mnist.py"
+    source = fixtures / "programs/graph/mnist.py"
     found = [
         finding(
             f"tower_{number % 8}/layer_{number}/weights",

@@ -1,7 +1,7 @@
 """Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
 
-Beside the towers of MNIST stand the strategies of TensorFlow, with the same network on the same
-devices. On CPU devices the measured ratio says how far the towers run side by side, and nothing
+The strategies of TensorFlow train the same network on the same devices as the towers of
+MNIST. On CPU devices the measured ratio says how far the towers run side by side, and nothing
 about GPUs, whose copies and kernels cost something else. Only what a busy machine leaves alone is
 asserted.
 """
@@ -37,7 +37,9 @@ def check(
 @pytest.mark.parametrize("rows", [128, 512])
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_mnist(tower_benchmark: TowerBenchmark, fixtures: Path, gpus: int, rows: int) -> None:
-    towers, single = (fixtures / f"mnist.py:build_{kind}" for kind in ("towers", "single"))
+    towers, single = (
+        fixtures / f"programs/graph/mnist.py:build_{kind}" for kind in ("towers", "single")
+    )
     check(tower_benchmark, towers, single, gpus, rows, rounds=30)
 
 
@@ -46,14 +48,21 @@ def test_mnist(tower_benchmark: TowerBenchmark, fixtures: Path, gpus: int, rows:
 def test_strategies(
     tower_benchmark: TowerBenchmark, fixtures: Path, strategy: str, rows: int
 ) -> None:
-    towers = fixtures / f"strategies.py:build_{strategy}"
-    check(tower_benchmark, towers, fixtures / "mnist.py:build_single", 2, rows, rounds=30)
+    towers = fixtures / f"programs/graph/strategies.py:build_{strategy}"
+    check(
+        tower_benchmark,
+        towers,
+        fixtures / "programs/graph/mnist.py:build_single",
+        2,
+        rows,
+        rounds=30,
+    )
 
 
 @pytest.mark.parametrize("kind", ["towers", "mirrored", "central"])
 def test_functions(tower_benchmark: TowerBenchmark, fixtures: Path, kind: str) -> None:
     """The network of MNIST once more, in a `tf.function` and under strategies."""
-    functions = os.path.relpath(fixtures / "functions.py")
+    functions = os.path.relpath(fixtures / "programs/eager/functions.py")
 
     timing = tower_benchmark(
         f"{functions}:train_{kind}", f"{functions}:train_one_device", gpus=2, rounds=30
@@ -65,5 +74,7 @@ def test_functions(tower_benchmark: TowerBenchmark, fixtures: Path, kind: str) -
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_cifar10(tower_benchmark: TowerBenchmark, fixtures: Path, gpus: int) -> None:
-    towers, single = (fixtures / f"cifar10.py:build_{kind}" for kind in ("towers", "single"))
+    towers, single = (
+        fixtures / f"programs/graph/cifar10.py:build_{kind}" for kind in ("towers", "single")
+    )
     check(tower_benchmark, towers, single, gpus, 128, rounds=10)

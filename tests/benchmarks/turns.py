@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """How many seconds a call takes, and what it gives."""
+    """The seconds of a call, and its result."""
     gc.collect()
     begin = time.perf_counter()
     result = call()

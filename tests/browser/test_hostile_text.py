@@ -56,7 +56,7 @@ def test_hostile_names_are_shown_and_do_nothing(opened: Opened) -> None:
     assert shown in page.locator("#details").inner_text()
 
 
-def test_the_policy_of_the_page_stops_what_is_not_its_own(opened: Opened) -> None:
+def test_the_content_policy_blocks_foreign_code(opened: Opened) -> None:
     page = opened(data_of(program()))
 
     ran = page.evaluate(

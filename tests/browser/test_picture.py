@@ -73,7 +73,7 @@ def test_a_model_in_a_scope_of_its_own_has_a_row_a_layer_too(opened: Opened) -> 
     assert texts(page, "#lanes [role=rowheader]") == ["▸inputs", "▸conv 16 B", "▸fc 16 B"]
 
 
-def test_the_host_has_the_variables_and_what_it_computes(opened: Opened) -> None:
+def test_the_host_shows_variables_and_computations(opened: Opened) -> None:
     page = opened(data_of(sound()))
 
     assert texts(page, ".host h3") == ["CPU:0"]
@@ -157,7 +157,7 @@ def test_the_object_of_a_finding_is_marked(opened: Opened) -> None:
     assert texts(page, "#lanes .box.none")[0] == NOTHING
 
 
-def test_only_what_is_broken_hides_the_rest(opened: Opened) -> None:
+def test_rows_without_findings_can_be_hidden(opened: Opened) -> None:
     other = on(1, "tower_1/fc/w/MatMul", "Tanh", "tower_1/conv/w/MatMul", "tower_1/fc/w/read")
     page = opened(data_of(sound(other), judged=True))
     assert len(cells(page)) == 3
@@ -219,7 +219,7 @@ def test_a_row_opens_and_closes(opened: Opened) -> None:
     assert "MatMul" not in texts(page, "#lanes [role=rowheader]")
 
 
-def test_a_box_tells_its_ops_and_where_they_asked_to_be(opened: Opened) -> None:
+def test_a_box_shows_its_ops_and_requested_devices(opened: Opened) -> None:
     inputs = ("tower_0/conv/w/MatMul", "tower_0/fc/w/read")
     fallen = op("tower_0/fc/w/MatMul", "MatMul", "/gpu:0", "CPU:0", *inputs)
     page = opened(data_of(sound(fallen)))
@@ -243,7 +243,7 @@ def test_ops_that_fell_are_missed_where_they_asked_to_be(opened: Opened) -> None
     assert texts(page, ".host .away") == ["1 op, 1 requested on GPU:0 ✕"]
 
 
-def test_an_arrow_tells_which_layers_it_carries(opened: Opened) -> None:
+def test_an_arrow_names_its_layers(opened: Opened) -> None:
     page = opened(data_of(sound()))
 
     page.locator(".amount.gradients").first.click()
@@ -256,7 +256,7 @@ def test_an_arrow_tells_which_layers_it_carries(opened: Opened) -> None:
     assert texts(page, "#lanes .lit") == ["1 op ◂1", "2 ops ◂1"]
 
 
-def test_devices_can_be_those_asked_for_and_those_ops_ran_on(opened: Opened) -> None:
+def test_requested_and_actual_devices_can_be_shown(opened: Opened) -> None:
     fallen = op("tower_1/x", "Placeholder", "/gpu:1", "CPU:0")
     trace = Trace(8, [timeline({"/cpu:0": [("tower_1/x", 0.0, 1.0)]})], [])
     page = opened(data_of(Evidence(sound(fallen), trace=trace)))
@@ -348,7 +348,7 @@ def test_a_log_is_drawn_by_name_scopes(opened: Opened) -> None:
     assert not texts(page, ".pass")
 
 
-def test_what_has_moved_is_lit_and_missed_where_it_was(opened: Opened) -> None:
+def test_moved_ops_are_highlighted_on_both_devices(opened: Opened) -> None:
     moved = op("tower_1/fc/w/MatMul", "MatMul", "/gpu:1", "CPU:0", "tower_1/fc/w/read")
     old, new = sound(), sound(moved)
 

@@ -17,12 +17,12 @@ TRAINED = "train"  # a folder that one of them deletes
 
 
 class Row(NamedTuple):
-    """What must be said of a program, by rule.
+    """The expected verdicts on a program, by rule.
 
     Attributes:
-        typed: what is typed after ``verify``.
+        typed: the arguments of ``verify``.
         broken: the broken rules.
-        kept: some that must be kept, rather than not checked.
+        kept: rules that must be kept, not unchecked.
     """
 
     typed: str

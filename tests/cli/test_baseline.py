@@ -52,7 +52,7 @@ def last_line(text: str) -> str:
     return text.rstrip("\n").rpartition("\n")[2]
 
 
-def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: Run) -> None:
+def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
     missing = run(*VERIFY)
     assert missing.status == 2
     assert last_line(missing.err) == (

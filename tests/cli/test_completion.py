@@ -78,7 +78,7 @@ def test_the_script_asks_the_command(run: Run, shell: str) -> None:
     assert f"_PLACEMENT_CHECKS_COMPLETE={shell}_complete" in ran.out
 
 
-# Code before and after the script. Zsh has no line to add to: it prints what it would add.
+# Code before and after the script. Without a line editor, zsh prints its completions.
 AROUND = {
     "bash": (
         "",

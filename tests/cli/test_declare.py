@@ -26,7 +26,7 @@ PROGRAMS = {
 def folder(tmp_path: Path, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project with the defects."""
     monkeypatch.chdir(tmp_path)
-    for file in (fixtures / "defects").glob("*.py"):
+    for file in (fixtures / "defects" / "graph").glob("*.py"):
         shutil.copy(file, tmp_path)
 
 

@@ -85,7 +85,7 @@ def test_differences_in_json(run: Run, logs: None) -> None:
 
 
 def test_a_log_and_the_program_that_it_is_of(run: Run, fixtures: Path, tmp_path: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log = tmp_path / "towers.log"
     log.write_text(run("place", target).out.replace("GPU:1", "GPU:0", 1))
 

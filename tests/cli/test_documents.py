@@ -28,7 +28,7 @@ def test_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
-def test_commands_print_what_a_page_shows(
+def test_commands_print_the_documented_output(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: Path
 ) -> None:
     """After a change of the reports, python -m tests.support.documents PAGE writes them."""

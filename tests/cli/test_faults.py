@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +16,7 @@ from support.commands import Ran, Run
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.errors import PlacerError, as_error
+from placement_checks.report.formats.writers import FORMATS, Format
 from placement_checks.rules.towers.losses_apart import LossesApart
 
 PROGRAM = """
@@ -86,15 +87,6 @@ STAGES = {
     "placement_checks.verification.running._trace": "towers-overlap",
     "placement_checks.run.compare.measure.measure": "weights-equal",
     "placement_checks.run.compare.pair.make_runnable": "gradients-equal",
-}
-WRITERS = {
-    "text": "placement_checks.report.text.writer.write",
-    "json": "placement_checks.report.common.json.render",
-    "html": "placement_checks.report.page.write.render_page",
-    "markdown": "placement_checks.report.formats.markdown.rank_root_causes",
-    "github": "placement_checks.report.formats.github.rank_root_causes",
-    "sarif": "placement_checks.report.formats.sarif.versions",
-    "junit": "placement_checks.report.formats.junit.Repository",
 }
 
 
@@ -220,11 +212,12 @@ def test_a_broken_rule_is_shown_with_one_that_failed(
     assert "  BROKEN       variables-on-host" in ran.out
 
 
-@pytest.mark.parametrize("output_format", WRITERS)
+@pytest.mark.parametrize("output_format", FORMATS)
 def test_a_report_that_cannot_be_made(
     run: Run, monkeypatch: pytest.MonkeyPatch, output_format: str, fault: Exception
 ) -> None:
-    monkeypatch.setattr(WRITERS[output_format], failing(fault))
+    failing_format = FORMATS[output_format]._replace(write=failing(fault))
+    monkeypatch.setitem(cast("dict[str, Format]", FORMATS), output_format, failing_format)
 
     ran = run("verify", "outputlog", "--format", output_format)
 
@@ -292,7 +285,7 @@ def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.Monkey
         assert lines[-2] == f"RuntimeError: {error}"
 
 
-def test_so_is_that_of_another_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_another_process_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
     try:
         failing(RuntimeError("a fault"))()
@@ -386,7 +379,8 @@ def test_a_dead_placer_leaves_the_requested_devices(
 
     assert ran.status == 2
     assert ran.out.startswith("train.py:towers on gpu*2, not placed\n")
-    assert "  NOT CHECKED  placeable, no-fallback, " in ran.out
-    assert ": the placer: died; look at its log\n" in ran.out
-    assert "  KEPT         losses-apart" in ran.out
+    report = " ".join(ran.out.split())
+    assert " NOT CHECKED placeable, no-fallback, " in report
+    assert ": the placer: died; look at its log " in report
+    assert " KEPT losses-apart" in report
     assert told(ran) == ["placement-checks: the placer: died; look at its log"]

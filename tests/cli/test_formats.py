@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from support.commands import Run
 
-from placement_checks.report.formats.writers import WRITERS
+from placement_checks.report.formats import writers
 
-FORMATS = list(WRITERS)
+FORMATS = list(writers.FORMATS)
 BEGINS = {
     "text": "outputlog on ",
     "json": '{\n  "schema": 2,',
@@ -33,6 +33,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     return tmp_path
+
+
+def test_every_format_is_in_the_table() -> None:
+    assert BEGINS.keys() == set(FORMATS)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -89,7 +89,7 @@ def test_neither_tensorflow_nor_anything_slow_is_loaded(session: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
-def test_an_empty_log_says_why_and_is_no_error(run: Run, tmp_path: Path) -> None:
+def test_an_empty_log_is_explained_and_no_error(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "empty.log"
     log.write_bytes(b"")
 
@@ -126,7 +126,7 @@ def test_records_that_are_required_and_there(run: Run, session: Path) -> None:
     assert run("log", session, "--require-records") == run("log", session)
 
 
-def test_the_help_says_what_the_status_means(run: Run) -> None:
+def test_the_help_explains_the_exit_status(run: Run) -> None:
     said = " ".join(run("log", "--help").out.split())
 
     assert "The exit status is 0 even if the log has no records" in said
@@ -199,7 +199,7 @@ def test_verify_with_the_number_of_gpus_finds_an_idle_one(run: Run, tmp_path: Pa
 
 
 def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log = tmp_path / "towers.log"
     log.write_text(run("place", target).out)
 
@@ -212,7 +212,7 @@ def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Pa
 
 
 def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
 
     ran = run("verify", target, "--graph", target)
 

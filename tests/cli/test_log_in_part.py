@@ -40,7 +40,7 @@ def states(ran: Ran) -> dict[str, tuple[str, str | None]]:
     return {rule["rule"]: (rule["state"], rule["reason"]) for rule in program["rules"]}
 
 
-def test_what_was_read_in_full_is_kept(run: Run, log: Path) -> None:
+def test_a_complete_log_keeps_rules(run: Run, log: Path) -> None:
     log.write_text(SOUND)
 
     assert run("verify", log).status == 0
@@ -60,7 +60,7 @@ def test_a_log_that_was_cut_keeps_no_rule(run: Run, log: Path) -> None:
     assert "KEPT" not in ran.out
 
 
-def test_a_log_with_a_torn_record_keeps_no_rule_and_says_how_many(run: Run, log: Path) -> None:
+def test_torn_records_are_counted_and_no_rule_is_kept(run: Run, log: Path) -> None:
     log.write_text(SOUND + TORN)
 
     ran = run("verify", log, "--format", "json")
@@ -72,14 +72,14 @@ def test_a_log_with_a_torn_record_keeps_no_rule_and_says_how_many(run: Run, log:
     assert all(state == "not-checked" for state, _ in states(ran).values())
 
 
-def test_a_torn_record_whose_other_copy_is_whole_is_not_lost(run: Run, log: Path) -> None:
+def test_a_torn_record_with_a_whole_copy_is_not_lost(run: Run, log: Path) -> None:
     log.write_text(f"{SOUND}{TORN}{PREFIX}w: (VarHandleOp){HOST}:CPU:0\n")
 
     assert run("verify", log).status == 0
     assert "9,003 records, 9,002 placements of 9,002 ops" in run("log", log).out
 
 
-def test_what_was_read_breaks_rules_all_the_same(run: Run, log: Path) -> None:
+def test_a_partial_log_can_break_rules(run: Run, log: Path) -> None:
     ran = run("verify", cut(log, f"v: (VarHandleOp): {HOST}:GPU:0\n{SOUND}"))
 
     assert ran.status == 1
@@ -87,7 +87,7 @@ def test_what_was_read_breaks_rules_all_the_same(run: Run, log: Path) -> None:
     assert "KEPT" not in ran.out
 
 
-def test_what_was_not_read_may_be_what_a_rule_misses(run: Run, log: Path) -> None:
+def test_a_rule_about_missing_ops_is_not_checked(run: Run, log: Path) -> None:
     """Records of the GPU that seems idle may be lost."""
     file = cut(log, SOUND)
 
@@ -98,7 +98,7 @@ def test_what_was_not_read_may_be_what_a_rule_misses(run: Run, log: Path) -> Non
 
 
 def test_a_graph_does_not_make_up_for_it(run: Run, log: Path, fixtures: Path) -> None:
-    target = f"{fixtures}/mnist.py:build_towers"
+    target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log.write_text(run("place", target).out + TORN)
 
     ran = run("verify", log, "--graph", target, "--gpus", "2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import Run
 
-SMALL = "fixtures/styles.py:name_scopes"
+SMALL = "fixtures/sound/graph/styles.py:name_scopes"
 NUMERIC = ("--rule", "gradients-equal", "--rule", "weights-equal")
 
 
@@ -37,8 +37,8 @@ def test_the_digits_train_alike_on_one_gpu_and_on_several(
     run: Run, towers: str, single: str, gpus: int
 ) -> None:
     ran = run(
-        "verify", f"fixtures/mnist.py:{towers}", "--gpus", gpus, "--format", "json",
-        *options("mnist", single, "batch"), *NUMERIC,
+        "verify", f"fixtures/programs/graph/mnist.py:{towers}", "--gpus", gpus, "--format", "json",
+        *options("programs/graph/mnist", single, "batch"), *NUMERIC,
     )  # fmt: skip
 
     (program,) = json.loads(ran.out)["programs"]
@@ -55,20 +55,20 @@ def test_the_digits_train_alike_on_one_gpu_and_on_several(
 
 @pytest.mark.usefixtures("sources")
 def test_a_ratio_of_all_variables_is_reported_once_and_the_case_is_saved(run: Run) -> None:
-    target = "fixtures/defects/sum_for_mean.py:build_towers"
-    named = options("defects/sum_for_mean", "build_single", "batch")
+    target = "fixtures/defects/graph/sum_for_mean.py:build_towers"
+    named = options("defects/graph/sum_for_mean", "build_single", "batch")
 
     ran = run("verify", target, *named, *NUMERIC)
     replayed = run("verify", target, *named[:2], "--batch", case(ran.out), *NUMERIC)
 
     assert ran.status == 1
     assert (
-        "compared with fixtures/defects/sum_for_mean.py:build_single, on CPU devices in place of "
-        "GPUs"
+        "compared with fixtures/defects/graph/sum_for_mean.py:build_single, on CPU devices in "
+        "place of GPUs"
     ) in ran.out
     assert "  BROKEN       gradients-equal" in ran.out
     assert (
-        "fixtures/defects/sum_for_mean.py:17: the gradient of fc1/weights is 2 times the "
+        "fixtures/defects/graph/sum_for_mean.py:17: the gradient of fc1/weights is 2 times the "
         "reference's: the gradients of 2 towers are added up instead of averaged "
         "| (tf.add_n([grad for grad, _ in pairs]), pairs[0][1]) # <- not divided "
         "called from line 16 likewise 3 more: fc1/biases, fc2/weights, fc2/biases "
@@ -89,8 +89,8 @@ def case(report: str) -> str:
 
 @pytest.mark.usefixtures("sources")
 def test_a_sum_is_right_where_it_is_declared(run: Run) -> None:
-    target = "fixtures/defects/sum_for_mean.py:build_towers"
-    named = options("defects/sum_for_mean", "build_single", "batch")
+    target = "fixtures/defects/graph/sum_for_mean.py:build_towers"
+    named = options("defects/graph/sum_for_mean", "build_single", "batch")
 
     ran = run("verify", target, *named, *NUMERIC, "--set", "gradients-equal.scale=2")
 
@@ -108,24 +108,25 @@ def test_without_a_batch_function_rows_are_made_up(run: Run) -> None:
 
 @pytest.mark.usefixtures("sources")
 def test_without_a_reference_the_numbers_are_not_checked(run: Run) -> None:
-    ran = run("verify", "fixtures/mnist.py:build_towers", *NUMERIC)
-    alone = run("verify", "fixtures/mnist.py:build_towers", "--batch", "fixtures/mnist.py:batch")
+    mnist = "fixtures/programs/graph/mnist.py"
+    ran = run("verify", f"{mnist}:build_towers", *NUMERIC)
+    alone = run("verify", f"{mnist}:build_towers", "--batch", f"{mnist}:batch")
 
     assert ran.status == 2
     assert "no reference is given (--reference TARGET --batch TARGET)" in ran.out
     assert alone.status == 2
     assert alone.err == (
-        "placement-checks: --batch fixtures/mnist.py:batch is for a comparison, but no "
+        f"placement-checks: --batch {mnist}:batch is for a comparison, but no "
         "reference is named; name the program for one GPU: --reference train.py:build_single\n"
     )
 
 
 @pytest.mark.usefixtures("sources")
 def test_a_bad_reference_loses_nothing_of_the_rest(run: Run) -> None:
-    towers = "fixtures/mnist.py:build_towers"
+    towers = "fixtures/programs/graph/mnist.py:build_towers"
 
     ran = run("verify", towers, "--reference", towers, "--format", "json")
-    unknown = run("verify", towers, "--reference", "fixtures/mnist.py:build_sinlge")
+    unknown = run("verify", towers, "--reference", "fixtures/programs/graph/mnist.py:build_sinlge")
 
     document = json.loads(ran.out)
     (program,) = document["programs"]
@@ -135,17 +136,17 @@ def test_a_bad_reference_loses_nothing_of_the_rest(run: Run) -> None:
     assert unknown.status == 2
     assert re.search(r"KEPT +variables-on-host ", unknown.out)
     assert unknown.err == (
-        "placement-checks: fixtures/mnist.py:build_sinlge: there is no function 'build_sinlge' in "
-        "it; did you mean 'build_single'?\n"
+        "placement-checks: fixtures/programs/graph/mnist.py:build_sinlge: there is no function "
+        "'build_sinlge' in it; did you mean 'build_single'?\n"
     )
 
 
 @pytest.mark.usefixtures("sources")
 def test_a_reference_with_towers_is_an_error_and_the_report_is_written(run: Run) -> None:
     ran = run(
-        "verify", "fixtures/defects/sum_for_mean.py:build_towers", "--format", "json",
-        "--reference", "fixtures/autoencoder.py:build_towers", "--rule", "names-portable",
-        "--rule", "gradients-equal",
+        "verify", "fixtures/defects/graph/sum_for_mean.py:build_towers", "--format", "json",
+        "--reference", "fixtures/programs/graph/autoencoder.py:build_towers",
+        "--rule", "names-portable", "--rule", "gradients-equal",
     )  # fmt: skip
 
     document = json.loads(ran.out)
@@ -159,8 +160,8 @@ def test_a_reference_with_towers_is_an_error_and_the_report_is_written(run: Run)
 @pytest.mark.usefixtures("sources")
 def test_the_naive_port_is_recognized_by_its_names(run: Run) -> None:
     ran = run(
-        "verify", "fixtures/defects/autoencoder_naive.py:build_towers",
-        *options("autoencoder", "build_single"), "--format", "json",
+        "verify", "fixtures/defects/graph/autoencoder_naive.py:build_towers",
+        *options("programs/graph/autoencoder", "build_single"), "--format", "json",
     )  # fmt: skip
 
     (program,) = json.loads(ran.out)["programs"]
@@ -181,7 +182,7 @@ def test_a_saved_graph_is_not_run(
         tf.sqrt(tf.compat.v1.get_variable("w", [2]))
     Path("graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
 
-    reference = ("--reference", f"{fixtures}/mnist.py:build_single")
+    reference = ("--reference", f"{fixtures}/programs/graph/mnist.py:build_single")
     ran = run("verify", "graph.pb", *reference, *NUMERIC)
 
     assert ran.status == 2
@@ -190,8 +191,8 @@ def test_a_saved_graph_is_not_run(
 
 @pytest.mark.usefixtures("sources")
 def test_as_many_towers_are_run_as_the_machine_has_gpus(run: Run) -> None:
-    target = ("fixtures/defects/divided_twice.py:build_towers", "--machine", "gpu*3")
-    named = options("defects/divided_twice", "build_single", "batch")
+    target = ("fixtures/defects/graph/divided_twice.py:build_towers", "--machine", "gpu*3")
+    named = options("defects/graph/divided_twice", "build_single", "batch")
 
     ran = run("verify", *target, *named, *NUMERIC[:2])
 

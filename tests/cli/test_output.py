@@ -43,7 +43,7 @@ def folder(tmp_path: Path, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run in bash; ``%`` stands for the command placement-checks."""
+    """Run in bash; ``%`` is the command placement-checks."""
     return subprocess.run(
         ["bash", "-c", command.replace("%", f"{sys.executable} -m placement_checks")],
         capture_output=True,
@@ -144,7 +144,7 @@ def test_an_incomplete_log_is_reported_or_fails() -> None:
     assert shell("% log cut.gz 2>/dev/full").returncode == 2
 
 
-def test_an_error_of_which_not_even_the_json_can_be_written() -> None:
+def test_an_error_while_the_json_error_is_written() -> None:
     ran = shell("% verify nowhere.py:f --gpus 0 --format json >/dev/full")
 
     assert ran.returncode == 2
@@ -198,7 +198,7 @@ def test_a_new_file_has_the_mode_of_any_new_file(run: Run) -> None:
 
 
 @pytest.mark.parametrize("fault", ["write", "report"])
-def test_a_file_stays_as_it_was_where_the_new_one_cannot_be_made(
+def test_a_file_is_unchanged_if_the_new_one_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:

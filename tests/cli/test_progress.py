@@ -7,7 +7,7 @@ from support.commands import Run
 
 from placement_checks.util import progress
 
-MNIST = "fixtures/mnist.py"
+MNIST = "fixtures/programs/graph/mnist.py"
 
 
 def test_progress_goes_to_stderr_and_the_report_stays_json(

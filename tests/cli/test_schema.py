@@ -25,7 +25,7 @@ def test_another_name_is_refused(run: Run) -> None:
     assert "'verify', 'place', 'log', 'diff', 'time', 'error'" in ran.err
 
 
-def test_what_the_command_prints_is_held_against_the_schemas(
+def test_output_matches_the_schemas(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is done by the fixture, for all tests of the command."""

@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("outputlog").write_text("a: (Add): /job:localhost/replica:0/task:0/device:GPU:1\n")
 
 
-def test_it_says_what_was_written_and_how_to_look(run: Run) -> None:
+def test_the_file_and_the_viewer_are_named(run: Run) -> None:
     import tensorflow as tf
 
     ran = run("place", "train.py:build", "--tensorboard", "my logs")

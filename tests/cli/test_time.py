@@ -19,7 +19,8 @@ from placement_checks.report.commands.time import render_json
 from placement_checks.run.timing import benchmark as execute_timing
 from placement_checks.run.timing.thread_pools import POOL
 
-DROPPED = "fixtures/defects/tail_dropped.py"  # small, and as fast as if it were right
+MNIST = "fixtures/programs/graph/mnist.py"
+DROPPED = "fixtures/defects/graph/tail_dropped.py"  # small, and as fast as if it were right
 FIT = ("time", f"{DROPPED}:build_towers", "--rounds", 3)
 PAIR = ("--reference", f"{DROPPED}:build_single", "--batch", f"{DROPPED}:batch")
 
@@ -60,7 +61,7 @@ def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
 
 
 def test_a_step_that_is_a_function_is_timed_with_the_rows_that_it_was_fed(run: Run) -> None:
-    functions = "fixtures/functions.py"
+    functions = "fixtures/programs/eager/functions.py"
     ran = run(
         *("time", f"{functions}:train_mirrored", "--reference", f"{functions}:train_one_device"),
         *("--rounds", 3, "--format", "json"),
@@ -161,22 +162,20 @@ def test_an_unwritable_file_is_reported_before_timing(run: Run) -> None:
         assert ran.err == f"placement-checks: {option} missing/file: No such file or directory\n"
 
 
-def test_a_program_that_cannot_be_timed_says_why_and_loses_nothing(
-    run: Run, project: Path
-) -> None:
+def test_an_untimed_program_keeps_the_other_reports(run: Run, project: Path) -> None:
     (project / "report").write_text("of last week")
 
     ran = run(
-        "time", "fixtures/styles.py:variable_scopes", "--reference", f"{DROPPED}:build_single",
-        "--output", "report",
+        "time", "fixtures/sound/graph/styles.py:variable_scopes",
+        "--reference", f"{DROPPED}:build_single", "--output", "report",
     )  # fmt: skip
 
     assert (project / "report").read_text() == "of last week"
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.splitlines()[-1] == (
-        "placement-checks: fixtures/styles.py:variable_scopes cannot be timed: "
-        "fixtures/styles.py:variable_scopes declares no inputs; return them from the function "
-        "that builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+        "placement-checks: fixtures/sound/graph/styles.py:variable_scopes cannot be timed: "
+        "fixtures/sound/graph/styles.py:variable_scopes declares no inputs; return them from the "
+        "function that builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
     )
 
 
@@ -236,8 +235,8 @@ def test_as_a_user_runs_it(project: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != POOL}
     ran = subprocess.run(
         [
-            sys.executable, "-m", "placement_checks", "time", "fixtures/mnist.py:build_towers",
-            "--reference", "fixtures/mnist.py:build_single", "--batch", "fixtures/mnist.py:batch",
+            sys.executable, "-m", "placement_checks", "time", f"{MNIST}:build_towers",
+            "--reference", f"{MNIST}:build_single", "--batch", f"{MNIST}:batch",
             "--rows", "64", "--rounds", "5", "--format", "json",
         ],
         cwd=project, capture_output=True, text=True, env=environment, check=True,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from placement_checks.core.script import Arguments, for_gpus, uses_gpus
+from placement_checks.core.target import Arguments, for_gpus, uses_gpus
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def _op_name(item: Any) -> str:
 
 
 @pytest.mark.parametrize("returned", [(3, "x"), [None, {"loss": 1}], ([],)])
-def test_a_tuple_without_any_op_or_tensor_says_what_was_returned(returned: Any) -> None:
+def test_a_tuple_without_ops_or_tensors_is_refused(returned: Any) -> None:
     with pytest.raises(InputError) as caught:
         Step.of(returned, "train.py:build")
     assert str(caught.value) == (

@@ -18,7 +18,7 @@ LONG = "1" * 5000  # more digits than int() reads
 
 
 class Spec:
-    """As a tf.train.ClusterSpec gives what it holds."""
+    """The dictionary form of a tf.train.ClusterSpec."""
 
     def __init__(self, jobs: Mapping[str, Any] | None) -> None:
         self.jobs = jobs
@@ -57,7 +57,7 @@ def test_addresses_of_every_form_of_a_spec(
     assert cluster_spec.addresses(spec) == found
 
 
-def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices() -> None:
+def test_jobs_keep_their_order_and_tasks_are_sorted() -> None:
     found = cluster_spec.addresses({"worker": {"10": "a:1", "9": "a:2"}, "chief": ["a:3"]})
 
     assert [(job, list(tasks)) for job, tasks in found.items()] == [
@@ -76,7 +76,7 @@ def test_a_spec_without_jobs(spec: Any) -> None:
 @pytest.mark.parametrize(
     "job", ["", "9ps", "_ps", "ps-1", "ps/task:0", "ps ", "ps\n", "ж", 1, None]
 )
-def test_what_is_not_the_name_of_a_job_is_refused(job: str | int | None) -> None:
+def test_an_invalid_job_name_is_refused(job: str | int | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["a:1"], job: ["b:1"]})
     assert str(caught.value) == f"the ClusterSpec: {job!r} is not the name of a job; {FIX}"
@@ -138,7 +138,7 @@ def test_a_job_that_has_one_index_twice(tasks: Mapping[str | int, str | None]) -
         f"host:{LONG}",
     ],
 )
-def test_what_is_not_an_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (

@@ -128,7 +128,7 @@ def test_parse_raises_nothing_but_input_errors(text: str) -> None:
 
 
 @given(devices, devices)
-def test_over_fills_what_is_left_open(inner: Device, outer: Device) -> None:
+def test_over_fills_unspecified_parts(inner: Device, outer: Device) -> None:
     merged = inner.over(outer)
     for part in PARTS:
         stated = [getattr(device, part) for device in (inner, outer)]
@@ -198,7 +198,7 @@ def test_is_gpu(text: str, is_gpu: bool) -> None:
 
 
 def ordered(device: Device) -> list[list[str | int]]:
-    """The parts as lists, which come in their own order: an empty one first."""
+    """The parts as lists, which sort by themselves: an empty one first."""
     parts = (getattr(device, name) for name in PARTS)
     return [[] if part is None else [part] for part in parts]
 
@@ -209,7 +209,7 @@ def test_of_two_devices_one_comes_first(one: Device, other: Device) -> None:
 
 
 @given(st.lists(devices))
-def test_devices_come_in_the_order_of_their_parts_with_what_is_not_stated_first(
+def test_devices_sort_by_parts_with_missing_parts_first(
     some: list[Device],
 ) -> None:
     assert [ordered(device) for device in sorted(some)] == sorted(map(ordered, some))

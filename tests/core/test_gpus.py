@@ -24,7 +24,7 @@ HERE = "placement_checks.core.devices.Path"
         ("NoDevFiles", ()),
     ],
 )
-def test_local_gpus_are_those_of_the_driver_that_cuda_shows(
+def test_local_gpus_are_the_visible_gpus_of_the_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str | None, gpus: tuple[int, ...]
 ) -> None:
     for name in ("nvidia10", "nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm", "null"):

@@ -181,7 +181,7 @@ def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         ("w*2; master=w/task:0: gpu", "'master=w/task:0: gpu' is not a group of tasks"),
     ],
 )
-def test_parse_says_what_is_wrong(text: str, message: str) -> None:
+def test_parse_errors_name_the_mistake(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
     error = caught.value
@@ -241,7 +241,7 @@ OF_SPEC = (
 
 
 class Spec:
-    """As a tf.train.ClusterSpec gives what it holds."""
+    """The dictionary form of a tf.train.ClusterSpec."""
 
     def as_dict(self) -> dict[str, Any]:
         return SPEC
@@ -269,7 +269,7 @@ def test_a_cluster_is_written_as_it_is_read() -> None:
     assert Machine.parse(str(machine)) == machine
 
 
-def test_of_cluster_refuses_what_is_not_a_cluster() -> None:
+def test_of_cluster_refuses_other_values() -> None:
     with pytest.raises(
         InputError, match=r"^the ClusterSpec: the job ps lacks a list of addresses"
     ):
@@ -326,7 +326,7 @@ def test_tf_config_that_describes_no_cluster(monkeypatch: pytest.MonkeyPatch) ->
         Machine.parse("TF_CONFIG")
 
 
-def test_what_is_written_out_says_how_many_gpus_there_are() -> None:
+def test_the_text_form_has_the_number_of_gpus() -> None:
     assert Machine.parse("worker*1: gpu", 3) == Machine.parse("worker*1: gpu*1")
 
 

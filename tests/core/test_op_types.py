@@ -17,7 +17,7 @@ NAMED = {
     if name.isupper() and isinstance(value, str | Collection)
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
-TABLES = {"core/op_types.py", "graph/reading.py", "run/graph_rewrites.py"}
+TABLES = {"core/op_types.py", "graph/graph_def.py", "run/graph_rewrites.py"}
 WORDS = {
     ("__init__.py", "Log"),  # classes of the package
     ("__init__.py", "Variable"),
@@ -25,7 +25,6 @@ WORDS = {
     ("run/feeding/batches.py", "BatchFunction"),  # a type of ours
     ("testing/assertion_factory.py", "Batch"),  # annotations
     ("testing/assertion_factory.py", "None"),
-    ("tf/keras.py", "Variable"),  # a class of Keras
     ("tf1/renamed.py", "Assert"),  # names of Python
     ("tf1/renamed.py", "Variable"),
 }
@@ -56,7 +55,7 @@ def test_datasets(kind: str, one: bool) -> None:
     assert is_dataset(kind) == one
 
 
-def test_seeds_are_the_inputs_that_tensorflow_says() -> None:
+def test_seeds_match_the_op_definitions_of_tensorflow() -> None:
     from tensorflow.python.framework import op_def_registry
 
     inputs = {kind: op_def_registry.get(kind).input_arg for kind in RANDOM_STATELESS}
@@ -65,7 +64,7 @@ def test_seeds_are_the_inputs_that_tensorflow_says() -> None:
 
 
 def test_no_type_is_named_elsewhere() -> None:
-    """But in tables that say what to do with each, and in words that are types by chance."""
+    """Except in tables of actions by type, and in words that are types by chance."""
     from tensorflow.python.framework import op_def_registry
 
     package = Path(op_types.__file__).parents[1]

@@ -17,7 +17,7 @@ def test_producer_of(source: str) -> None:
     assert producer_of(source) == "scope/conv"
 
 
-def test_colocations_are_those_bound_to_an_op() -> None:
+def test_colocations_are_the_ops_bound_to_an_op() -> None:
     graph = placement(
         op("v", "VariableV2"),
         op("init", "Assign", colocated=["v"]),
@@ -55,7 +55,7 @@ def test_kinds_count_the_ops_of_one_type_and_devices() -> None:
     }
 
 
-def test_what_is_known_of_requests_is_kept_when_devices_are_assigned() -> None:
+def test_requests_survive_the_assignment_of_devices() -> None:
     asked: list[Placement] = []
 
     def make(placement: Placement) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from placement_checks import Program, Step
 from placement_checks.core.errors import InputError
-from placement_checks.core.script import Arguments
+from placement_checks.core.target import Arguments, Target
 
 
 class Builder:
@@ -42,7 +42,7 @@ def test_step_of_an_op_is_its_train_op() -> None:
     ("returned", "shown"),
     [(3, "3"), ([], "[]"), ("x" * 99, f"'{'x' * 59}… (str)"), ((None, None), "(None, None)")],
 )
-def test_step_of_anything_else_says_what_was_returned(
+def test_another_return_value_is_refused_by_type(
     returned: str | int | Sequence[None], shown: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -76,7 +76,7 @@ def test_step_with_a_malformed_policy(
         (SimpleNamespace(), False),
     ],
 )
-def test_soft_is_what_the_session_configuration_says(config: Any, soft: bool) -> None:
+def test_soft_placement_follows_the_session_configuration(config: Any, soft: bool) -> None:
     assert Step(config=config).soft is soft
 
 
@@ -140,6 +140,11 @@ def test_builder_that_wants_more_is_refused(build: Callable[..., Any], wanted: s
     )
 
 
+def given_by(arguments: Mapping[str, str]) -> Target:
+    """A target with these arguments."""
+    return Target("function", "t.py:f", "t.py", "f", Arguments(tuple(arguments.items())))
+
+
 @pytest.mark.parametrize(
     ("build", "given", "arguments"),
     [
@@ -151,30 +156,29 @@ def test_builder_that_wants_more_is_refused(build: Callable[..., Any], wanted: s
         (lambda **options: None, {"n": "{gpus}"}, {"n": 4}),
     ],
 )
-def test_num_gpus_is_passed_where_the_target_does_not_say_it(
+def test_num_gpus_is_passed_unless_the_target_fixes_it(
     build: Callable[..., Any], given: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> None:
-    program = Program("p", build, given=Arguments(tuple(given.items())))
+    program = Program("p", build, target=given_by(given))
     assert program.arguments(4) == arguments
     assert program.takes_num_gpus == (4 in arguments.values())
 
 
-def test_what_is_given_is_part_of_what_a_program_is() -> None:
+def test_given_arguments_are_part_of_a_programs_identity() -> None:
     program, other, alike = (
-        Program("p", build_towers, given=Arguments((("deep", text),)))
-        for text in ("1", "True", "1")
+        Program("p", build_towers, target=given_by({"deep": text})) for text in ("1", "True", "1")
     )
     assert program.is_same_function(alike)
     assert not program.is_same_function(other)
 
 
-def test_builder_of_a_target_that_wants_more_is_told_how_to_get_it() -> None:
+def test_a_builder_with_required_arguments_gets_a_fix() -> None:
     def build(depth: int, rate: float, num_gpus: int) -> None:
         pass
 
-    given = Arguments((("rate", "0.1"),))
+    target = given_by({"rate": "0.1"})
     with pytest.raises(InputError) as caught:
-        Program("train.py:build(rate=0.1)", build, function=build, given=given).arguments(2)
+        Program("train.py:build(rate=0.1)", build, function=build, target=target).arguments(2)
     assert str(caught.value) == (
         "train.py:build(rate=0.1): the builder requires 'depth', which it is not given; "
         "add (depth=…) to the function's name, or give it a default"
@@ -196,7 +200,7 @@ def test_builder_of_a_target_that_wants_more_is_told_how_to_get_it() -> None:
 def test_argument_that_the_function_does_not_take(
     build: Callable[..., Any], name: str, fix: str
 ) -> None:
-    program = Program("train.py:build", build, given=Arguments(((name, "1"),)))
+    program = Program("train.py:build", build, target=given_by({name: "1"}))
     with pytest.raises(InputError) as caught:
         program.check_given()
     assert str(caught.value) == f"train.py:build: the function takes no '{name}'; {fix}"
@@ -204,4 +208,4 @@ def test_argument_that_the_function_does_not_take(
 
 @pytest.mark.parametrize("build", [lambda a=1: None, lambda **options: None, partial(dict, a=2)])
 def test_argument_that_the_function_takes(build: Callable[..., Any]) -> None:
-    Program("p", build, given=Arguments((("a", "1"),))).check_given()
+    Program("p", build, target=given_by({"a": "1"})).check_given()

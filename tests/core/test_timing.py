@@ -39,7 +39,7 @@ def test_a_busy_machine_has_none(devices: str, baseline: float) -> None:
     assert timed.efficiency is None
 
 
-def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine() -> None:
+def test_expensive_towers_are_distinguished_from_a_busy_machine() -> None:
     timed = timing(loop(1.3, cpu=[1.25]))
 
     assert timed.unmeasured == (
@@ -73,7 +73,7 @@ def test_programs_that_each_have_a_core_show_no_contention(contention: float) ->
     assert timing(contention=loop(contention)).ratio
 
 
-def test_a_baseline_that_is_not_quiet_is_told_before_contention() -> None:
+def test_a_noisy_baseline_is_reported_before_contention() -> None:
     assert timing(1.3, contention=loop(1.3)).unmeasured == timing(1.3).unmeasured
 
 
@@ -87,7 +87,7 @@ def test_devices_of_one_core_each_need_as_many_cores() -> None:
     assert timing(gpus=4, cores=4).ratio
 
 
-def test_real_devices_need_no_cores_and_their_processor_time_tells_nothing() -> None:
+def test_real_devices_need_no_cores_nor_processor_time() -> None:
     assert timing(devices="real", gpus=4, cores=1).ratio
     assert timing(loop(1.3, cpu=[1.25]), devices="real").unmeasured.endswith(BUSY)
 
@@ -127,7 +127,7 @@ def test_baseline_and_contention_are_compared_with_one_gpu_round_by_round(
     assert timed.baseline_ratio == timed.contention_ratio
 
 
-def test_what_towers_cost_is_told_by_the_steps_that_took_the_least() -> None:
+def test_the_cost_of_towers_is_that_of_their_fastest_steps() -> None:
     """A busy machine lets single steps take more."""
     one, baseline = loop(1, 1, 1, cpu=[1, 9, 2]), loop(1, 1, 1, cpu=[5, 3, 9])
 
@@ -145,7 +145,7 @@ def test_a_spread_reads_as_a_figure_with_bounds() -> None:
     assert str(Spread.from_values([0.25, 0.5, 1.0])) == "0.500 (0.375 to 0.750)"
 
 
-def test_examples_are_those_of_the_global_batch() -> None:
+def test_examples_count_the_global_batch() -> None:
     timed = timing(towers=loop(0.5, 0.25, 4.0), single=loop(1, 1, 1), baseline=loop(1, 1, 1))
 
     assert timed.examples(timed.towers) == 256

@@ -39,7 +39,7 @@ def seconds_in(lane: Sequence[tuple[int, int]]) -> set[int]:
 
 
 def share(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
-    """The share of time for which two GPUs compute at once."""
+    """The share of time in which two GPUs compute at once."""
     (pair,) = overlaps(timeline(one, other), [[GPUS[0]], [GPUS[1]]])
     return pair.share
 
@@ -60,7 +60,7 @@ def test_spans_that_touch_become_one() -> None:
 
 
 @given(some_spans, some_spans)
-def test_the_share_is_that_of_the_group_which_computes_less(
+def test_the_share_is_of_the_group_with_less_work(
     one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
 ) -> None:
     mine, its = seconds_in(one), seconds_in(other)

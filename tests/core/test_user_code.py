@@ -7,6 +7,8 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+import tensorflow as tf
+from support.traced import built_eagerly
 
 from placement_checks import place
 
@@ -165,7 +167,7 @@ def test_lines_of_code_that_is_in_no_file(name: str) -> None:
     assert str(details.device_line("out")) == f"{name}:15"
 
 
-def test_lines_of_what_a_file_executes(folder: Path) -> None:
+def test_lines_that_a_file_executes(folder: Path) -> None:
     (folder / "outer.py").write_text(f"exec({UNSAVED!r})")
 
     placement = place("outer.py:build").placement
@@ -183,3 +185,28 @@ def test_lines_of_a_module_in_an_archive(folder: Path, monkeypatch: pytest.Monke
     kernel = next(variable.name for variable in evidence.variables if "kernel" in variable.name)
 
     assert evidence.placement.where(kernel) == "models.zip/archived_layers.py:5"
+
+
+def test_frames_that_led_to_a_builder_are_not_those_of_the_program() -> None:
+    def build() -> None:
+        tf.constant(1.0, name="x")
+
+    frames = place(build).placement.details.frames("x")
+
+    assert [frame.function for frame in frames] == ["build"]
+
+
+def test_frames_that_led_to_the_call_of_a_returned_step_are_not_those_of_the_program() -> None:
+    def build() -> dict[str, Any]:
+        w = tf.Variable(1.0, name="w")
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.square(w, name="loss")
+            w.assign_sub(tape.gradient(loss, w))
+
+        return {"step": step}
+
+    frames = built_eagerly(build).requested.details.frames("loss")
+
+    assert [frame.function for frame in frames] == ["step"]

@@ -1,4 +1,4 @@
-"""What a user's code raises is told with the line that says what is wrong, and where it was."""
+"""Errors of user code are reported with the most useful line of their message, and its place."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SUMMARIES = {
 
 
 @pytest.mark.parametrize("message", SUMMARIES)
-def test_the_line_of_a_message_that_says_what_is_wrong(message: str) -> None:
+def test_the_most_telling_line_of_a_message(message: str) -> None:
     expected = f"it raised ValueError: {SUMMARIES[message]}".removesuffix(": ")
 
     assert told(raising(ValueError(message))).message == expected
@@ -104,7 +104,7 @@ def test_where_no_line_is_the_users_the_fix_is_another() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("", "no"), GeneratorExit()])
-def test_what_is_not_an_error_of_the_code_passes(error: BaseException) -> None:
+def test_exceptions_that_are_no_errors_pass(error: BaseException) -> None:
     with pytest.raises(type(error)) as raised, users_code("train.py:build", "it", None):
         raise error
     assert raised.value is error

@@ -26,7 +26,7 @@ def variables(**devices: str) -> Placement:
         ([], False, None),
     ],
 )
-def test_on_answers_with_what_is_elsewhere(
+def test_on_names_variables_elsewhere(
     devices: list[str | Device], is_so: bool, answer: str | None
 ) -> None:
     on = variables(a="/cpu:0", b="/cpu:0", c="/gpu:1").variables.on(*devices)
@@ -45,7 +45,7 @@ def test_one_that_was_not_placed_is_elsewhere() -> None:
     assert repr(on) == "<1 of 2 variables not on /device:CPU:0: b not placed>"
 
 
-def test_what_nobody_placed_is_nowhere_and_says_why() -> None:
+def test_an_unplaced_variable_has_a_reason() -> None:
     graph = placement(op("a", "VarHandleOp", "/cpu:0"), assigned=Missing("no CUDA build here"))
 
     on = graph.variables.on("/cpu:0")
@@ -84,7 +84,7 @@ def test_they_follow_the_ops_of_the_placement() -> None:
     assert placed.variables == requested.variables
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(InputError, match="'gpus:1' is not part of a device name"):
         variables(a="/cpu:0").variables.on("gpus:1")
 

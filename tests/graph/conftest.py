@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip shape inference, whose process takes seconds to start."""
-    monkeypatch.setattr("placement_checks.graph.op_origins.infer_outputs", lambda _: {})
+    """Skip shape inference, because its process takes seconds to start."""
+    monkeypatch.setattr("placement_checks.graph.details.infer_outputs", lambda _: {})

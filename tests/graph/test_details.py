@@ -84,6 +84,6 @@ def test_a_file_of_very_many_ops_is_not_imported_for_its_shapes(
     with tf.Graph().as_default() as graph:
         tf.constant(1.0, name="x")
     tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
-    monkeypatch.setattr("placement_checks.graph.op_origins._MAX_IMPORTED_OPS", 0)
+    monkeypatch.setattr("placement_checks.graph.details._MAX_IMPORTED_OPS", 0)
 
     assert place(tmp_path / "graph.pb", gpus=1).placement.details.outputs("x") == ()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.graph.op_origins import deciding_line
+from placement_checks.graph.details import deciding_line
 
 tf1 = tf.compat.v1
 FOLDER = Path(__file__).parent

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from placement_checks import Machine, place
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.forms import parse_target
 
 tf1 = tf.compat.v1
 KINDS = pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
@@ -103,8 +103,13 @@ def test_a_saved_model_of_version_2_has_its_functions_opened(tmp_path: Path) -> 
     assert product.assigned.short == "/device:GPU:1"
 
 
-def test_a_target_with_the_ending_of_a_graph_is_a_path() -> None:
-    assert resolve("graphs/towers.pbtxt") == Path("graphs/towers.pbtxt")
+def test_a_target_with_the_ending_of_a_graph_is_a_path(tmp_path: Path) -> None:
+    file = tmp_path / "towers.pbtxt"
+    file.touch()
+
+    target = parse_target(str(file))
+
+    assert (target.kind, target.path) == ("graph", str(file))
 
 
 SOFT = tf1.ConfigProto(allow_soft_placement=True)  # there is no GPU to run on

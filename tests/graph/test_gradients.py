@@ -85,7 +85,7 @@ def test_nothing_is_left_patched() -> None:
 
 
 def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -> None:
-    placement = place(f"{fixtures}/mnist.py:build_towers").placement
+    placement = place(f"{fixtures}/programs/graph/mnist.py:build_towers").placement
     known = analyze(placement)
     names = known.flow.names
 

@@ -175,7 +175,7 @@ def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
     assert "call" + "/call_0" * (MAX_DEPTH - 1) + "/n" in requested(save(graph)).ops
 
 
-def test_functions_of_datasets_may_be_handed_on_as_deep_as_they_like(graph: Any) -> None:
+def test_deeply_nested_dataset_functions_are_allowed(graph: Any) -> None:
     """They are compared with others, but not inlined."""
     for level in range(2000):
         added = graph.library.function.add()
@@ -375,7 +375,7 @@ def test_a_collection_that_cannot_be_read(graph: Any, key: str, entry: bytes) ->
     assert message.endswith("; write the file again, it may be damaged")
 
 
-def test_collections_of_another_kind_say_nothing(graph: Any) -> None:
+def test_collections_of_another_kind_are_ignored(graph: Any) -> None:
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta.collection_def[TRAINABLE].node_list.value.append("handle")
     meta.collection_def["train_op"].bytes_list.value.append(b"\xff")

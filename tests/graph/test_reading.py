@@ -138,9 +138,7 @@ def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
         (tf1.ConfigProto(), False),
     ],
 )
-def test_the_programs_session_configuration_says_whether_placement_is_soft(
-    config: object, soft: bool
-) -> None:
+def test_the_session_configuration_decides_soft_placement(config: object, soft: bool) -> None:
     def build() -> dict[str, object]:
         return {"train_op": tf1.placeholder(tf.float32), "config": config}
 

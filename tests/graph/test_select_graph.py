@@ -113,7 +113,7 @@ def test_the_default_graph_comes_first(builder: Callable[..., Any]) -> None:
     built = build(Program("train.py:build", builder), 1)
 
     assert variables(builder) == ["w_default", "w_default/Momentum"]
-    assert built.source.step_ops.objectives == ["loss_default:0"]
+    assert built.requested.step.objectives == ["loss_default:0"]
     assert [applied.variable for applied in built.applied] == ["w_default"]
 
 
@@ -129,7 +129,7 @@ def test_the_graph_outlives_the_builder() -> None:
     program = load(Program("train.py:build", left_behind), 1)
     gc.collect()
 
-    with tf1.Session(graph=program.graph) as session:
+    with tf1.Session(graph=program.source.live) as session:
         session.run(list(program.initial.initializers.values()))
         loss = session.run("loss_own:0", {"x_own:0": np.zeros([2, 4])})
     assert loss == 0

@@ -51,7 +51,7 @@ def test_a_scalar_computed_from_the_unscaled_loss_is_a_loss(scaled: str) -> None
     assert _losses(build) == ("perplexity:0",)
 
 
-def test_the_norm_of_gradients_is_none() -> None:
+def test_the_norm_of_gradients_is_not_a_loss() -> None:
     """The gradient of a trainable loss weight depends on the loss."""
 
     def build() -> object:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.graph import shape_inference
-from placement_checks.graph.op_origins import GraphFile
+from placement_checks.graph.details import GraphFile
 from placement_checks.util import child
 
 
@@ -70,7 +70,7 @@ def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
 
     for _ in range(2):
         with pytest.raises(PlacerError) as caught:
-            file.outputs("x", None)
+            file.outputs("x")
 
         assert str(caught.value) == (
             f"the process that infers shapes {message}; run it again, or deselect the rule"

@@ -29,7 +29,7 @@ def test_precision_and_recall_are_1(truth: Path) -> None:
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=name)
-def test_what_was_read_can_be_written_and_read_again(truth: Path, tmp_path: Path) -> None:
+def test_a_log_can_be_written_and_read_back(truth: Path, tmp_path: Path) -> None:
     log = read_logs([str(truth).replace(".truth.json", ".log")])
     file = tmp_path / "again.log"
     file.write_text("".join(text_of(record) + "\n" for record in log.counts for _ in range(2)))

@@ -1,4 +1,4 @@
-"""Logs that are damaged, or written to do harm: read or told, in time, without internal errors."""
+"""Damaged and malicious logs: read or refused, in time, without internal errors."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_nor_is_a_real_log_with_changes(
 def test_damage_to_a_compressed_log_is_reported(
     at: int, new: bytes, is_cut: bool, tmp_path: Path
 ) -> None:
-    """Either all is there, or it is told that it is not."""
+    """Either the log is complete, or the loss is reported."""
     packed = bytearray(gzip.compress(LINES * 40))
     at %= len(packed)
     packed[at : len(packed) if is_cut else at + len(new)] = new

@@ -138,7 +138,7 @@ def test_nothing_logged_names_the_fix(monkeypatch: pytest.MonkeyPatch, level: st
 
 
 @pytest.mark.parametrize("start", [b"PK\x03\x04", b"\x1f\x8b", b"BZh", bytes(range(256)) * 99])
-def test_a_program_may_print_what_it_likes(start: bytes) -> None:
+def test_other_output_of_a_program_is_ignored(start: bytes) -> None:
     with catch_log() as caught:
         os.write(1, start + b"\n")
         logged(ADD)

@@ -34,7 +34,7 @@ def test_a_session_is_caught() -> None:
     assert assigned.short == "/device:CPU:0"
 
 
-def test_a_session_that_does_not_log_says_how_to() -> None:
+def test_a_session_without_a_log_gets_a_fix() -> None:
     with catch_log() as caught:
         run()
 

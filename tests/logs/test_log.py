@@ -1,4 +1,4 @@
-"""What a log says, why it says nothing, and what the rules make of it."""
+"""The content of a log, the reason why it has none, and the verdicts on it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_log_without_records_has_a_reason(text: str, reason: str) -> None:
         log.placement()
 
 
-def test_the_machine_is_what_the_log_lists_and_uses() -> None:
+def test_the_machine_has_listed_and_used_devices() -> None:
     log = read(MAPPING + f"x: (Add): /job:ps/replica:0/task:1/cpu:0\ny: (Add): {HOST}:XLA_GPU:0\n")
 
     assert str(log.placement().machine) == "localhost*1: gpu*2, xla_gpu*1; ps/task:1: cpu*1"
@@ -220,7 +220,7 @@ GRAPH = placement(
 )
 
 
-def test_a_graph_adds_what_the_log_does_not_say() -> None:
+def test_a_graph_completes_a_log() -> None:
     log = read(
         f"w: /job:localhost/replica:0/task:0/gpu:0\na: (MatMul): {CPU}\nb: (MatMul): {GPU}\n"
     )
@@ -263,7 +263,7 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
     assert read("p: (Op): \n").placement().ops["p"].assigned is None
 
 
-def test_a_log_says_that_it_has_no_requests() -> None:
+def test_a_log_has_no_requests() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
         "a placement log has neither requests nor edges",
         "give the program that printed it with --graph",

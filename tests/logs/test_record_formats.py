@@ -1,4 +1,4 @@
-"""One record on one line: every form there has been, and what only looks like one."""
+"""One record on one line: every known form, and text that only looks like a record."""
 
 from __future__ import annotations
 

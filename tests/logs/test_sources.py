@@ -78,7 +78,7 @@ def test_a_log_without_records_that_is_cut_short(log: Path) -> None:
     assert (read.records, len(read.troubles)) == (0, 1)
 
 
-def test_gzip_of_which_nothing_can_be_read(log: Path) -> None:
+def test_an_unreadable_gzip_file(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5))[:10] + b"\xff" * 99)
 
     with pytest.raises(InputError, match="has nothing that can be read: its compressed data is"):
@@ -197,7 +197,7 @@ def test_an_interrupted_standard_input_is_read_so_far(
         read_logs([name], watch=interrupt)
 
 
-def test_a_file_of_which_no_byte_can_be_read() -> None:
+def test_an_unreadable_file() -> None:
     with pytest.raises(InputError) as error:
         read_logs(["/proc/self/mem"])
     assert str(error.value) == "/proc/self/mem cannot be read: Input/output error"

@@ -111,7 +111,7 @@ def test_cut_anywhere(head: str, tail: str, device: str) -> None:
     )
 
 
-def test_the_end_of_a_torn_name_is_not_a_node_of_its_own() -> None:
+def test_the_end_of_a_torn_name_is_no_node() -> None:
     log = read(
         f"tower_1/lo{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n"
         f"gits: (MatMul): {HOST}:GPU:1\n"
@@ -128,7 +128,7 @@ def test_a_lost_newline_does_not_make_a_device_2017() -> None:
     assert log.torn == 0
 
 
-def test_a_record_whose_rest_never_comes() -> None:
+def test_a_record_without_its_rest() -> None:
     log = read(f"x: (Add): /job:localhost/repl{DATED}y: (Add): {HOST}:CPU:0\n\n\n")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
@@ -150,7 +150,7 @@ def test_a_progress_bar_before_a_log_line_is_not_a_record() -> None:
 
 
 @pytest.mark.parametrize("word", ["...", "Loading...", "1705871770.179741: ", "12:"])
-def test_what_is_not_a_beginning_costs_no_record(word: str) -> None:
+def test_other_text_costs_no_record(word: str) -> None:
     log = read(
         f"{word}{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0"
     )
@@ -237,7 +237,7 @@ def test_time_grows_with_the_log_only(text: str) -> None:
     assert time.perf_counter() - begin < 8  # seconds; the square would take minutes
 
 
-def test_an_index_that_may_go_on_is_whole_if_the_other_copy_says_so() -> None:
+def test_a_copy_decides_whether_an_index_is_complete() -> None:
     one, ten = (f"x: (Add): {HOST}:GPU:{index}" for index in (1, 10))
     log = read(f"{one}{DATED}{one}\n0\n{DATED}{ten}\n{ten}\n")
 
@@ -261,13 +261,13 @@ Y = f"y: (Add): {HOST}:CPU:0"
         "# tower_1/logits: (MatMul): /job:local",
     ],
 )
-def test_nothing_is_lost_with_a_head_whose_other_copy_is_whole(head: str) -> None:
+def test_a_torn_head_with_a_whole_copy_is_not_lost(head: str) -> None:
     log = read(f"{Y}\n{DATED}{Y}\n{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n{head}{WARNING}")
 
     assert (log.records, log.torn, sum(log.counts.values())) == (4, 0, 2)
 
 
-def test_nor_with_one_whose_other_copy_is_on_its_line() -> None:
+def test_a_torn_head_with_a_copy_on_its_line_is_not_lost() -> None:
     log = read(f"# y: (Add): /job:local{DATED}{Y}\n")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 0)
@@ -303,7 +303,7 @@ def test_a_word_is_not_a_beginning_where_every_record_has_its_copy() -> None:
     assert (log.records, log.torn) == (2, 0)
 
 
-def test_nor_is_it_beside_a_record_that_was_put_together() -> None:
+def test_a_torn_head_next_to_a_joined_record_is_not_lost() -> None:
     """Whose end, w/y, looked like a record of its own."""
     log = read(f"v/{DATED}v/w/{Y}\nw/{Y}\nste{WARNING}p 50\n")
 
@@ -380,9 +380,7 @@ def test_functions_of_any_name_are_put_together(op: str, data: st.DataObject) ->
 
 @pytest.mark.parametrize("head", ["y: (Add): /job:lo", "logits: "])
 @pytest.mark.parametrize("end", [WARNING, WARNING + "step 1\n" * 3], ids=["last", "before text"])
-def test_what_is_torn_in_one_of_several_logs_is_counted(
-    head: str, end: str, tmp_path: Path
-) -> None:
+def test_torn_records_of_several_logs_are_counted(head: str, end: str, tmp_path: Path) -> None:
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     logs[0].write_text(f"x: (Add): {HOST}:CPU:0\n{head}{end}")
     logs[1].write_text(f"z: (Add): {HOST}:CPU:0\n")
@@ -390,7 +388,7 @@ def test_what_is_torn_in_one_of_several_logs_is_counted(
     assert read_logs(logs).torn == read_logs(logs[:1]).torn == 1
 
 
-def test_a_name_without_a_copy_is_its_own_beside_longer_ones_that_have_theirs() -> None:
+def test_a_name_without_a_copy_differs_from_longer_names() -> None:
     log = read(f"{DATED}x/y: (Add): {HOST}:CPU:0\nx/y: (Add): {HOST}:CPU:0\n{Y}\n")
 
     assert {record.node: count for record, count in log.counts.items()} == {"x/y": 1, "y": 1}

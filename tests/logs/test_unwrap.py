@@ -45,7 +45,7 @@ def fluent_json(text: bytes) -> bytes:
 
 
 def journald_json(text: bytes) -> bytes:
-    """journald writes what is no plain text as the numbers of its bytes."""
+    """journald writes binary text as the numbers of its bytes."""
     entries = (
         {"MESSAGE": list(line) if number % 2 else line.decode(), "_PID": "1"}
         for number, line in enumerate(text.splitlines())

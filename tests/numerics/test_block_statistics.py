@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.numerics.block_statistics import (
+from placement_checks.numerics.sampling import (
     BLOCK,
     find_peaks,
     iterate_blocks,
@@ -30,7 +30,7 @@ def two(seed: int, size: int) -> tuple[Any, Any]:
 
 @settings(deadline=None, max_examples=50)
 @given(seeds, sizes)
-def test_blocks_tell_what_whole_arrays_do(seed: int, size: int) -> None:
+def test_blocks_give_the_results_of_whole_arrays(seed: int, size: int) -> None:
     one, other = two(seed, size)
     wide = one.astype(np.float64), other.astype(np.float64)
 
@@ -53,7 +53,7 @@ def test_the_largest_of_all_is_among_the_peaks(seed: int, size: int, most: int) 
 
 @pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 3 * BLOCK - 1])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_is_found(at: int, value: float) -> None:
+def test_values_that_are_not_finite_are_found(at: int, value: float) -> None:
     one, other = two(0, 3 * BLOCK)
     other[at] = value
 

@@ -15,6 +15,7 @@ from support.measurements import measurement, problem
 from placement_checks.core.measurement import Array, Trial
 from placement_checks.numerics.comparing import (
     Difference,
+    Limits,
     compare_arrays,
     compare_gradients,
     differing_variables,
@@ -105,9 +106,8 @@ def test_a_difference_is_one_that_nothing_allows(
     off = max((abs(a - b) for a, b in pairs), default=0)
     rounding = tolerance * ONE * max((abs(a) for a, _ in pairs), default=0)
 
-    result = compare(
-        expected, found, noise=noise, allowed=allowed, tolerance=tolerance, times_noise=times_noise
-    )
+    limits = Limits(tolerance, times_noise)
+    result = compare(expected, found, noise=noise, allowed=allowed, limits=limits)
 
     assert (result.state == "differs") == all(
         off > limit for limit in (rounding, noise * times_noise, allowed)
@@ -136,11 +136,11 @@ def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
         (32, {}, "equal"),
         (33, {}, "differs"),
         (-33, {}, "differs"),
-        (3, {"tolerance": 2}, "differs"),
-        (100, {"tolerance": 100}, "equal"),
+        (3, {"limits": Limits(2)}, "differs"),
+        (100, {"limits": Limits(100)}, "equal"),
         (80, {"noise": 10 * ONE}, "equal"),
         (81, {"noise": 10 * ONE}, "differs"),
-        (81, {"noise": 10 * ONE, "times_noise": 9.0}, "equal"),
+        (81, {"noise": 10 * ONE, "limits": Limits(32, 9)}, "equal"),
         (5, {"noise": ONE / 8}, "equal"),
         (90, {"allowed": 90 * ONE}, "equal"),
         (91, {"allowed": 90 * ONE}, "differs"),
@@ -167,7 +167,7 @@ def test_noise_that_hides_a_hundredth(noise: float, times_noise: float, state: s
     """The noise times this factor is a hundredth of the value, or more."""
     values = [1.0, 0.5]
 
-    assert compare(values, values, noise=noise, times_noise=times_noise).state == state
+    assert compare(values, values, noise=noise, limits=Limits(32, times_noise)).state == state
 
 
 def test_a_type_is_too_coarse_whatever_the_noise() -> None:
@@ -189,13 +189,13 @@ def test_noise_hides_a_difference_no_larger_than_it() -> None:
         ("float64", "equal"),
     ],
 )
-def test_types_that_are_too_coarse_to_tell_a_hundredth(dtype: str, state: str) -> None:
+def test_types_too_coarse_for_one_percent(dtype: str, state: str) -> None:
     assert compare([1.0], [1.0], dtype).state == state
     assert compare([1.0], [1.5], dtype).state == "differs"
-    assert compare([1.0], [1.0], dtype, tolerance=1e-4).state == "equal"
+    assert compare([1.0], [1.0], dtype, limits=Limits(1e-4)).state == "equal"
 
 
-def test_what_is_allowed_is_not_blurred() -> None:
+def test_the_tolerance_is_exact() -> None:
     assert compare([1.0], [1.0], allowed=0.5).state == "equal"
 
 
@@ -208,9 +208,11 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"tolerance": 1e9}])
+@pytest.mark.parametrize(
+    "more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"limits": Limits(1e9)}]
+)
 @pytest.mark.parametrize("expected", [[1.0, 2.0], [0.0, 0.0]])
-def test_what_is_not_finite_differs(
+def test_values_that_are_not_finite_differ(
     value: float, more: dict[str, Any], expected: list[float]
 ) -> None:
     result = compare(expected, [expected[0], value], **more)
@@ -244,10 +246,10 @@ def test_a_zero_that_is_noise_in_other_orders() -> None:
         (1e-6, 0.0, "noise"),
     ],
 )
-def test_what_rounding_makes_of_zeros_is_told_by_their_noise(
+def test_rounded_zeros_are_recognized_by_their_noise(
     expected: float, noise: float, state: str
 ) -> None:
-    """Off by 1e-5, more than eight times the noise; what is not noisy is zero if it is tiny."""
+    """Off by 1e-5, more than eight times the noise; without noise, tiny values count as zero."""
     values = [expected, expected], [expected, expected + 1e-5]
 
     assert compare(*values, noise=noise).state == "differs"
@@ -306,13 +308,13 @@ def test_gradients_of_all_variables() -> None:
     assert (found[3].error, found[3].limit) == (math.inf, 0.0)
 
 
-def test_gradients_are_compared_as_told() -> None:
+def test_gradients_are_compared_as_declared() -> None:
     dtypes = {"b": "float32"}
     batch = trial(b=1 + 7e-5)
 
-    (gradient,) = compare_gradients(batch, dtypes, times_noise=6)
+    (gradient,) = compare_gradients(batch, dtypes, Limits(32, 6))
     assert gradient.state == "differs"
-    (gradient,) = compare_gradients(batch, dtypes, times_noise=6, tolerance=700)
+    (gradient,) = compare_gradients(batch, dtypes, Limits(700, 6))
     assert gradient.state == "equal"
 
 
@@ -320,7 +322,7 @@ def test_gradients_are_compared_as_told() -> None:
     ("rows", "off", "state"),
     [(3, 31, "equal"), (3, 33, "differs"), (2, 511, "equal"), (2, 513, "differs")],
 )
-def test_two_rows_tell_too_little_of_the_noise(rows: int, off: float, state: str) -> None:
+def test_two_rows_do_not_show_the_noise(rows: int, off: float, state: str) -> None:
     expected, found = {"b": np.ones(2)}, {"b": np.array([1.0, 1 + off * ONE])}
 
     (gradient,) = compare_gradients(Trial(rows, (), expected, found, {"b": 0.0}), {"b": "float32"})
@@ -333,8 +335,8 @@ def test_two_rows_tell_too_little_of_the_noise(rows: int, off: float, state: str
     [
         (31, {}, "float32", "noise"),
         (33, {}, "float32", "differs"),
-        (33, {"tolerance": 34}, "float32", "noise"),
-        (31, {"tolerance": 30}, "float32", "differs"),
+        (33, {"limits": Limits(34)}, "float32", "noise"),
+        (31, {"limits": Limits(30)}, "float32", "differs"),
         (31, {}, "float64", "differs"),
     ],
 )
@@ -359,7 +361,7 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(
     assert states["bias"] == state  # next to zero, it is so whatever its noise
 
 
-def test_the_eps_is_that_of_each_variable() -> None:
+def test_each_variable_has_its_own_eps() -> None:
     batch = problem().trial({})
     off = {name: value * (1 + 1e-9) for name, value in batch.expected.items()}
     numbers = measurement(problem().trial(off))

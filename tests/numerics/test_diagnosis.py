@@ -55,7 +55,7 @@ def counted(
 
 
 def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = True) -> Trial:
-    """The same where the program splits the batch, as measured: what is left over comes last."""
+    """The same with a batch that the program splits, as measured: the remaining rows come last."""
     given = problem(seed, len(times))
     parts = given.samples(runs(*sizes)) if in_parts else []
     return given.trial(given.times(times), per_tower=parts)
@@ -84,7 +84,7 @@ def test_a_sum_instead_of_the_mean() -> None:
     assert cause.ratio == pytest.approx(2)
 
 
-def test_a_division_too_many_is_told() -> None:
+def test_an_extra_division_is_named() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 0.25)), runs(3, 3, 3, 3)), 4)
 
@@ -99,7 +99,7 @@ def test_a_division_too_many_is_told() -> None:
     assert cause.ratio == pytest.approx(1 / 4)
 
 
-def test_a_factor_of_no_known_cause_is_told() -> None:
+def test_a_factor_without_a_known_cause_is_reported() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
 
@@ -174,9 +174,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
         (-1 / 3, "-0.3333333333333333"),
     ],
 )
-def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
-    ratio: float, said: str
-) -> None:
+def test_the_scale_to_declare_is_a_whole_number_or_its_inverse(ratio: float, said: str) -> None:
     """The ratio is rounded in float32."""
     given = problem()
 
@@ -195,7 +193,7 @@ def test_another_scale_to_declare_has_nine_digits(ratio: float) -> None:
     assert len(scale.replace(".", "").lstrip("0")) <= 9
 
 
-def test_two_numbers_are_enough_to_tell_a_factor() -> None:
+def test_two_numbers_show_a_factor() -> None:
     given = problem(shapes={"pair": (2,)})
 
     cause = common(given.trial(given.times(np.full(12, 1.37)), runs(6, 6)))
@@ -203,7 +201,7 @@ def test_two_numbers_are_enough_to_tell_a_factor() -> None:
     assert cause.what == "all elements are multiplied by one number"
 
 
-def test_what_is_clipped_by_a_factor_is_known_without_the_towers_rows() -> None:
+def test_clipping_by_a_factor_needs_no_rows_of_towers() -> None:
     """The program splits the batch, and how is not known."""
     given = problem()
     trial = replace(given.trial(given.times(np.full(12, 0.9))), per_tower=[], per_row=[])
@@ -474,7 +472,7 @@ def test_declared_parts_of_other_size_that_are_not_weighted(
     assert cause.fix.endswith(f"gradients-equal.shares={[1] * towers}'")
 
 
-def test_a_tower_that_is_lost_beside_one_that_counts_for_all() -> None:
+def test_a_lost_tower_and_a_tower_that_counts_for_all() -> None:
     split = runs(4, 4, 4)
 
     cause = common(counted(spread([3, 1, 0], split), split), 3)
@@ -529,7 +527,7 @@ def test_the_last_row_is_dropped(in_parts: bool) -> None:
 
 @SLOW
 @given(seeds, st.integers(2, 4), st.integers(2, 5), st.booleans(), st.data())
-def test_what_is_left_over_is_dropped(
+def test_dropped_remaining_rows_are_named(
     seed: int, towers: int, size: int, in_parts: bool, data: st.DataObject
 ) -> None:
     """The mean is over the rows that are left, or over all."""
@@ -869,7 +867,7 @@ def test_a_pair_is_known_within_the_noise_of_the_other() -> None:
     assert explained(noisy)["a"].what.startswith("it is the gradient of d:")
 
 
-def test_what_is_hardly_nearer_to_another_gradient_than_to_its_own_is_no_pair() -> None:
+def test_a_slightly_nearer_gradient_is_no_pair() -> None:
     """Two variables with nearly equal gradients."""
     given = problem(shapes={"a": (3, 4), "z": (3, 4)})
     rng = np.random.default_rng(3)
@@ -885,7 +883,7 @@ def test_what_is_hardly_nearer_to_another_gradient_than_to_its_own_is_no_pair() 
     assert explained(trial)["a"].what == UNKNOWN
 
 
-def test_what_is_lost_is_not_the_gradient_of_a_variable_that_has_none() -> None:
+def test_a_lost_gradient_is_not_one_of_an_untrained_variable() -> None:
     """One variable is frozen; that another's gradient is zero in truth does not explain it."""
     given = problem()
     expected = given.of(range(12))
@@ -907,7 +905,7 @@ def test_a_pair_has_one_shape() -> None:
     assert explained(given.trial({"a": reshaped}))["a"].what == UNKNOWN
 
 
-def test_a_gradient_that_is_far_too_large_is_not_any_others_of_that_size() -> None:
+def test_a_far_too_large_gradient_is_not_matched_by_size() -> None:
     given = problem(shapes={"a": (3, 4), "b": (3, 4)})
     sizes = {"a": 1e-6, "b": 1.0}
     small = Problem(
@@ -982,7 +980,7 @@ def test_penalties_of_any_size(
     assert float(line.split()[4]) == pytest.approx(abs(times), rel=1e-2, abs=1e-4)
 
 
-def test_what_is_added_to_weights_that_are_all_alike_is_no_penalty() -> None:
+def test_a_constant_added_to_equal_weights_is_no_penalty() -> None:
     """It may be any constant."""
     given = problem()
     ones = {name: np.ones(shape) for name, shape in SHAPES.items()}
@@ -1088,7 +1086,7 @@ def test_counts_of_towers_that_rows_do_not_explain(
     assert not any("--set" in cause.fix for cause in causes.values())
 
 
-def test_what_is_clipped_says_nothing_of_counts() -> None:
+def test_clipped_gradients_do_not_show_counts() -> None:
     trial = by_counts(0, runs(6, 6), np.array([1.0, 3.0]), np.array([0.5, 0.5]))
 
     assert common(trial, changed=frozenset("a")).mistake == "changed in towers"
@@ -1107,7 +1105,7 @@ def test_clipped_in_each_tower() -> None:
 
 @SLOW
 @given(seeds, uneven, st.booleans())
-def test_what_is_right_on_each_towers_rows(
+def test_gradients_equal_on_each_towers_rows(
     seed: int, split: list[tuple[int, ...]], changed: bool
 ) -> None:
     towers = len(split)
@@ -1131,7 +1129,7 @@ CHANGED = Diagnosis(
 
 
 @pytest.mark.parametrize("weights", [(0.4, 1.2), (0.9, 0.9), (2, 0.5), (1.4, 0.6)])
-def test_what_is_clipped_has_no_weights_that_mean_anything(weights: tuple[float, float]) -> None:
+def test_clipped_gradients_do_not_show_weights(weights: tuple[float, float]) -> None:
     split = runs(6, 6)
     batch = counted(spread(weights, split), split)
 
@@ -1140,7 +1138,7 @@ def test_what_is_clipped_has_no_weights_that_mean_anything(weights: tuple[float,
 
 
 @pytest.mark.parametrize("weights", [(2, 0), (2, 2), (0.5, 0.5)])
-def test_what_is_clipped_may_be_of_one_tower_or_times_the_towers(
+def test_clipped_gradients_of_one_tower_or_a_multiple(
     weights: tuple[float, float],
 ) -> None:
     split = runs(6, 6)
@@ -1204,7 +1202,7 @@ def test_one_mistake_is_one_cause() -> None:
 
 @SLOW
 @given(seeds, splits, st.sets(st.sampled_from("abcd"), min_size=1, max_size=3))
-def test_nothing_is_said_of_what_does_not_differ(
+def test_equal_gradients_have_no_diagnosis(
     seed: int, split: list[tuple[int, ...]], wrong: set[str]
 ) -> None:
     """The mistake of the other variables is diagnosed without these."""
@@ -1304,7 +1302,7 @@ def test_one_number_that_becomes_zero() -> None:
 # Next to nothing.
 
 
-def test_what_is_zero_in_the_reference_has_no_known_cause() -> None:
+def test_a_zero_reference_has_no_known_cause() -> None:
     given = problem()
     zero = Problem({name: 0 * gradient for name, gradient in given.slopes.items()}, given.start)
 
@@ -1326,7 +1324,7 @@ def test_variables_may_be_of_any_size(seed: int, towers: int, size: float) -> No
     )
 
 
-def test_noise_widens_what_is_near() -> None:
+def test_noise_widens_the_tolerance() -> None:
     """The reference differs as much in another order of its rows."""
     given = problem()
     split = runs(6, 6)

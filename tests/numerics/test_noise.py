@@ -3,11 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placement_checks.numerics.block_statistics import (
-    measure_noise,
-    uncertain_elements,
-    weighted_mean,
-)
+from placement_checks.numerics.sampling import measure_noise, uncertain_elements, weighted_mean
 
 
 def arrays(**values: object) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from placement_checks.numerics.comparing import (
     divide_gradients,
 )
 from placement_checks.numerics.diagnosis import Diagnosis, diagnose
-from placement_checks.numerics.reducing import (
+from placement_checks.numerics.sampling import (
     build_trial,
     build_variable_step,
     sample_elements,
@@ -73,7 +73,7 @@ def test_of_many_gradients_fewer_are_kept(names: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_kept_of_gradients_shows_the_figures_of_all(seed: int) -> None:
+def test_reduced_gradients_have_the_figures_of_all(seed: int) -> None:
     given = problem(seed, 12, SHAPES)
     rng = np.random.default_rng(seed)
     found = given.of(rng.permutation(12).tolist())
@@ -107,7 +107,7 @@ def test_one_element_that_is_not_finite_is_kept() -> None:
         np.zeros(12),
     ],
 )
-def test_what_is_kept_has_the_cause_of_all(times: Any) -> None:
+def test_reduced_gradients_have_the_cause_of_all(times: Any) -> None:
     whole, some = both(problem(0, 12, SHAPES).times(times))
 
     found, expected = causes(some), causes(whole)
@@ -118,7 +118,7 @@ def test_what_is_kept_has_the_cause_of_all(times: Any) -> None:
         assert found[name].ratio == (cause.ratio and pytest.approx(cause.ratio))
 
 
-def test_a_gradient_that_is_another_variables_is_told() -> None:
+def test_a_gradient_of_another_variable_is_named() -> None:
     given = problem(0, 12, SHAPES)
     mean = given.of(range(12))
 
@@ -176,7 +176,7 @@ def test_all_is_divided_where_the_rate_makes_up_for_a_factor() -> None:
 
 @pytest.mark.parametrize("size", [1, 512, 513, 5000, 40000])
 @pytest.mark.parametrize("half", [False, True])
-def test_what_is_kept_of_a_step_has_the_largest_of_all(size: int, half: bool) -> None:
+def test_a_reduced_step_has_the_largest_difference(size: int, half: bool) -> None:
     rng = np.random.default_rng(size)
     start, expected = rng.normal(size=(2, size)).astype(np.float32)
     found = (expected + rng.normal(0, 1e-3, size)).astype(np.float32)
@@ -205,7 +205,7 @@ def test_what_is_kept_of_a_step_has_the_largest_of_all(size: int, half: bool) ->
     assert taken.ratio == pytest.approx(np.vdot(expected[is_certain], found[is_certain]) / square)
 
 
-def test_a_change_is_told_by_the_same_elements_in_every_step() -> None:
+def test_every_step_keeps_the_same_elements() -> None:
     assert sample_elements(512) is None
     some, again = (sample_elements(100_000) for _ in range(2))
     assert some is not None

@@ -8,7 +8,7 @@ from placement_checks.numerics.diagnosis import format_factor
 
 
 @pytest.mark.parametrize("noise", [-3e-7, 0, 3e-7])
-def test_a_number_that_lies_between_two_is_told_alike_on_every_machine(noise: float) -> None:
+def test_rounding_is_the_same_on_every_machine(noise: float) -> None:
     assert format_factor(17 / 16 + noise) == "1.062"
 
 

@@ -13,6 +13,7 @@ from support.measurements import measurement, trajectory
 
 from placement_checks.core.measurement import NO_STEPS, Array, Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
+from placement_checks.numerics.comparing import Limits
 from placement_checks.numerics.training_divergence import (
     Divergence,
     compare_variables,
@@ -49,9 +50,7 @@ def after(
 
 
 @pytest.mark.parametrize(("rows", "off", "states"), [(3, 100, {}), (2, 100, {"w": "equal"})])
-def test_two_rows_tell_too_little_of_the_noise(
-    rows: int, off: float, states: dict[str, str]
-) -> None:
+def test_two_rows_do_not_show_the_noise(rows: int, off: float, states: dict[str, str]) -> None:
     steps = trained([[2.0, 3.0]], [[2.0, 3.0 * (1 + off * ONE)]])
     batch = Trial(rows, (), {}, {}, {})
     numbers = measurement(batch, dtypes={"w": "float32"}, trajectory=steps)
@@ -127,8 +126,8 @@ def test_tolerance_and_noise_allow_more() -> None:
     steps = trajectory({"w": [1]}, {"w": [[1]]}, {"w": [[1 + 40 * ONE]]}, noise=2 * ONE)
 
     assert after(steps)[1]
-    assert not after(steps, tolerance=41)[1]
-    assert not after(steps, times_noise=20)[1]
+    assert not after(steps, limits=Limits(41))[1]
+    assert not after(steps, limits=Limits(32, 20))[1]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
@@ -159,7 +158,7 @@ def test_how_far_off_it_is_at_last() -> None:
     assert after(steps)[1]["w"].error == pytest.approx(10 / 5)
 
 
-def test_what_the_reference_does_not_move() -> None:
+def test_variables_that_the_reference_does_not_move() -> None:
     steps = trained([[1, 2], [1, 2]], [[1, 3], [1, 3]])
 
     divergence = after(steps)[1]["w"]
@@ -194,7 +193,7 @@ ways = st.lists(st.integers(-1000, 1000).filter(bool), min_size=2, max_size=6)
 
 
 @given(ways, ways, st.floats(-100, 100).filter(lambda x: abs(x - 1) > 1e-2))
-def test_each_step_is_told_by_its_own_way(
+def test_each_step_is_compared_by_its_own_change(
     first: list[int], second: list[int], ratio: float
 ) -> None:
     """It is equal after the first step, and moves by this factor in the second."""
@@ -222,7 +221,7 @@ def test_any_way_of_one_number_is_a_multiple(found: list[float], moved: float | 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_differs(optimizer: str, value: float) -> None:
+def test_values_that_are_not_finite_differ(optimizer: str, value: float) -> None:
     steps = trained([[2, 3], [4, 5]], [[2, 3], [4, value]])
 
     with np.errstate(invalid="ignore"):
@@ -313,7 +312,7 @@ def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Traje
         (doubtful([1, 1, 1]), set(), set()),
     ],
 )
-def test_elements_whose_way_is_rounding(
+def test_elements_changed_by_rounding_only(
     steps: Trajectory, adam: set[str], descent: set[str]
 ) -> None:
     assert after(steps, optimizer=ADAM)[1].keys() == adam
@@ -420,7 +419,7 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
     assert divergence.moved is None
 
 
-def test_a_type_that_is_too_coarse_says_so() -> None:
+def test_a_type_that_is_too_coarse_is_reported() -> None:
     steps = trained([[1, 2], [1, 2]], [[1, 2], [1, 2]])
 
     assert after(steps, dtypes={"w": "bfloat16"})[0] == {"w": "too-coarse"}
@@ -448,7 +447,7 @@ def walked(*trials: Trial, trajectory: Trajectory | Missing, **more: Any) -> Mea
 
 
 def both(found: Mapping[str, Sequence[Any]], after: Trial | None = None) -> Trajectory:
-    """w and v are trained, w has a slot; what is not in `found` is equal."""
+    """w and v are trained, w has a slot; the others, not in `found` is equal."""
     names = ("w", "v", "w/Momentum")
     return trajectory(
         {name: [0, 0] for name in names},
@@ -508,7 +507,7 @@ def test_gradients_may_be_coarser_than_the_variables(
     ] == [state]
 
 
-def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
+def test_the_coarsest_gradient_sets_the_tolerance_of_a_step() -> None:
     """Of two variables that are trained, one is computed in bfloat16."""
     steps = trajectory(
         {"w": [1.0], "v": [1.0]},
@@ -519,7 +518,7 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
     numbers = measurement(trajectory=steps, dtypes=dict.fromkeys("wv", "float32"))
 
     def apart(**precisions: str) -> list[str]:
-        _, found = compare_variables(replace(numbers, precisions=precisions), steps, tolerance=0.5)
+        _, found = compare_variables(replace(numbers, precisions=precisions), steps, Limits(0.5))
         return [divergence.difference.variable for divergence in found]
 
     assert apart(w="float32", v="float32") == ["w"]
@@ -527,7 +526,7 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
     assert apart() == ["w"]
 
 
-def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
+def test_gradients_that_are_too_coarse_check_no_weight() -> None:
     steps = trajectory(
         {"w": [0, 0], "mean": 0, "step": 0},
         {"w": [[1, 1]], "mean": [1], "step": [1]},
@@ -639,7 +638,7 @@ def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
     assert compensated_factor(numbers) == 1
 
 
-def test_the_slots_show_the_factor_beside_what_is_declared() -> None:
+def test_slots_show_a_factor_in_addition_to_the_declared_one() -> None:
     """Declared is 4, which the gradients were divided by; the slots have 8."""
     steps = both({"w/Momentum": [[8, 16], [16, 32], [24, 48]]})
     numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps, scale=4.0)

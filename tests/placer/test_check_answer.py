@@ -114,7 +114,7 @@ def in_a_session(monkeypatch: pytest.MonkeyPatch, output: bytes | Exception) -> 
 RECORD = f"x: (Const): {HOST}CPU:0\n".encode()
 
 
-def test_a_session_says_where_an_op_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_reports_the_device_of_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_a_session(monkeypatch, RECORD) == RECORD
 
 

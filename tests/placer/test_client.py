@@ -125,7 +125,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     assert evidence.placement.assigned == Missing("a build without GPU kernels", "install another")
 
 
-def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
+def test_an_unavailable_process_is_an_error_each_time_and_started_once(
     tmp_path: Path,
 ) -> None:
     """A stand-in for TensorFlow reports a CPU build."""

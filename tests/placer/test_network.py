@@ -97,7 +97,7 @@ def test_another_user_can_connect_to_no_more_than_a_worker_in_a_shared_network()
     assert len(reached) == 1
 
 
-def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
+def test_a_foreign_process_on_the_port_is_a_failure(
     tmp_path: Path,
 ) -> None:
     """Otherwise any user of this machine could disable the placement rules."""

@@ -95,7 +95,7 @@ def test_a_process_that_still_starts_ends_with_a_parent_that_was_killed(
     assert eventually(lambda: is_gone(child))
 
 
-def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
+def test_it_ends_while_a_fork_of_the_parent_holds_its_input(
     tmp_path: Path,
 ) -> None:
     parent, child = started(

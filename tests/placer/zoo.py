@@ -142,12 +142,12 @@ GRAPHS = [
     two_resources,
 ]
 PROGRAMS = [
-    "mnist.py:build_towers",
-    "mnist.py:build_towers_ref",
-    "mnist.py:build_single",
-    "defects/autoencoder_naive.py:build_towers",
-    "unusual.py:model_parallel",
-    "unusual.py:partitioned",
-    "unusual.py:loops_and_branches",
-    "unusual.py:keras_layers",
+    "programs/graph/mnist.py:build_towers",
+    "programs/graph/mnist.py:build_towers_ref",
+    "programs/graph/mnist.py:build_single",
+    "defects/graph/autoencoder_naive.py:build_towers",
+    "sound/graph/unusual.py:model_parallel",
+    "sound/graph/unusual.py:partitioned",
+    "sound/graph/unusual.py:loops_and_branches",
+    "sound/graph/unusual.py:keras_layers",
 ]

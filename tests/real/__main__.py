@@ -1,4 +1,4 @@
-"""Verifies other people's programs, and tells how long each took and what was found.
+"""Verifies public programs, and prints the time and the findings of each.
 
 PYTHONPATH=tests PLACEMENT_CHECKS_SOURCES=folder python -m real [--mutants] [NAME]...
 """
@@ -44,7 +44,7 @@ def _outcome(program: Program, git: Path, mutant: Mutant | None = None) -> Outco
 
 
 def _told(program: Program, mutant: Mutant, outcome: Outcome) -> str:
-    """Whether the rule that must name a mistake does, and what else breaks by it."""
+    """Whether the expected rule names a mistake, and the other rules that it breaks."""
     if not outcome.rules:
         return f"{mutant}: {outcome}"
     found = "found" if outcome.says(mutant.rule, mutant.said) else "MISSED"

@@ -1,4 +1,4 @@
-"""Skips the tests of programs whose sources, or what they import, are not at hand."""
+"""Skips the tests of programs with missing sources or imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's programs for several GPUs, and what is typed to verify each of them."""
+"""Public programs for several GPUs, and the arguments that verify each of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from real import made_up
 
 
 class Program(NamedTuple):
-    """A program as it stands in a public repository."""
+    """A program in a public repository."""
 
     name: str
     repository: str
@@ -20,7 +20,7 @@ class Program(NamedTuple):
     data: Callable[[Path], None] = made_up.nothing
     paths: tuple[str, ...] = (".",)  # what is taken of the repository
     environment: Mapping[str, str] = {}  # `{root}` is the folder of the repository
-    packages: tuple[str, ...] = ()  # what it imports beside TensorFlow and what comes with it
+    packages: tuple[str, ...] = ()  # its imports besides TensorFlow and its dependencies
     kept: str | None = None  # a file that the program deletes when it starts
     numbers: bool = False  # whether it is small enough to be run on CPUs
     status: int = 1  # of the command

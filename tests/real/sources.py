@@ -1,4 +1,4 @@
-"""Where the sources of other people's programs are, and a copy of what a program needs of them."""
+"""The sources of public programs, and a copy of the files that a program needs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_a_mistake_in_a_program_of_other_people(mutant: Mutant, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_mistake_is_told_from_what_the_program_breaks_as_it_is(mutant: Mutant) -> None:
+def test_a_mistake_is_distinguished_from_existing_findings(mutant: Mutant) -> None:
     program = _PROGRAMS[mutant.program]
 
     assert mutant.said or mutant.rule not in program.broken.split()

@@ -1,4 +1,4 @@
-"""Other people's programs come in as they are; skipped where their sources are not at hand."""
+"""Public programs can be analyzed unchanged; skipped without their sources."""
 
 from __future__ import annotations
 

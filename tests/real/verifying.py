@@ -18,12 +18,12 @@ _RULES_ON_RUNS = ("gradients-equal", "weights-equal", "towers-overlap")
 
 
 class Outcome(NamedTuple):
-    """What the command said of a program."""
+    """The output of the command for a program."""
 
     status: int
     seconds: float  # of CPU time, TensorFlow's start and the judging included
     rules: dict[str, str]  # the state of each rule
-    findings: dict[str, tuple[str, ...]]  # of each rule, the object and what is said of it
+    findings: dict[str, tuple[str, ...]]  # of each rule, the objects with their messages
     err: str
 
     def those(self, state: str) -> frozenset[str]:

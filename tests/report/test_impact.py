@@ -33,12 +33,12 @@ IN_ORDER = ["stopping-rule", "wrong-rule", "wrong-too", "slow-rule"]
 
 
 def in_order(text: str) -> list[str]:
-    """The rules in the order in which a text names them first."""
+    """The rules in the order of their first mention in a text."""
     return sorted(IN_ORDER, key=lambda rule: (text.find(rule), rule))
 
 
 @pytest.mark.parametrize("format", ["text", "github", "markdown", "sarif", "junit"])
-def test_what_stops_comes_before_what_trains_wrongly_and_that_before_the_layout(
+def test_failures_come_before_wrong_training_and_layout(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_a_page_has_the_headline_and_the_findings_in_that_order() -> None:
     assert [each["rule"] for each in data["rules"]] == [*IN_ORDER[:3], "slow-rule", "kept-rule"]
 
 
-def test_the_headline_is_no_matter_of_the_layout_where_the_training_is_wrong() -> None:
+def test_the_headline_prefers_wrong_training_to_layout() -> None:
     idle = broken("no-idle-device", finding("/device:GPU:1", op="", impact=Impact.LAYOUT))
     wrong = broken("some-rule", finding("w", message="w is wrong", impact=Impact.TRAINING))
 
@@ -91,7 +91,7 @@ def test_a_list_has_all_of_the_training_before_the_layout() -> None:
     ]
 
 
-def test_what_many_programs_share_is_not_before_what_is_worse_in_one() -> None:
+def test_severity_comes_before_frequency() -> None:
     slow = broken("slow", finding("v", impact=Impact.LAYOUT))
     wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
 
@@ -100,7 +100,7 @@ def test_what_many_programs_share_is_not_before_what_is_worse_in_one() -> None:
     assert [each.rule for each in told] == ["wrong", "slow"]
 
 
-def test_a_finding_that_no_rule_has_judged_counts_as_one_of_the_layout() -> None:
+def test_an_unjudged_finding_counts_as_layout() -> None:
     unknown = broken("unknown", finding("w"))
     wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
 

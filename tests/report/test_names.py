@@ -19,9 +19,7 @@ from placement_checks.logs import Log, Record
 from placement_checks.report.commands import diff, log
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
-from placement_checks.report.common import json as json_report
-from placement_checks.report.page.data import program_data
-from placement_checks.report.page.write import render_page as picture_page
+from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
 from placement_checks.report.text.findings import DetailLevel
 from placement_checks.verification.diff import compare
@@ -59,13 +57,16 @@ def of_logs() -> str:
 def in_format(format: str) -> str:
     program = f"train.py:\x1b[2Jbuild {PLAIN}"
     written = written_as(
-        format, verify(graph("GPU:0", program)), errors=[InputError("\x07", "\r")]
+        format,
+        verify(graph("GPU:0", program)),
+        errors=[InputError("\x07", "\r")],
+        next_step="\x1b[2J",
     )
-    return written.replace("\u200b", "")  # which is ours, behind what a comment would link
+    return written.replace("\u200b", "")  # added to prevent links in comments
 
 
 FORMS: dict[str, Callable[[], str]] = {
-    "text": lambda: console_text(
+    "text in full": lambda: console_text(
         lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, DetailLevel.FULL)
     ),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
@@ -78,9 +79,7 @@ FORMS: dict[str, Callable[[], str]] = {
         lambda to: writer.write([verify(graph("GPU:0"))], to, DetailLevel.FULL),
         [Picture(drawn(), "\x07")],
     ),
-    "picture": lambda: picture_page([program_data(verify(graph("GPU:0")))], "\x1b[2J"),
-    "json": lambda: json_report.render([verify(graph("GPU:0"))], []),
-    **{format: partial(in_format, format) for format in ("github", "markdown", "sarif", "junit")},
+    **{format: partial(in_format, format) for format in FORMATS},
     "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
     "chrome": lambda: chrome_trace(timeline({"/cpu:0": [(n, 0.0, 0.1) for n in NAMES]}), "\x7f"),
 }

@@ -29,7 +29,7 @@ from placement_checks.report.commands import time as timing_report
 from placement_checks.report.common import baseline
 from placement_checks.report.common import json as json_report
 from placement_checks.report.schemas import NAMES, schema
-from placement_checks.testing.report_contents import TestJudgement, document
+from placement_checks.testing.report_contents import JudgedTest, document
 
 ERROR = InputError("b.py", "is not there", "name another", is_predicate=True)
 DIFFERENT = BaselineDifference(
@@ -62,7 +62,7 @@ def verify_documents() -> Iterator[str]:
     yield json_report.render([full], [ERROR, ERROR])
     yield json_report.render([], [ERROR])
     yield json_report.render([], [])
-    yield json_report.to_json(document({"test_it.py::test": TestJudgement("passed", [full])}))
+    yield json_report.to_json(document({"test_it.py::test": JudgedTest("passed", [full])}))
 
 
 def time_documents() -> Iterator[str]:
@@ -147,7 +147,7 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-# What need not be there, and what a rule of somebody else measures.
+# Optional keys, and figures of an installed rule.
 MAY_BE_LEFT_OUT = (
     "without figures",
     "without baseline",

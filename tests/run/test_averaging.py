@@ -111,7 +111,7 @@ FORMS = st.sampled_from(NUMBERS)
 @VARIANTS
 @settings(deadline=None)
 @given(case=cases())
-def test_the_mean_is_that_of_numpy(variant: Callable[..., Any], case: Case) -> None:
+def test_the_mean_equals_numpy(variant: Callable[..., Any], case: Case) -> None:
     [(mean, variable)] = variant(case.pairs)
 
     case.check(mean)
@@ -120,7 +120,7 @@ def test_the_mean_is_that_of_numpy(variant: Callable[..., Any], case: Case) -> N
 
 @settings(deadline=None)
 @given(case=cases(), data=st.data())
-def test_the_weighted_mean_is_that_of_numpy(case: Case, data: st.DataObject) -> None:
+def test_the_weighted_mean_equals_numpy(case: Case, data: st.DataObject) -> None:
     towers = len(case.grads)
     rows = data.draw(rows_of(towers))
     forms = data.draw(st.lists(FORMS, min_size=towers, max_size=towers))

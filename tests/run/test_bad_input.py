@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import pairs
+from support.builders import script
 
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
@@ -47,7 +48,7 @@ def mean_of(value: Any) -> Any:
     return tf.reduce_mean(value**2)
 
 
-def test_a_reference_with_towers_is_none() -> None:
+def test_a_reference_with_towers_is_refused() -> None:
     assert refused(single=partial(pairs.towers, 2)) == (
         "InputError: single: it has 2 towers, on /device:GPU:0 and /device:GPU:1, and a reference "
         "has one; name the program for one GPU as the reference"
@@ -102,7 +103,7 @@ def test_a_rate_of_zero_changes_nothing() -> None:
     )
 
 
-def test_programs_that_do_not_say_what_to_feed() -> None:
+def test_programs_without_declared_inputs() -> None:
     def silent(num_gpus: int = 2) -> dict[str, Any]:
         return {"train_op": pairs.towers(num_gpus)["train_op"]}
 
@@ -170,7 +171,7 @@ def test_a_random_op_that_is_not_switched_off() -> None:
 
 
 @pytest.mark.parametrize("stateless", [False, True])
-def test_a_random_op_that_is_fed_off_is_none(stateless: bool) -> None:
+def test_a_disabled_random_op_is_allowed(stateless: bool) -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         rate = tf1.placeholder_with_default(0.5, [], name="rate")
 
@@ -205,7 +206,7 @@ def test_nan_in_the_reference_names_the_op() -> None:
     assert message.endswith("; give rows with --batch on which the reference can be trained")
 
 
-def test_nan_in_the_towers_alone_is_told_with_its_op() -> None:
+def test_nan_in_the_towers_is_reported_with_its_op() -> None:
     def loss(x: Any, y: Any) -> Any:
         small = tf.cast(tf.shape(x)[0] < 16, tf.float32)
         return tf.reduce_mean(tf.sqrt(tf.abs(pairs.predicted(x)) * (1 - 2 * small)) * y)
@@ -253,7 +254,7 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         ),
     ],
 )
-def test_what_a_batch_function_may_not_do(batch: Any, message: str) -> None:
+def test_invalid_batch_functions(batch: Any, message: str) -> None:
     batch.__qualname__ = "batch_of_mine"
 
     assert refused(batch=batch) == f"InputError: batch_of_mine: {message}"
@@ -349,20 +350,20 @@ def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "reference"),
+    ("program", "reference"),
     [
-        (Script("train.py", ("--num_gpus={gpus}",)), "'train.py --num_gpus=1'"),
-        (Script("train.py", ("-g", "{gpu_list}")), "'train.py -g 0'"),
-        (Script("train.py", ("--rows=8",)), "and a program for one GPU"),
-        (Script("train.py"), "and a program for one GPU"),
-        (Script("train.py", let=(("N", "{gpus}"),)), "and a program for one GPU"),
+        (script("train.py", ("--num_gpus={gpus}",)), "'train.py --num_gpus=1'"),
+        (script("train.py", ("-g", "{gpu_list}")), "'train.py -g 0'"),
+        (script("train.py", ("--rows=8",)), "and a program for one GPU"),
+        (script("train.py"), "and a program for one GPU"),
+        (script("train.py", let=(("N", "{gpus}"),)), "and a program for one GPU"),
     ],
     ids=str,
 )
 def test_the_reference_to_name_has_arguments_that_the_program_takes(
-    script: Script, reference: str
+    program: Script, reference: str
 ) -> None:
-    assert over_time(script).endswith(f"; pass --reference {reference} to lift it")
+    assert over_time(program).endswith(f"; pass --reference {reference} to lift it")
 
 
 def test_a_run_over_its_time_limit_is_ended() -> None:

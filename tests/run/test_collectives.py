@@ -130,7 +130,7 @@ def test_rows_of_version_1(graph: tf.Graph) -> None:
         np.testing.assert_array_equal(found, [[1], [2], [3], [4]])
 
 
-def test_version_1_still_waits_for_what_it_waits_for(graph: tf.Graph) -> None:
+def test_version_1_keeps_control_inputs(graph: tf.Graph) -> None:
     value = tf.constant([1.0])
     with tf.control_dependencies([tf.no_op("before")]):
         results = [reduced_by_version_1(value, gpu) for gpu in (1, 2)]
@@ -165,7 +165,7 @@ def test_rows_are_joined_in_the_order_of_devices(graph: tf.Graph) -> None:
         np.testing.assert_array_equal(found, [[1], [2], [3], [4]])
 
 
-def test_what_nccl_adds_up_is_told_apart_by_name(graph: tf.Graph) -> None:
+def test_nccl_sums_are_matched_by_name(graph: tf.Graph) -> None:
     results = [
         by_nccl(tf.constant([value]), gpu, name)
         for name, gpu, value in (("a", 1, 1.0), ("b", 1, 5.0), ("a", 2, 2.0), ("b", 2, 6.0))
@@ -174,7 +174,7 @@ def test_what_nccl_adds_up_is_told_apart_by_name(graph: tf.Graph) -> None:
     assert ran(graph, results) == [[3.0], [11.0], [3.0], [11.0]]
 
 
-def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None:
+def test_control_inputs_of_a_collective_stay(graph: tf.Graph) -> None:
     switch, value = tf1.placeholder(tf.bool, [], "switch"), tf.constant([1.0])
     with tf.control_dependencies([tf.debugging.assert_equal(switch, True)]):
         results = [reduced(value, gpu) for gpu in (1, 2)]
@@ -188,7 +188,7 @@ def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None
         assert any(source.startswith("^") for source in passes_on.input)
 
 
-def test_refuses_what_it_cannot_stand_in_for(graph: tf.Graph) -> None:
+def test_refuses_unsupported_collectives(graph: tf.Graph) -> None:
     assert refusal(reduced(tf.constant([1.0]), 1)) == (
         "train cannot run on CPU devices: CollectiveReduceV2 (CollectiveReduceV2) waits for 2 "
         "devices, but its group has 1 op"
@@ -213,7 +213,7 @@ def test_refuses_keys_that_are_made_as_it_runs(graph: tf.Graph) -> None:
     )
 
 
-def test_refuses_what_is_in_a_branch(graph: tf.Graph) -> None:
+def test_refuses_collectives_in_a_branch(graph: tf.Graph) -> None:
     value = tf.constant([1.0])
     chosen = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
 

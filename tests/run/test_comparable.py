@@ -83,7 +83,7 @@ def test_averages_after_the_update_are_compared() -> None:
     }
 
 
-def test_variables_are_compared_beside_averages_that_are_not() -> None:
+def test_variables_next_to_moving_averages_are_compared() -> None:
     """Here those are trained with twice the rate."""
     fast = partial(grouped, rate=0.2)
 

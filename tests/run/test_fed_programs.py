@@ -205,7 +205,7 @@ def test_random_ops_draw_the_same_for_the_same_rows() -> None:
 
 
 def cannot(*args: Any, **kwargs: Any) -> str:
-    """Returns the reason for which the programs are not compared."""
+    """Returns the reason why the programs are not compared."""
     with pytest.raises(CannotRun) as refused:
         verdicts(*args, **kwargs)
     return str(refused.value)
@@ -422,7 +422,7 @@ def test_a_difference_that_nothing_explains_is_not_taken_for_a_mistake() -> None
 def test_a_network_with_dropout_as_its_owner_feeds_it(fixtures: Path) -> None:
     fed = {"keep_prob:0": 0.5}
     build_towers, build_single, batch = (
-        function(f"{fixtures}/mnist.py:{name}")
+        function(f"{fixtures}/programs/graph/mnist.py:{name}")
         for name in ("build_towers", "build_single", "batch")
     )
 

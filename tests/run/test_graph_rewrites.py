@@ -53,7 +53,7 @@ def by_depth(x: Any, kernel: Any, layout: str) -> Any:
     ],
     ids=["strided", "padded", "by depth", "max pool", "average pool"],
 )
-def test_values_and_gradients_are_those_of_the_other_layout(layers: Layers) -> None:
+def test_values_and_gradients_equal_the_other_layout(layers: Layers) -> None:
     rng = np.random.default_rng(0)
     image = rng.normal(size=(2, 8, 9, 3)).astype(np.float32)
     weights = rng.normal(size=(3, 3, 3, 4)).astype(np.float32)

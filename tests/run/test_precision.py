@@ -73,11 +73,11 @@ def test_gradients_are_changed_by_what_depends_on_them(
     ("kind", "found"),
     [("CollectiveReduceV2", []), ("NcclAllReduce", []), ("AddN", []), ("Sign", ["w"])],
 )
-def test_what_a_strategy_adds_up_is_not_changed(kind: str, found: list[str]) -> None:
+def test_sums_of_a_strategy_are_unchanged(kind: str, found: list[str]) -> None:
     """Otherwise a sum instead of a mean could not be found in any program with a strategy."""
     sums = towers.on(0, "sum", kind, towers.gradient(0), towers.gradient(1))
-    taken = SimpleNamespace(gradients={"w": Gradient("sum:0")})
-    program: Any = SimpleNamespace(placement=towers.program(sums), gradient_tensors=taken)
+    taken = SimpleNamespace(by_variable={"w": Gradient("sum:0")})
+    program: Any = SimpleNamespace(placement=towers.program(sums), gradients=taken)
 
     assert list(clipped_gradients(program)) == found
 
@@ -91,9 +91,9 @@ def test_a_branch_changes_gradients_where_they_choose_it() -> None:
         rows = towers.on(0, "rows", "Placeholder")
         choice = towers.on(0, "choice", "If", predicate, gradient)
         padded = towers.on(0, "choice/else/Pad", "Pad", gradient, caller="choice")
-        taken = SimpleNamespace(gradients={"w": Gradient("choice:0")})
+        taken = SimpleNamespace(by_variable={"w": Gradient("choice:0")})
         placement = towers.program(norm, rows, choice, padded)
-        program: Any = SimpleNamespace(placement=placement, gradient_tensors=taken)
+        program: Any = SimpleNamespace(placement=placement, gradients=taken)
         return list(clipped_gradients(program))
 
     assert chosen_by("rows") == []

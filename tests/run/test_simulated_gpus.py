@@ -118,7 +118,7 @@ def simulated() -> list[str]:
     return said(EAGER + STRATEGIES)
 
 
-def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards(
+def test_ops_on_gpus_run_on_logical_cpus_and_state_is_restored(
     simulated: list[str],
 ) -> None:
     assert simulated[:-1] == [

@@ -18,14 +18,14 @@ from support.workers import watched_workers
 
 from placement_checks import place
 from placement_checks.core.devices import Device
-from placement_checks.core.program import BuiltProgram
+from placement_checks.core.program import CapturedProgram
 from placement_checks.run.cluster.local import reserve_port
 from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
 # What is given and returned are ops of their own in a function alone, and so is what sends.
-# The packed gradients, of which each has a sum of its own here.
+# The packed gradients; each has its own sum here.
 PACKING = {"ConcatV2", "SplitV", "Pack", "Prod", "Const"}
 OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
 
@@ -33,7 +33,7 @@ OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
 @pytest.fixture(scope="module")
 def program(fixtures: Path) -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(fixtures))
+        patch.syspath_prepend(str(fixtures / "programs/workers"))
         return importlib.import_module("workers_mirrored")
 
 
@@ -44,7 +44,7 @@ def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(
-            [fixtures / "workers_mirrored.py"],
+            [fixtures / "programs/workers/workers_mirrored.py"],
             environment={
                 **os.environ,
                 "TF_GRPC_REUSE_PORT": "1",
@@ -84,7 +84,7 @@ def test_ops_run_where_the_placer_puts_them(
     assert compared > 0.8 * len(of_workers)
 
 
-def test_weights_are_those_of_the_workers_on_one_host(
+def test_weights_equal_workers_on_one_host(
     program: ModuleType, trained: Sequence[dict[str, Any]]
 ) -> None:
     built = watched_workers(program.train, MACHINE, gpus=1).built
@@ -98,7 +98,7 @@ def test_weights_are_those_of_the_workers_on_one_host(
             assert np.array(own) == pytest.approx(expected, rel=1e-5)
 
 
-def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
+def weights_after(built: CapturedProgram, program: ModuleType) -> list[Any]:
     """Returns the weights of the first worker after steps on the rows of each worker."""
     batches = [
         list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)

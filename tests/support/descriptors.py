@@ -10,7 +10,7 @@ OPEN = Path("/proc/self/fd")
 
 
 def open_files() -> set[tuple[str, str]]:
-    """The number and the file of each descriptor, after what nobody refers to was closed.
+    """The number and the file of each descriptor, after unreferenced ones are closed.
 
     To be compared by what is new, not by how many there are: threads of TensorFlow close theirs
     at any time.

@@ -1,8 +1,8 @@
-"""The pages of the documentation: their snippets, and what their commands print.
+"""The pages of the documentation: their snippets, and the output of their commands.
 
 A block of ``console`` is a command behind ``$`` and what it prints. A block of Python whose first
 line is ``# FILE.py`` is a file of the project that the page makes; what follows is run there.
-``python -m tests.support.documents`` writes what is printed now into the pages.
+``python -m tests.support.documents`` writes the current output into the pages.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 # What a page's project has from the beginning.
 GIVEN = {
     "README.md": {
-        "train.py": "fixtures/defects/last_tower_only.py",
-        "model.py": "fixtures/defects/model.py",
+        "train.py": "fixtures/defects/graph/last_tower_only.py",
+        "model.py": "fixtures/defects/graph/model.py",
     }
 }
 _FENCE = re.compile(
@@ -35,7 +35,7 @@ _COMMAND = re.compile(r"\$ (?P<command>(?:.*\\\n)*.*)\n")
 _FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
 CUT = "…\n"  # a line: the rest is left out
 
-# Runs a command, given as words, in a folder, and gives what it prints.
+# Runs a command, given as words, in a directory, and returns its output.
 Runner = Callable[[list[str], Path], str]
 
 
@@ -67,7 +67,7 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The name of the file that it is, if it says so."""
+        """The name of the file that it holds, if any."""
         named = _FILE.match(self.text)
         return named[1] if named else None
 
@@ -91,7 +91,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def walk(page: Path, project: Path, run: Runner) -> Iterator[tuple[Block, str]]:
-    """Follow a page as a reader does: its blocks of console, each with what is printed now."""
+    """Follow a page as a reader does: its console blocks, each with its current output."""
     for name, source in GIVEN.get(page.name, {}).items():
         shutil.copy(ROOT / source, project / name)
     for block in blocks(page):

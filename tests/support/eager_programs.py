@@ -1,4 +1,4 @@
-"""Programs of a few lines whose step is a `tf.function`, and what comes of watching them."""
+"""Programs of a few lines with a step that is a `tf.function`, and what comes of watching them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks import watch
-from placement_checks.core.program import BuiltProgram
+from placement_checks.core.program import CapturedProgram
 
 ROWS, WIDTH = 8, 3
 
@@ -33,7 +33,7 @@ def updates(w: Any, x: Any) -> Any:
     return loss
 
 
-def watched(program: Callable[[], object], gpus: int = 2) -> BuiltProgram:
+def watched(program: Callable[[], object], gpus: int = 2) -> CapturedProgram:
     """What a program was building when its first step came."""
     with watch(gpus, name="program", eager=True) as code:
         program()
@@ -41,9 +41,9 @@ def watched(program: Callable[[], object], gpus: int = 2) -> BuiltProgram:
     return code.built
 
 
-def types(built: BuiltProgram) -> set[str]:
+def types(built: CapturedProgram) -> set[str]:
     return {op.type for op in built.requested.ops.values()}
 
 
-def devices(built: BuiltProgram, names: Sequence[str]) -> list[str]:
+def devices(built: CapturedProgram, names: Sequence[str]) -> list[str]:
     return [str(built.requested.ops[name].requested) for name in names]

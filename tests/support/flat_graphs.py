@@ -49,7 +49,7 @@ def function(
     results: Mapping[str, str],
     runs: Sequence[str] = (),
 ) -> Any:
-    """A function; ``runs`` are the ops that it runs beside those of its results."""
+    """A function; ``runs`` are the ops that it runs in addition to its results."""
     made = function_pb2.FunctionDef(node_def=nodes, ret=results)
     made.signature.name = name
     for each in arguments:

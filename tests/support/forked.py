@@ -123,7 +123,7 @@ _GIVEN = {*_folders(os.environ)}
 
 
 def main() -> None:
-    """Load TensorFlow and fork; in a fork, do what is asked for."""
+    """Load TensorFlow and fork; in a fork, carry out the request."""
     if __name__ == "__main__":
         import_tensorflow()
         import_module(

@@ -1,4 +1,4 @@
-"""Placements written by hand: what a program asks for, and what a placer might have answered."""
+"""Placements written by hand: the requests of a program, and a possible answer of the placer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs whose line that has to be edited is marked, and whether a report names it."""
+"""Programs with a mark on the line to edit, and whether a report names this line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What running a program and its reference might have given: losses over rows, made up."""
+"""Possible measurements of a program and its reference: synthetic losses over rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.core.measurement import (
     Trial,
     VariableStep,
 )
-from placement_checks.numerics.reducing import build_variable_step
+from placement_checks.numerics.sampling import build_variable_step
 from placement_checks.numerics.training_divergence import find_trained_variable
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}
@@ -52,7 +52,7 @@ class Problem:
         }
 
     def times(self, times: Sequence[float] | Array) -> dict[str, Array]:
-        """The gradients of a program in which rows count so many times what they should."""
+        """The gradients of a program that weights each row by a factor."""
         counted = {name: (slope.T * times).T for name, slope in self.slopes.items()}
         return Problem(counted, self.start, self.is_sum).of(range(self.rows))
 
@@ -60,7 +60,7 @@ class Problem:
         return [Sample(part, self.of(part)) for part in parts]
 
     def trial(self, found: Arrays, split: Sequence[tuple[int, ...]] = (), **more: Any) -> Trial:
-        """A batch of all rows; `found` takes the place of what the reference gives."""
+        """A batch of all rows; `found` replaces the results of the reference."""
         expected = self.of(range(self.rows))
         rng = np.random.default_rng(0)
         others = [self.of(rng.permutation(self.rows).tolist()) for _ in range(3)]
@@ -96,7 +96,7 @@ def problem(
 
 
 def runs(*sizes: int) -> list[tuple[int, ...]]:
-    """Rows that follow each other, so many a part."""
+    """Consecutive rows, a number for each part."""
     ends = list(accumulate(sizes))
     return [tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 

@@ -8,7 +8,7 @@ from typing import Any
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.results import Report
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import WRITERS
+from placement_checks.report.formats.writers import FORMATS
 
 HOSTILE = "w|`</b>\x1b[2J\n::error::@you #1 https://x.y &amp; [a](1) \u202e\x00"
 
@@ -20,5 +20,5 @@ SAME = Difference("w.txt", "p", 10)
 
 def written_as(format: str, *reports: Report, **more: Any) -> str:
     file = StringIO()
-    WRITERS[format](Outcome(reports, **more), file)
+    FORMATS[format].write(Outcome(reports, **more), file)
     return file.getvalue()

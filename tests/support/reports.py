@@ -1,4 +1,4 @@
-"""Findings written by hand, and what the text report says of them."""
+"""Findings written by hand, and their lines in the text report."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def written(*reports: Report, extent: DetailLevel = DetailLevel.BRIEF, width: in
 
 
 def below_the_table(text: str) -> Sequence[str]:
-    """The lines of a report of one program that tell its findings."""
+    """The lines with findings in a report of one program."""
     _, _, rest = text.split("\n\n", 2)
     return rest.rstrip("\n").split("\n")[:-1]

@@ -112,7 +112,7 @@ def _tower(i: int, gpu: str, variables: Sequence[str], copies: str) -> Iterator[
 
 
 def objects_of(rule: Rule, graph: Evidence | Placement) -> list[str]:
-    """The objects of what a rule finds; one that was not checked finds nothing by chance."""
+    """The objects of a rule's findings; the rule must have been checked."""
     verdict = rule.judge(graph)
     assert verdict.state != "not-checked", verdict.reason
     return [finding.object for finding in verdict.findings]
@@ -139,7 +139,7 @@ def variable(name: str, type: str = "VarHandleOp", at: str = "CPU:0", **more: An
 
 
 def mixed_losses(**more: Any) -> Placement:
-    """Towers of which the second adds the loss of the first to its own."""
+    """Towers; the second adds the loss of the first to its own."""
     own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
     both = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/own")
     return program(own, both, **more)
@@ -167,7 +167,7 @@ def split(*changes: Op, **more: Any) -> Placement:
 
 
 def accumulating(*changes: Op, **more: Any) -> Placement:
-    """Towers that add up what they show, each in a variable of its own on its GPU."""
+    """Towers that add up their metrics, each in its own variable on its GPU."""
     own = [variable(f"shown{i}", at=f"GPU:{i}") for i in (0, 1)]
     adds = [
         on(i, f"tower_{i}/add", "AssignAddVariableOp", f"shown{i}", f"tower_{i}/w/MatMul")
@@ -178,7 +178,7 @@ def accumulating(*changes: Op, **more: Any) -> Placement:
 
 
 def joint(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
-    """Towers of which one loss is made, gradients taken of that one."""
+    """Towers with one joint loss, and its gradients."""
     return program(gpus=gpus, **{"step": {"objectives": ("loss:0",)}, **more})
 
 

@@ -1,4 +1,4 @@
-"""Programs as they are when they were watched: no inputs are listed, and what is fed is known."""
+"""Programs as a capture returns them: without listed inputs, but with known feeds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from support import pairs
 from placement_checks.capture.in_process.sessions import pipeline_outputs
 from placement_checks.capture.programs import load
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.program import BuiltProgram, Program
+from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.importing import import_program
 
 tf1 = tf.compat.v1
 
@@ -29,8 +30,8 @@ Fed = Mapping[str, npt.NDArray[Any]]
 
 def watched(
     build: Callable[..., Any], batch: Batch, rows: int = 16, gpus: int = 2, **fed: Any
-) -> BuiltProgram:
-    """A program that was fed ``rows``, cut for its towers, and what else is given by names."""
+) -> CapturedProgram:
+    """A program that was fed ``rows``, cut for its towers, and other feeds by names."""
     built, inputs = _without_inputs(build, gpus)
     arrays = {name: np.asarray(array) for name, array in batch(_rng(), rows).items()}
     parts = np.array_split(np.arange(rows), len(inputs))
@@ -45,8 +46,8 @@ def watched(
 @lru_cache(8)
 def _without_inputs(
     build: Callable[..., Any], gpus: int
-) -> tuple[BuiltProgram, list[Mapping[str, str]]]:
-    """A program that lists no inputs, and those that it had, by the names of their tensors."""
+) -> tuple[CapturedProgram, list[Mapping[str, str]]]:
+    """A program without listed inputs, and its former inputs by tensor name."""
     inputs: list[Mapping[str, str]] = []
 
     @wraps(build)
@@ -66,13 +67,13 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-def watched_pipeline(build: Callable[..., Any], gpus: int) -> BuiltProgram:
+def watched_pipeline(build: Callable[..., Any], gpus: int) -> CapturedProgram:
     """A program that was fed what its pipelines gave when it was watched."""
     built = load(Program("program" if gpus > 1 else "single", build), gpus)
     step = built.requested.step
     names = pipeline_outputs(built.graph_def.node, [*step.train_op, *step.objectives])
     coordinator = tf1.train.Coordinator()
-    with tf1.Session(graph=built.graph) as session, built.graph.as_default():
+    with tf1.Session(graph=built.source.live) as session, built.source.live.as_default():
         threads = tf1.train.start_queue_runners(session, coordinator)
         values = session.run(names)
         coordinator.request_stop()
@@ -81,7 +82,7 @@ def watched_pipeline(build: Callable[..., Any], gpus: int) -> BuiltProgram:
     return replace(built, fed=dict(zip(names, values, strict=True)))
 
 
-def judged(towers: BuiltProgram, single: BuiltProgram, **conditions: Any) -> Evidence:
+def judged(towers: CapturedProgram, single: CapturedProgram, **conditions: Any) -> Evidence:
     """What the rules on numbers are given."""
     pair = ProgramPair.from_programs(towers, single, "simulated")
     measurement = measure(pair, None, Conditions(**conditions))
@@ -92,9 +93,7 @@ def judged(towers: BuiltProgram, single: BuiltProgram, **conditions: Any) -> Evi
 
 def function(target: str) -> Any:
     """The function that a target names."""
-    found = resolve(target)
-    assert isinstance(found, Program)
-    return found.build
+    return import_program(parse_target(target)).build
 
 
 def dense(x: Any, name: str, width: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placement_checks import place
-from placement_checks.capture.programs import load, load_reference
+from placement_checks.capture.programs import load, load_for_one_gpu, load_reference
 from placement_checks.core.errors import InputError
 from placement_checks.run.feeding.batches import load_batch_function
 
@@ -58,12 +58,12 @@ def test_the_same_function_with_the_same_arguments_is_the_reference(train: str) 
     alike = load_reference(f"{train}:build( n_gpu = {{gpus}} )", towers)
     other = load_reference(f"{train}:build(n_gpu={{gpus}}, width=2)", towers)
 
-    assert alike is towers.for_gpus(1)
+    assert alike is load_for_one_gpu(towers)
     assert [variable.shape for variable in other.requested.variables] == [(2,)]
 
 
-def test_what_the_target_fixes_is_not_built_for_one_gpu(train: str) -> None:
-    assert str(load(f"{train}:fixed(num_gpus=2)", 2).for_gpus(1)) == (
+def test_a_fixed_number_of_gpus_has_no_build_for_one(train: str) -> None:
+    assert str(load_for_one_gpu(load(f"{train}:fixed(num_gpus=2)", 2))) == (
         "its target sets num_gpus (write num_gpus={gpus} there)"
     )
 

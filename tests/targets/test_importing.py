@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from placement_checks import place
-from placement_checks.core.program import Program
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.importing import import_program
 
 TRAIN = """
 import sys
@@ -45,8 +45,8 @@ def folders(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_two_files_of_one_name_do_not_get_in_each_others_way(folders: list[Path]) -> None:
-    programs = [resolve(f"{folder}/train.py:build") for folder in folders]
+def test_two_files_of_one_name_are_separate(folders: list[Path]) -> None:
+    programs = [import_program(parse_target(f"{folder}/train.py:build")) for folder in folders]
     path, modules = list(sys.path), set(sys.modules)
 
     # Interleaved, as each imports a neighbour late.
@@ -73,9 +73,8 @@ def test_a_module_of_the_tests_does_not_hide_a_neighbour(
 
 
 def test_the_command_line_is_the_files_own(folders: list[Path]) -> None:
-    program = resolve(f"{folders[0]}/train.py:build")
+    program = import_program(parse_target(f"{folders[0]}/train.py:build"))
 
-    assert isinstance(program, Program)
     assert inspect.unwrap(program.build).__globals__["flags"] == [str(folders[0] / "train.py")]
 
 

@@ -120,7 +120,7 @@ def test_parameters_let_the_offender_pass(
     assert assertion(unsound, **parameters) is None
 
 
-def test_a_device_that_is_none_is_refused(sound: Placement) -> None:
+def test_an_invalid_device_is_refused(sound: Placement) -> None:
     with pytest.raises(ConfigError, match="'host' is not part of a device name"):
         assert_variables_on_host(sound, "host")
 
@@ -320,7 +320,7 @@ def doubled() -> Placement:
     )  # fmt: skip
 
 
-def test_a_rule_that_follows_from_another_says_no_more_than_that(doubled: Placement) -> None:
+def test_a_consequence_names_its_cause_only(doubled: Placement) -> None:
     own = Finding("w", "VarHandleOp", "requested", "", "", "w is doubled", "share it")
     follows = replace(own, follows="variables-shared")
     verdicts = [

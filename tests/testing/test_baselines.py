@@ -224,7 +224,7 @@ def test_marks_of_a_merge_name_the_line(alone: Project) -> None:
     alone.run().assert_outcomes(passed=2)
 
 
-def test_what_was_not_placed_fails_and_where_nothing_can_place_is_skipped(alone: Project) -> None:
+def test_an_unplaced_program_fails_and_is_skipped_without_a_placer(alone: Project) -> None:
     tests = """
         from dataclasses import replace
 

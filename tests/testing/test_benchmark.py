@@ -37,7 +37,7 @@ def project(
     monkeypatch.setattr(benchmark, "MAX_TRACED", 3)
     monkeypatch.setattr(loops, "BASELINE_TOLERANCE", math.inf)
     monkeypatch.setattr(loops, "CONTENTION_TOLERANCE", math.inf)
-    pytester.makeini(f"[pytest]\npythonpath = {fixtures / 'defects'}")
+    pytester.makeini(f"[pytest]\npythonpath = {fixtures / 'defects/graph'}")
     return pytester
 
 
@@ -108,7 +108,7 @@ def test_disabled_it_runs_once_and_judges_nothing(project: pytest.Pytester) -> N
     result.stdout.no_fnmatch_line("*towers compared with one GPU*")
 
 
-def test_without_pytest_benchmark_it_says_what_to_install(project: pytest.Pytester) -> None:
+def test_without_pytest_benchmark_the_package_is_named(project: pytest.Pytester) -> None:
     write(project)
 
     result = project.runpytest("-p", "no:benchmark", "-p", "no:xdist")
@@ -119,7 +119,7 @@ def test_without_pytest_benchmark_it_says_what_to_install(project: pytest.Pytest
     )
 
 
-def test_under_xdist_it_says_that_it_is_off(project: pytest.Pytester) -> None:
+def test_xdist_disables_benchmarks_with_a_message(project: pytest.Pytester) -> None:
     project.makepyfile("def test_towers(tower_benchmark): raise AssertionError")
 
     result = project.runpytest("-n", "1", "-rs", "--benchmark-disable")
@@ -133,7 +133,7 @@ def test_under_xdist_it_says_that_it_is_off(project: pytest.Pytester) -> None:
     )
 
 
-def test_programs_that_cannot_be_timed_say_why(project: pytest.Pytester) -> None:
+def test_programs_that_cannot_be_timed_have_a_reason(project: pytest.Pytester) -> None:
     write(project, ", gpus=3")
 
     result = project.runpytest("-p", "no:xdist")

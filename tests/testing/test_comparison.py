@@ -75,7 +75,7 @@ def test_variables_come_first_and_vv_lists_all_ops() -> None:
     ]
 
 
-def test_what_cannot_be_compared_says_why() -> None:
+def test_a_skipped_comparison_has_a_reason() -> None:
     unplaced = placement(op("a", "Add"), assigned=Missing("no CUDA build here"))
     torn = placement(*OLD.ops.values(), program="outputlog", complete=Missing("2 are torn"))
 

@@ -37,7 +37,7 @@ def test_a_test_about_gpus_is_skipped_only_where_real_ones_are_wanted(
         result.assert_outcomes(passed=1)
 
 
-def test_the_header_says_which_devices(pytester: pytest.Pytester, gpus: int) -> None:
+def test_the_header_names_the_devices(pytester: pytest.Pytester, gpus: int) -> None:
     result = pytester.runpytest_inprocess("--placement-devices=simulated")
 
     found = {0: "no GPUs here", 1: "1 GPU here", 2: "2 GPUs here"}[gpus]

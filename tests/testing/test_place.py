@@ -122,7 +122,7 @@ def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.P
 def test_verdicts_of_xdist_workers_are_in_the_summary(
     project: pytest.Pytester,
 ) -> None:
-    """That of several workers comes together in tests which place nothing."""
+    """Results of several workers are merged, also in tests without a placement."""
     write(project, SOUND)
     project.makepyfile(
         defective=DEFECTIVE, test_defective=TESTS.replace("from train", "from defective")
@@ -144,7 +144,9 @@ def test_verdicts_of_xdist_workers_are_in_the_summary(
 
 
 @pytest.mark.parametrize(("option", "everything"), [("-v", False), ("-vv", True)])
-def test_how_much_messages_tell(project: pytest.Pytester, option: str, everything: bool) -> None:
+def test_the_option_sets_the_detail_of_messages(
+    project: pytest.Pytester, option: str, everything: bool
+) -> None:
     project.makepyfile(
         "import pytest\n"
         "from placement_checks.testing import running_test\n"

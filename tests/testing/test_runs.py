@@ -67,7 +67,7 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
 
 def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
     turns, single, batch = (
-        f"{fixtures}/defects/towers_in_turn.py:{part}"
+        f"{fixtures}/defects/graph/towers_in_turn.py:{part}"
         for part in ("build_towers", "build_single", "batch")
     )
     assert_towers_overlap(pairs.towers, pairs.single, pairs.batch)
@@ -116,7 +116,7 @@ def test_the_policy_of_the_program_counts_and_the_call_comes_first() -> None:
         assert_gradients_equal(declared, adam, pairs.batch, scale=1)
 
 
-def test_training_finds_what_the_gradients_do_not_show() -> None:
+def test_training_finds_mistakes_outside_gradients() -> None:
     def counted_by(step: int, num_gpus: int = 2) -> dict[str, object]:
         made = pairs.towers(num_gpus)
         counter = tf1.train.get_or_create_global_step()

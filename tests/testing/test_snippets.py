@@ -71,8 +71,8 @@ session = tf.compat.v1.Session("", graph, tf.compat.v1.ConfigProto(log_device_pl
 
 """,
 }
-# The snippet of a log: without a GPU every op is on a CPU, and no rule about that is kept. That of
-# a time: whether towers are faster hangs on who else uses the machine.
+# The snippet of a log: without a GPU every op is on a CPU, and no rule about that is kept. And
+# of a timing: whether towers are faster depends on the load of the machine.
 NOT_HERE = (
     "FAILED test_logs_*AssertionError: variables-on-host could*",
     "FAILED test_timing_*::test_towers_are_faster - AssertionError*",
@@ -105,7 +105,8 @@ def test_snippets_run(
     train: str,
 ) -> None:
     monkeypatch.setenv(POOL, "1")  # what is timed comes after sessions of other snippets
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'fixtures'}:{pytester.path}")
+    programs = (ROOT / "fixtures" / "programs").iterdir()
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, [ROOT, *programs, pytester.path])))
     monkeypatch.setenv("CI", "true")  # pytest then cuts no line short
     pytester.makepyfile(train=train, **OLD_AND_NEW)
     log = (ROOT / "fixtures" / "logs" / "1.15.5" / "session.log").read_bytes()

@@ -25,11 +25,11 @@ from placement_checks.tf import (
     eager,
     graphs,
     keras,
-    patching,
     process_state,
-    sessions,
-    tensorflow_1,
 )
+from placement_checks.tf.keras import legacy_cells, legacy_keras, legacy_layers
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import all_patched, internal_module, patched
 from placement_checks.tf.process_state import Behavior
 
 tf1 = tf.compat.v1
@@ -77,7 +77,7 @@ def test_one_function_takes_all_gradients_of_graphs() -> None:
     x = tf1.get_variable("x", [])
     calls = Calls()
 
-    with graphs.around_gradients(calls):
+    with patched(Patch.GRADIENTS, calls):
         tf1.gradients(x * x, x)
         tf1.train.GradientDescentOptimizer(0.1).compute_gradients(x + x, [x])
     tf1.gradients(x, x)
@@ -264,7 +264,7 @@ def test_device_scopes_of_eager_code_are_opened_by_one_function(
         opened.append(name)
         return contextlib.nullcontext()
 
-    with eager.around_eager_devices(lambda _: open_device):
+    with patched(Patch.EAGER_SCOPE, lambda _: open_device):
         with tf.device("/gpu:1"):
             pass
 
@@ -273,12 +273,12 @@ def test_device_scopes_of_eager_code_are_opened_by_one_function(
 
 @pytest.mark.usefixtures("graph")
 def test_mirrored_strategy_asks_for_all_local_devices() -> None:
-    with sessions.around_all_local_devices(lambda _: lambda: ("/cpu:0",)):
+    with patched(Patch.MIRRORED_DEVICES, lambda _: lambda: ("/cpu:0",)):
         strategy = tf.distribute.MirroredStrategy()
 
     assert strategy.num_replicas_in_sync == 1
     with (
-        sessions.around_all_local_devices(lambda _: lambda: ()),
+        patched(Patch.MIRRORED_DEVICES, lambda _: lambda: ()),
         pytest.raises(AssertionError, match="empty"),
     ):
         tf.distribute.MirroredStrategy()
@@ -288,7 +288,7 @@ def test_mirrored_strategy_asks_for_all_local_devices() -> None:
 def test_central_storage_strategy_asks_for_as_many_local_devices_as_there_are_gpus() -> None:
     calls = Calls()
 
-    with sessions.around_local_devices(calls):
+    with patched(Patch.CENTRAL_DEVICES, calls):
         tf.distribute.experimental.CentralStorageStrategy()
 
     assert calls.noted == [(len(tf.config.list_logical_devices("GPU")),)]
@@ -298,51 +298,51 @@ def test_central_storage_strategy_asks_for_as_many_local_devices_as_there_are_gp
 def test_each_strategy_makes_collective_keys() -> None:
     calls = Calls()
 
-    with distribution.around_collective_keys(calls):
+    with patched(Patch.NEW_KEYS, calls):
         tf.distribute.MirroredStrategy(["/cpu:0"])
 
     assert calls.noted
 
 
 @pytest.mark.parametrize(
-    ("name", "ask"),
+    ("patch", "ask"),
     [
-        ("list_physical_devices", lambda: tf.config.list_physical_devices("GPU")),
-        ("list_logical_devices", lambda: tf.config.list_logical_devices("GPU")),
-        ("get_visible_devices", lambda: tf.config.get_visible_devices("GPU")),
-        ("set_visible_devices", lambda: tf.config.set_visible_devices([], "GPU")),
-        ("get_memory_growth", lambda: tf.config.experimental.get_memory_growth("gpu")),
-        ("set_memory_growth", lambda: tf.config.experimental.set_memory_growth("gpu", True)),
+        (Patch.LIST_PHYSICAL, lambda: tf.config.list_physical_devices("GPU")),
+        (Patch.LIST_LOGICAL, lambda: tf.config.list_logical_devices("GPU")),
+        (Patch.GET_VISIBLE, lambda: tf.config.get_visible_devices("GPU")),
+        (Patch.SET_VISIBLE, lambda: tf.config.set_visible_devices([], "GPU")),
+        (Patch.GET_MEMORY_GROWTH, lambda: tf.config.experimental.get_memory_growth("gpu")),
+        (Patch.SET_MEMORY_GROWTH, lambda: tf.config.experimental.set_memory_growth("gpu", True)),
         (
-            "get_logical_device_configuration",
+            Patch.GET_LOGICAL,
             lambda: tf.config.get_logical_device_configuration("gpu"),
         ),
         (
-            "set_logical_device_configuration",
+            Patch.SET_LOGICAL,
             lambda: tf.config.set_logical_device_configuration("gpu", []),
         ),
-        ("get_device_details", lambda: tf.config.experimental.get_device_details("gpu")),
-        ("get_memory_info", lambda: tf.config.experimental.get_memory_info("gpu")),
-        ("reset_memory_stats", lambda: tf.config.experimental.reset_memory_stats("gpu")),
-        ("num_gpus", lambda: sys.modules["tensorflow.python.eager.context"].num_gpus()),
+        (Patch.DEVICE_DETAILS, lambda: tf.config.experimental.get_device_details("gpu")),
+        (Patch.MEMORY_INFO, lambda: tf.config.experimental.get_memory_info("gpu")),
+        (Patch.MEMORY_STATS, lambda: tf.config.experimental.reset_memory_stats("gpu")),
+        (Patch.NUM_GPUS, lambda: sys.modules["tensorflow.python.eager.context"].num_gpus()),
     ],
 )
-def test_the_configuration_asks_the_context(name: str, ask: Callable[[], Any]) -> None:
-    asked: list[str] = []
+def test_the_configuration_asks_the_context(patch: Patch, ask: Callable[[], Any]) -> None:
+    asked: list[Patch] = []
 
     def noting(_: Any) -> Callable[..., None]:
-        return lambda *_, **__: asked.append(name)
+        return lambda *_, **__: asked.append(patch)
 
-    with sessions.around_context({name: noting}):
+    with patched(patch, noting):
         ask()
-    assert asked == [name]
+    assert asked == [patch]
 
 
 def test_local_devices_are_listed_by_one_function() -> None:
     device_lib = sys.modules["tensorflow.python.client.device_lib"]
     calls = Calls()
 
-    with sessions.around_device_list(calls):
+    with patched(Patch.LIST_LOCAL, calls):
         found = device_lib.list_local_devices(tf1.ConfigProto(device_count={"CPU": 2}))
 
     assert [each.name for each in found] == ["/device:CPU:0", "/device:CPU:1"]
@@ -353,7 +353,7 @@ def test_local_devices_are_listed_by_one_function() -> None:
 @pytest.mark.usefixtures("graph")
 def test_listed_devices_of_sessions_can_be_copied() -> None:
     calls = Calls()
-    with sessions.around_session_methods({"list_devices": calls}), tf1.Session() as session:
+    with patched(Patch.LIST_OF_SESSION, calls), tf1.Session() as session:
         cpu, *_ = session.list_devices()
 
     assert calls.noted == [(session,)]
@@ -374,32 +374,32 @@ def test_listed_devices_of_sessions_can_be_copied() -> None:
     ],
 )
 def test_strategies_choose_a_reduction_by_the_devices(ask: str, function: str) -> None:
-    assert ask in sessions.REDUCTION_CHOOSERS
-    module = sys.modules[f"{sessions.STRATEGY_MODULES}{function}"]
+    assert ask in eager.REDUCTION_CHOOSERS
+    module = sys.modules[f"{eager.STRATEGY_MODULES}{function}"]
     assert f"def {ask}(" in Path(str(module.__file__)).read_text()
 
 
-@pytest.mark.parametrize("name", sorted(sessions.DEVICE_QUERY_MODULES))
+@pytest.mark.parametrize("name", sorted(eager.DEVICE_QUERY_MODULES))
 def test_programs_ask_through_modules_that_exist(name: str) -> None:
     assert name in sys.modules
 
 
 def test_a_function_counts_gpus() -> None:
-    module, name = sessions.NUM_GPUS_FUNCTION
+    module, name = eager.NUM_GPUS_FUNCTION
     assert getattr(sys.modules[module], name).__code__.co_name == name
 
 
 @pytest.mark.parametrize(
-    ("name", "use"),
+    ("patch", "use"),
     [
-        ("DeleteFile", lambda: tf.io.gfile.remove("x")),
-        ("DeleteRecursively", lambda: tf1.gfile.DeleteRecursively("x")),
-        ("RenameFile", lambda: tf1.gfile.Rename("x", "y", overwrite=True)),
-        ("CopyFile", lambda: tf.io.gfile.copy("x", "y", overwrite=True)),
-        ("WritableFile", lambda: tf.io.gfile.GFile("x", "w").write("")),
+        (Patch.C_DELETE, lambda: tf.io.gfile.remove("x")),
+        (Patch.C_DELETE_TREE, lambda: tf1.gfile.DeleteRecursively("x")),
+        (Patch.C_RENAME, lambda: tf1.gfile.Rename("x", "y", overwrite=True)),
+        (Patch.C_COPY, lambda: tf.io.gfile.copy("x", "y", overwrite=True)),
+        (Patch.C_WRITE, lambda: tf.io.gfile.GFile("x", "w").write("")),
     ],
 )
-def test_gfile_reaches_files_by(name: str, use: Callable[[], Any]) -> None:
+def test_gfile_reaches_files_by(patch: Patch, use: Callable[[], Any]) -> None:
     given: list[Any] = []
 
     class Writable:
@@ -409,75 +409,75 @@ def test_gfile_reaches_files_by(name: str, use: Callable[[], Any]) -> None:
         def append(self, text: bytes) -> None:
             pass
 
-    with sessions.around_files({name: lambda _: Writable}):
+    with patched(patch, lambda _: Writable):
         use()
 
-    expected: dict[str, tuple[Any, ...]] = {
-        "RenameFile": (b"y", True),
-        "CopyFile": (b"y", True),
-        "WritableFile": (b"w",),
+    expected: dict[Patch, tuple[Any, ...]] = {
+        Patch.C_RENAME: (b"y", True),
+        Patch.C_COPY: (b"y", True),
+        Patch.C_WRITE: (b"w",),
     }
-    assert given == [(b"x", *expected.get(name, ()))]
+    assert given == [(b"x", *expected.get(patch, ()))]
 
 
 def test_servers_call_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
-    called: list[str] = []
+    called: list[Patch] = []
 
-    def noting(name: str) -> Callable[..., Any]:
-        return lambda _: lambda *_: called.append(name) or name  # type: ignore[func-returns-value]
+    def noting(patch: Patch) -> Callable[..., Any]:
+        return lambda _: lambda *_: called.append(patch) or patch  # type: ignore[func-returns-value]
 
-    names = [f"TF_{name}" for name in ("NewServer", "ServerStart", "ServerTarget", "ServerJoin")]
-    with sessions.around_servers({name: noting(name) for name in names}):
+    start = [Patch.C_NEW_SERVER, Patch.C_START_SERVER, Patch.C_SERVER_TARGET, Patch.C_JOIN_SERVER]
+    with all_patched({patch: noting(patch) for patch in start}):
         server = tf.distribute.Server({"worker": ["localhost:0"]})
-        assert server.target == "TF_ServerTarget"
+        assert server.target is Patch.C_SERVER_TARGET
         server.join()
-        sessions.forget_server(server)
+        distribution.forget_server(server)
         del server
-    with sessions.around_servers({"TF_ServerStop": noting("TF_ServerStop")}):
+    with patched(Patch.C_STOP_SERVER, noting(Patch.C_STOP_SERVER)):
         server = tf.distribute.Server.create_local_server(start=False)
         del server
 
-    assert called == [*names, "TF_ServerStop"]
+    assert called == [*start, Patch.C_STOP_SERVER]
     assert "Exception ignored" not in capfd.readouterr().err
 
 
 def test_a_module_of_tensorflows_own() -> None:
-    assert tensorflow_1.internal_module("framework.ops").Graph is tf.Graph  # type: ignore[union-attr]
-    assert tensorflow_1.internal_module("ops.no_such_ops") is None
-    assert tensorflow_1.internal_module("no_such.ops") is None
+    assert internal_module("framework.ops").Graph is tf.Graph  # type: ignore[union-attr]
+    assert internal_module("ops.no_such_ops") is None
+    assert internal_module("no_such.ops") is None
 
 
 @pytest.mark.usefixtures("graph")
 def test_keras_2_has_the_layers_and_cells_of_tensorflow_1() -> None:
-    keras = tensorflow_1.legacy_keras("keras" if KERAS_2 else "tf_keras")
+    keras_2 = legacy_keras("keras" if KERAS_2 else "tf_keras")
 
     x = tf1.placeholder(tf.float32, [2, 3])
-    dense = tensorflow_1.legacy_layers(keras).dense(x, 4, name="head")
-    cell = tensorflow_1.legacy_cells(keras).GRUCell(4)
+    dense = legacy_layers(keras_2).dense(x, 4, name="head")
+    cell = legacy_cells(keras_2).GRUCell(4)
 
     assert dense.name == "head/BiasAdd:0"
     assert cell.output_size == 4
     with pytest.raises(InputError, match=r"has no no_such_keras\.api\._v1\.keras, which"):
-        tensorflow_1.legacy_keras("no_such_keras")
+        legacy_keras("no_such_keras")
 
 
 def test_layers_look_for_batch_normalization_in_one_module() -> None:
-    layers = tensorflow_1.internal_module("layers.normalization")
+    layers = internal_module("layers.normalization")
 
     class Made:
         BatchNormalization = "made"
 
-    with tensorflow_1.around_normalization_layers(lambda _: lambda: None):
+    with patched(Patch.V1_NORMALIZATION, lambda _: lambda: None):
         with pytest.raises(AttributeError):
             _ = layers.BatchNormalization  # type: ignore[union-attr]
-    with tensorflow_1.around_normalization_layers(lambda _: Made):
+    with patched(Patch.V1_NORMALIZATION, lambda _: Made):
         assert layers.BatchNormalization == "made"  # type: ignore[union-attr]
 
 
 def test_specs_of_devices_are_of_the_version_that_tensorflow_began_with() -> None:
-    device = tensorflow_1.internal_module("framework.device")
+    device = internal_module("framework.device")
 
-    with tensorflow_1.around_device_specs(lambda _: tf1.DeviceSpec):
+    with patched(Patch.V1_DEVICE_SPEC, lambda _: tf1.DeviceSpec):
         assert device.DeviceSpec is tf1.DeviceSpec  # type: ignore[union-attr]
         assert device.canonical_name("/gpu:1") == "/device:GPU:1"  # type: ignore[union-attr]
     assert device.DeviceSpec is tf.DeviceSpec  # type: ignore[union-attr]
@@ -490,11 +490,11 @@ def test_attributes_of_eager_tensors() -> None:
         assert not hasattr(tf.constant(1.0), "numpy")
 
 
-def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients_util = sys.modules["tensorflow.python.ops.gradients_util"]
     monkeypatch.delattr(gradients_util, "_GradientsHelper")
 
-    with pytest.raises(InputError) as error, graphs.around_gradients(Calls()):
+    with pytest.raises(InputError) as error, patched(Patch.GRADIENTS, Calls()):
         pass
 
     assert str(error.value).startswith(f"tensorflow: version {tf.__version__}")
@@ -515,7 +515,7 @@ def test_patches_are_undone_after_exceptions() -> None:
     before = tf.Graph.device
 
     with contextlib.suppress(ZeroDivisionError):
-        with patching.patched(tf.Graph, "device", Calls()):
+        with patched(Patch.GRAPH_SCOPE, Calls()):
             assert tf.Graph.device is not before
             raise ZeroDivisionError
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.importing import import_program
 from placement_checks.tf.process_state import Behavior
 from placement_checks.verification.running import with_numbers
 
@@ -132,7 +133,7 @@ def test_in_a_graph_of_the_caller(write: Write) -> None:
     target = write("off.py", OFF + BUILD)
 
     with tf.Graph().as_default():
-        resolve(target)
+        import_program(parse_target(target))
         assert not tf.executing_eagerly()
     assert made(target) == REF
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.tf1 import import_hook
+from placement_checks.tf1 import stand_in
 from placement_checks.tf1.activate import as_tensorflow_1
 from placement_checks.tf1.lazy_modules import UsedNames
 
@@ -186,14 +186,14 @@ def test_a_folder_of_tensorflow_that_is_first_imported_in_the_block() -> None:
 
 def test_there_is_always_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that finds no module would import TensorFlow again."""
-    is_own = import_hook._Finder.is_own
+    is_own = stand_in._Finder.is_own
     seen: list[bool] = []
 
-    def noting(self: import_hook._Finder, name: str) -> bool:
+    def noting(self: stand_in._Finder, name: str) -> bool:
         seen.append("tensorflow" in sys.modules)
         return is_own(self, name)
 
-    monkeypatch.setattr(import_hook._Finder, "is_own", noting)
+    monkeypatch.setattr(stand_in._Finder, "is_own", noting)
     with as_tensorflow_1():
         pass
 

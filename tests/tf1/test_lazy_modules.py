@@ -9,22 +9,10 @@ import pytest
 
 from placement_checks.tf1.lazy_modules import (
     LazyModule,
-    add_names,
     attribute_of,
     lazy_alias,
     replace_modules,
 )
-
-
-def test_names_are_added_where_they_are_missing() -> None:
-    module = ModuleType("module")
-    vars(module)["a"] = 1
-
-    with add_names(module, {"a": 2, "b": 3}):
-        assert (vars(module)["a"], vars(module)["b"]) == (1, 3)
-        del vars(module)["b"]  # by other code
-
-    assert (vars(module)["a"], "b" in vars(module)) == (1, False)
 
 
 def test_other_modules_of_a_name() -> None:

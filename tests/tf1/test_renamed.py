@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.tf import tensorflow_1
+from placement_checks.tf.patching import internal_module
 from placement_checks.tf1 import renamed
 
 Run = Callable[[str], dict[str, Any]]
@@ -84,7 +84,7 @@ def test_a_device_setter_of_version_1(run: Run) -> None:
 
 
 def test_device_specs_have_version_1_only_in_the_block() -> None:
-    device = tensorflow_1.internal_module("framework.device")
+    device = internal_module("framework.device")
     assert device is not None
     before = device.DeviceSpec
 
@@ -109,7 +109,7 @@ def test_batch_normalization_as_a_layer(run: Run) -> None:
 
 @pytest.mark.parametrize("module", renamed.MOVED)
 def test_each_module_is_there_and_has_them_only_in_the_block(module: str) -> None:
-    owner = tensorflow_1.internal_module(module)
+    owner = internal_module(module)
     before = {*vars(owner)}
 
     with renamed.moved_names(tf1):

@@ -1,4 +1,4 @@
-"""A process of our own: what is said to it, how it ends, and what is told of that."""
+"""A child process: the conversation with it, its end, and the message about its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.util.child import Child, Ended, describe_exit
 from placement_checks.util.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[2]
-# Does what each line that it reads says, and answers with its result.
+# Executes each line that it reads, and answers with the result.
 OBEDIENT = """
     import os
     import sys
@@ -139,7 +139,7 @@ def test_one_that_is_late_is_ended(child: Child) -> None:
     assert not psutil.pid_exists(child.pid)
 
 
-def test_what_was_printed_before_an_answer_is_forgotten(child: Child) -> None:
+def test_output_before_an_answer_is_discarded(child: Child) -> None:
     ask(child, "sys.stderr.write('earlier') and sys.stderr.flush()")
     with child.time_limit(30.0):
         assert child.last_output() == ""
@@ -150,7 +150,7 @@ def test_what_was_printed_before_an_answer_is_forgotten(child: Child) -> None:
     assert caught.value.output == ""
 
 
-def test_an_error_other_than_a_broken_pipe_passes_and_keeps_what_was_printed(child: Child) -> None:
+def test_other_errors_pass_and_keep_the_output(child: Child) -> None:
     def complain() -> None:
         with child.time_limit(30.0):
             say(child, "sys.stderr.write('why') and sys.stderr.flush()")
@@ -225,9 +225,7 @@ OWNER = """
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_it_ends_with_its_owner_though_a_process_forked_from_that_holds_its_input_open(
-    tmp_path: Path, forks: bool
-) -> None:
+def test_it_ends_with_its_owner_while_a_fork_holds_its_input(tmp_path: Path, forks: bool) -> None:
     (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
     (tmp_path / "server.py").write_text(textwrap.dedent(SERVER))
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
@@ -257,7 +255,7 @@ def test_ending(code: int, words: str) -> None:
 def test_the_user_s_folder_is_not_searched_for_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an empty part of PYTHONPATH says, where the path ends with a colon."""
+    """The current directory, for an empty part of PYTHONPATH."""
     (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")
     folder = tmp_path / "of_the_user"

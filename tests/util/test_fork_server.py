@@ -1,4 +1,4 @@
-"""Processes that are forked from one that has loaded what they need; see also test_child."""
+"""Processes forked from a server that has loaded their modules; see also test_child."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placement_checks.util.child import Child
 from placement_checks.util.fork_server import ForkedProcess, ForkServer
 
 ROOT = Path(__file__).parents[2]
-# It has loaded a module, and the processes that it forks say so.
+# It has loaded a module, and so have its children.
 SERVER = """
     import sys
     import textwrap
@@ -61,7 +61,7 @@ def told(process: ForkedProcess) -> object:
     return answer
 
 
-def test_they_have_what_the_server_has_loaded_and_what_is_so_now(
+def test_children_have_loaded_modules_and_the_current_environment(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(start(server, "0"))
@@ -76,7 +76,7 @@ def test_they_have_what_the_server_has_loaded_and_what_is_so_now(
     assert os.getpgid(process.pid) == process.pid
 
 
-def test_the_end_of_each_is_told_whichever_comes_first(server: ForkServer) -> None:
+def test_the_end_of_each_child_is_reported(server: ForkServer) -> None:
     first, second = start(server, "1", status=3), start(server, "2", status=0)
     assert (told(first), told(second)) == (1, 2)
 
@@ -102,7 +102,7 @@ def test_where_the_server_has_ended_a_new_interpreter_takes_its_place(
         assert child.replies.read() == b"'__main__'"
 
 
-def test_what_it_has_forked_is_taken_for_ended_with_it(server: ForkServer) -> None:
+def test_children_count_as_ended_with_the_server(server: ForkServer) -> None:
     process = start(server, "0")
     told(process)
     os.kill(server._pid, signal.SIGKILL)

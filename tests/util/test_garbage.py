@@ -19,7 +19,7 @@ def test_the_collector_rests_and_is_left_as_it_was(enabled: bool) -> None:
         (gc.enable if was_enabled else gc.disable)()
 
 
-def test_what_is_kept_for_good_is_walked_no_more() -> None:
+def test_frozen_objects_are_not_collected() -> None:
     with freeze_loaded():
         assert not gc.isenabled()
         kept = [object()]

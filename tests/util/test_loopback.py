@@ -1,4 +1,4 @@
-"""A port that is closed to everybody but those who are connected already."""
+"""A port that is closed to everybody except for existing connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_ipv6_socket_that_takes_ipv4_too_is_closed_for_both() -> None:
                     socket.create_connection((host, address[1]), timeout=5)
 
 
-def test_a_port_that_is_taken_is_kept_for_the_connection_that_is_there() -> None:
+def test_a_used_port_is_kept_for_its_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client:

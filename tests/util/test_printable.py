@@ -21,7 +21,7 @@ from placement_checks.util.text import printable
         ("tag\U000e0041", r"tag\U000e0041"),
     ],
 )
-def test_what_is_not_printable_is_shown_in_escapes(text: str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert (
         str(InputError(text, "is bad", "correct it", is_predicate=True))

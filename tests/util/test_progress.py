@@ -60,7 +60,7 @@ def _timeless(text: str) -> str:
 def on_a_terminal(
     script: str, env: Mapping[str, str] | None = None, columns: int = 100
 ) -> tuple[subprocess.CompletedProcess[str], str]:
-    """What a script prints, and what a terminal gets that is its standard error."""
+    """The output of a script, and the standard error that a terminal receives."""
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     done = ran(script, end, env)
@@ -83,7 +83,7 @@ def test_a_terminal_shows_one_line_and_gets_it_back() -> None:
     assert last == ""
 
 
-def test_elsewhere_a_line_is_told_now_and_then() -> None:
+def test_without_a_terminal_progress_is_printed_line_by_line() -> None:
     done = ran(QUICK + WORK)
     assert (done.returncode, done.stdout) == (0, REPORT)
     lines = done.stderr.splitlines()
@@ -191,7 +191,7 @@ with progress.step("building"), progress.live():
     assert own == [f"user {number} says so" for number in range(200)]
 
 
-def test_what_is_done_is_told_from_the_outside_in() -> None:
+def test_nested_work_is_shown_from_the_outside_in() -> None:
     with step("running train.py:build"):
         told = [progress._current_step() for _ in track("abc", "step")]
         assert progress._current_step() == "running train.py:build"

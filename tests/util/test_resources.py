@@ -17,7 +17,7 @@ def _system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text(MACHINE)
 
 
-def test_a_machine_has_what_is_available_and_its_swap() -> None:
+def test_memory_is_available_memory_and_swap() -> None:
     assert available_memory() == 5000 * 1024
 
 
@@ -43,7 +43,7 @@ def test_a_container_has_no_more_than_its_limit(
     assert available_memory() == 2_200_000
 
 
-def test_a_container_without_a_limit_has_what_the_machine_has(tmp_path: Path) -> None:
+def test_a_container_without_a_limit_has_the_machines_memory(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000000\n")
 
@@ -59,7 +59,7 @@ def test_a_limit_that_is_used_up_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "MemTotal: 8000 kB\n"])
-def test_it_is_not_known_where_the_system_does_not_say(tmp_path: Path, text: str | None) -> None:
+def test_memory_is_unknown_without_meminfo(tmp_path: Path, text: str | None) -> None:
     (tmp_path / "meminfo").unlink()
     if text is not None:
         (tmp_path / "meminfo").write_text(text)

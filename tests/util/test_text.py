@@ -91,9 +91,7 @@ def test_difflib_is_loaded_for_a_wrong_word_alone() -> None:
         ((0, 1, 2, 3, 5, 6), "/gpu:0 to /gpu:3, /gpu:5 and /gpu:6"),
     ],
 )
-def test_names_that_count_up_are_told_by_the_first_and_the_last(
-    numbers: tuple[int, ...], text: str
-) -> None:
+def test_numbered_names_are_shown_as_a_range(numbers: tuple[int, ...], text: str) -> None:
     assert range_text(f"/gpu:{number}" for number in numbers) == text
 
 

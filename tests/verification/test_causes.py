@@ -51,7 +51,7 @@ def test_a_rule_that_is_kept_or_left_out_explains_nothing() -> None:
     assert causes(broken("names", "w"))["names"] == {"w": None}
 
 
-def test_what_a_rule_says_itself_stays() -> None:
+def test_a_declared_cause_stays() -> None:
     verdict = broken("weights", "w/Momentum")
     said = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
 

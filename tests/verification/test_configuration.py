@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.core.errors import ConfigError
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
+from placement_checks.targets.forms import parse_target
 from placement_checks.verification.configuration import Config, Settings, load
 
 AT = "tool.placement_checks"
@@ -115,6 +116,8 @@ def test_whole_programs_and_their_references_are_named_from_it(
         """
     )
     (folder / "a").mkdir()
+    (folder / "a/train.py").touch()
+    (folder / "a/single.py").touch()
     monkeypatch.chdir(folder / "a")
 
     (train, own), (module, _) = load(folder / "a").programs
@@ -122,8 +125,12 @@ def test_whole_programs_and_their_references_are_named_from_it(
     assert (train, module) == ("train.py", "package.train")
     assert own.reference == "single.py --rows=8"
     let = (("BATCH", "32"), ("FOLDER", "data"))
-    assert own.script_of(train) == Script("train.py", ("--num_gpus={gpus}",), True, let, 600)
-    assert own.reference_target == Script("single.py", ("--rows=8",), True, (), 600)
+    assert own.resolve(parse_target(train)) == Script(
+        parse_target("train.py"), ("--num_gpus={gpus}",), True, let, 600
+    )
+    assert own.resolve_reference() == Script(
+        parse_target("single.py"), ("--rows=8",), True, (), 600
+    )
 
 
 def test_paths_of_targets_with_arguments_are_relative_to_the_file(
@@ -138,7 +145,7 @@ def test_paths_of_targets_with_arguments_are_relative_to_the_file(
     ]
 
 
-def test_nearest_file_hides_those_above(project: Callable[..., Path]) -> None:
+def test_the_nearest_file_wins(project: Callable[..., Path]) -> None:
     folder = project("gpus = 3")
     (folder / "inner").mkdir()
     (folder / "inner" / "pyproject.toml").touch()
@@ -349,7 +356,7 @@ def test_each_of_several_fields_has_its_fix(project: Callable[..., Path]) -> Non
     )
 
 
-def test_gpus_and_machine_say_the_same(project: Callable[..., Path]) -> None:
+def test_gpus_and_machine_are_mutually_exclusive(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
     assert error.message == "and machine are mutually exclusive"
     assert error.fix == "give one of them"

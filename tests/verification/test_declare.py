@@ -24,7 +24,7 @@ NO_POLICY = "not a matter of policy"
 
 
 def report_of(graph: Evidence | Placement, policy: Policies | None = None) -> Report:
-    """Of a handwritten program no op says that it only followed a variable."""
+    """In a handwritten program no op is marked as following a variable."""
     return verify(graph, [policy or {}], without=["no-fallback"])
 
 

@@ -118,9 +118,7 @@ def test_a_field_that_there_is_not(rule: str, name: str, fix: str) -> None:
     ("rule", "name"),
     [(rule, field.name) for rule in RULES.values() for field in dataclasses.fields(rule)],
 )
-def test_each_field_of_a_rule_takes_its_default_and_says_what_it_takes(
-    rule: type[Any], name: str
-) -> None:
+def test_each_field_takes_its_default_and_refuses_other_types(rule: type[Any], name: str) -> None:
     default = getattr(rule(), name)
     assert convert_value(rule, name, default) == default
 

@@ -41,7 +41,7 @@ def report(**states: State) -> Report:
         ({}, [], False, 2),
     ],
 )
-def test_status_counts_what_was_asked_for(
+def test_the_status_counts_requested_rules(
     states: Mapping[str, State], asked: Sequence[str], require_all: bool, status: int
 ) -> None:
     assert report(**states).status(requested=asked, require_all=require_all) == status
@@ -57,7 +57,7 @@ def test_a_rule_that_an_error_ended_is_the_worst(other: State, require_all: bool
 
 
 @pytest.mark.parametrize("program", [None, "train.py:build_towers", [placement()]])
-def test_what_was_not_placed_is_refused(program: Any) -> None:
+def test_an_unplaced_program_is_refused(program: Any) -> None:
     with pytest.raises(UsageError) as refused:
         verify(program)
 
@@ -106,7 +106,7 @@ def test_verify_judges_by_every_rule_in_order(on_gpu: Evidence) -> None:
     assert list(states(report)) == list(RULES)
 
 
-def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(
+def test_a_given_policy_has_precedence_over_the_programs(
     on_gpu: Evidence,
 ) -> None:
     rule = "variables-on-host"
@@ -131,7 +131,7 @@ def test_verify_refuses_a_wrong_policy(on_gpu: Evidence) -> None:
         verify(on_gpu, [{}, {"no-fallback": {"allow": 3}}])
 
 
-def test_verify_says_which_program_has_a_wrong_policy() -> None:
+def test_a_wrong_policy_names_its_program() -> None:
     wrong = Evidence(placement(op("a", "NoOp")), policy={"no-fallback": {"alow": []}})
     with pytest.raises(ConfigError) as caught:
         verify(wrong)
@@ -148,7 +148,7 @@ def test_verify_says_which_program_has_a_wrong_policy() -> None:
         ("towers-alike", NOT_CHECKED),
     ],
 )
-def test_what_was_read_in_part_keeps_no_rule(rule: str, before: str) -> None:
+def test_a_partial_log_keeps_no_rule(rule: str, before: str) -> None:
     whole = placement(op("w", "VarHandleOp", "/cpu:0", "CPU:0"))
     part = replace(whole, complete=Missing("it was cut"))
 

@@ -15,7 +15,7 @@ from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import BuiltProgram, InitialState, Step
+from placement_checks.core.program import CapturedProgram
 from placement_checks.verification.next_step import next_step
 
 FIX = "return it from the function"
@@ -190,7 +190,7 @@ def test_the_fix_where_it_is_one_and_short() -> None:
     )
 
 
-def test_what_a_library_does_has_a_way_out_or_is_declared() -> None:
+def test_findings_in_a_library_are_fixed_or_declared() -> None:
     known = replace(finding("bn/moving_mean"), fix="long", known="Keras 3")
 
     assert next_step([report(broken("replicas-in-sync", known))]) == (
@@ -260,13 +260,9 @@ def test_averaging_on_a_gpu_may_be_meant() -> None:
 NOT_COMPARED = (kept("placeable"), unchecked("gradients-equal", "no reference is given"))
 
 
-def built(build: Any, name: str = "train.py:build") -> BuiltProgram:
-    def for_gpus(_gpus: int) -> Missing:
-        return Missing("a test has one")
-
-    return BuiltProgram(
-        Program(name, build), 2, program(), Step(), None, None, InitialState(), (), for_gpus
-    )
+def built(build: Any, name: str = "train.py:build") -> CapturedProgram:
+    graph: Any = None
+    return CapturedProgram(name=name, program=Program(name, build), gpus=2, source=graph)
 
 
 def test_a_function_that_takes_the_number_of_gpus_is_its_own_reference() -> None:

@@ -178,7 +178,7 @@ def test_policy_errors_find_invalid_devices(device: str | Sequence[str]) -> None
     assert error.fix == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 
 
-def test_policy_errors_are_all_found_and_say_where_the_policy_stands() -> None:
+def test_all_policy_errors_are_found_with_their_file() -> None:
     policy: Mapping[str, Any] = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
     errors = policy_errors(policy, "--set ")
     assert all(isinstance(error, ConfigError) for error in errors)

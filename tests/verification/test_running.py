@@ -29,7 +29,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("module", "name", "missing"),
     [(measure, "measure", "gradients"), (trace, "trace_steps", "towers")],
 )
-def test_the_reason_for_one_part_of_a_run_is_not_that_for_the_other(
+def test_each_part_of_a_run_has_its_own_reason(
     module: Any, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -1,7 +1,6 @@
 """Data flow: the inputs and consumers of each op, and the order of execution in a step.
 
-Ops are identified by number, and sets of towers are bit masks, so that graphs of 100,000 ops are
-analyzed quickly.
+Ops are numbers and sets of towers are bit masks, so that large graphs are analyzed quickly.
 """
 
 from __future__ import annotations
@@ -9,7 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar, cast
 
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     BRANCHES,
     COLLECTIVES,
@@ -24,7 +25,9 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 
-Edges = Sequence[Sequence[int]]
+Edges = Sequence[Sequence[OpId]]
+Mask = TypeVar("Mask", bound=int)
+Node = TypeVar("Node", bound=int)
 _WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 
 
@@ -32,13 +35,14 @@ class DataFlow:
     """The edges of a graph. The number of an op is its index in creation order.
 
     Attributes:
+        ops: the numbers of all ops.
         names, types: the name and the type of each op.
         number: the number of each op, by name.
         inputs: for each op, the ops that compute its input values, in order. The inputs of a call
             include the ops of the function body. An op that reads only the shape of a value has a
             control input instead.
-        control_inputs: for each op, further ops that it waits for without using their values, such
-            as the sources of control edges, and inputs of which it reads only the shape.
+        control_inputs: for each op, further ops that it waits for without using their values: the
+            sources of control edges, and inputs that it reads only the shape of.
         callers: for each op of a function body, the op that calls the function.
         calls: the calls of functions with a known body.
     """
@@ -47,12 +51,13 @@ class DataFlow:
         ops = placement.ops
         self.names = list(ops)
         self.types = [op.type for op in ops.values()]
-        self.number = dict(zip(self.names, range(len(ops)), strict=True))
-        self.inputs: list[list[int]] = []
-        self.control_inputs: dict[int, list[int]] = {}
+        self.ops = cast(Sequence[OpId], range(len(ops)))
+        self.number = dict(zip(self.names, self.ops, strict=True))
+        self.inputs: list[list[OpId]] = []
+        self.control_inputs: dict[OpId, list[OpId]] = {}
         number = self.number
-        for here, op in enumerate(ops.values()):
-            data: list[int] = []
+        for here, op in zip(self.ops, ops.values(), strict=True):
+            data: list[OpId] = []
             for source in op.inputs:
                 producer = number.get(source)
                 if producer is None:
@@ -65,7 +70,7 @@ class DataFlow:
                 data.append(producer)
             self.inputs.append(data)
         self._resolve_identity_n(placement)
-        self.callers = {n: number[op.caller] for n, op in enumerate(ops.values()) if op.caller}
+        self.callers = {number[op.name]: number[op.caller] for op in ops.values() if op.caller}
         self.calls = frozenset(self.callers.values())
         for here in self.having(SHAPE_ONLY.__contains__):
             if here not in self.callers:
@@ -80,12 +85,12 @@ class DataFlow:
                 self.inputs[member] = reduced
 
     def _resolve_identity_n(self, placement: Placement) -> None:
-        """Replace an `IdentityN` input by the op whose value it passes on.
+        """Replace an `IdentityN` input by the op that computed the value.
 
         A custom gradient passes the gradients of all variables through one `IdentityN`.
         """
         passing = set(self.having(IDENTITY_N.__eq__))
-        for here, op in enumerate(placement.ops.values() if passing else ()):
+        for here, op in zip(self.ops, placement.by_number, strict=True) if passing else ():
             if passing.isdisjoint(self.inputs[here]):
                 continue
             sources = [source for source in op.inputs if producer_of(source) in self.number]
@@ -94,7 +99,7 @@ class DataFlow:
             self.control_inputs.setdefault(here, []).extend(waits)
             self.inputs[here] = data
 
-    def _origin(self, source: str, placement: Placement) -> int:
+    def _origin(self, source: str, placement: Placement) -> OpId:
         """Find the op that computes a tensor; skip `IdentityN` ops that pass it on."""
         name, _, output = source.partition(":")
         passed = placement.ops[name].inputs if self.types[self.number[name]] == IDENTITY_N else ()
@@ -103,14 +108,14 @@ class DataFlow:
             return self._origin(passed[index], placement)
         return self.number[name]
 
-    def _collectives(self, placement: Placement) -> Iterable[list[int]]:
+    def _collectives(self, placement: Placement) -> Iterable[list[OpId]]:
         """Group the collectives that run together.
 
         The result of each member depends on the inputs of all members.
         """
-        groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        groups: dict[tuple[object, ...], list[OpId]] = defaultdict(list)
         for member in self.having(COLLECTIVES.__contains__):
-            op = placement.ops[self.names[member]]
+            op = placement.by_number[member]
             attributes = placement.details.attributes(op.name)
             keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
             values = tuple(placement.details.value(producer_of(name)) for name in op.inputs[1:])
@@ -128,30 +133,33 @@ class DataFlow:
     @cached_property
     def consumers(self) -> Edges:
         """For each op the ops that compute with its value."""
-        consumers: list[list[int]] = [[] for _ in self.names]
-        for here, producers in enumerate(self.inputs):
+        consumers: list[list[OpId]] = [[] for _ in self.names]
+        for here, producers in zip(self.ops, self.inputs, strict=True):
             for producer in producers:
                 consumers[producer].append(here)
         return consumers
 
-    def having(self, is_wanted: Callable[[str], bool]) -> list[int]:
-        """Return the ops whose type satisfies ``is_wanted``, in creation order."""
+    def having(self, is_wanted: Callable[[str], bool]) -> list[OpId]:
+        """Return the ops of the types that satisfy ``is_wanted``, in creation order."""
         wanted = filter(is_wanted, self._of_type)
         return sorted(op for kind in wanted for op in self._of_type[kind])
 
     @cached_property
-    def _of_type(self) -> Mapping[str, list[int]]:
-        of_type: dict[str, list[int]] = defaultdict(list)
-        for op, kind in enumerate(self.types):
+    def _of_type(self) -> Mapping[str, list[OpId]]:
+        of_type: dict[str, list[OpId]] = defaultdict(list)
+        for op, kind in zip(self.ops, self.types, strict=True):
             of_type[kind].append(op)
         return of_type
 
     def reachable(
         self,
-        start: Iterable[int],
-        along: Edges | Mapping[int, Sequence[int]] | Callable[[int], Iterable[int]] | None = None,
-        until: Callable[[int], object] | None = None,
-    ) -> set[int]:
+        start: Iterable[OpId],
+        along: Edges
+        | Mapping[OpId, Iterable[OpId]]
+        | Callable[[OpId], Iterable[OpId]]
+        | None = None,
+        until: Callable[[OpId], object] | None = None,
+    ) -> set[OpId]:
         """Return the ops that are reachable from ``start`` along edges, including ``start``.
 
         Args:
@@ -175,7 +183,7 @@ class DataFlow:
                     todo.append(neighbor)
         return reached
 
-    def marks(self, groups: Iterable[Iterable[int]]) -> list[int]:
+    def marks(self, groups: Iterable[Iterable[OpId]]) -> list[int]:
         """Return for each op a bit mask of the groups that contain it."""
         masks = [0] * len(self.names)
         for number, group in enumerate(groups):
@@ -185,12 +193,12 @@ class DataFlow:
 
     def propagate(
         self,
-        masks: Sequence[int],
+        masks: Sequence[Mask],
         *,
         to_inputs: bool = False,
         along: Edges | None = None,
         keep: Sequence[object] | None = None,
-    ) -> list[int]:
+    ) -> list[Mask]:
         """Propagate bit masks along the edges, from each op to all ops that use its value.
 
         Args:
@@ -205,7 +213,8 @@ class DataFlow:
         """
         edges = self.inputs if along is None else along
         order = range(len(self.names))
-        return _propagate(masks, edges, order, self._looped, to_inputs=to_inputs, keep=keep)
+        result = _propagate(masks, edges, order, self._looped, to_inputs=to_inputs, keep=keep)
+        return cast(list[Mask], result)
 
     @cached_property
     def _looped(self) -> set[int]:
@@ -219,12 +228,12 @@ class DataFlow:
 
     def path(
         self,
-        start: int,
-        is_end: Callable[[int], bool],
-        within: Callable[[int], bool] = lambda _: True,
+        start: OpId,
+        is_end: Callable[[OpId], bool],
+        within: Callable[[OpId], bool] = lambda _: True,
         *,
         control_inputs: bool = False,
-    ) -> list[int]:
+    ) -> list[OpId]:
         """Return the shortest path from ``start`` to another op, backward along inputs.
 
         Args:
@@ -251,13 +260,13 @@ class DataFlow:
         return []
 
     @cached_property
-    def writers(self) -> dict[int, list[tuple[int, Sequence[int]]]]:
+    def writers(self) -> Mapping[OpId, list[tuple[OpId, Sequence[OpId]]]]:
         """For each variable, queue or other holder of state, the ops that change it.
 
-        Each writer comes with the ops whose values it writes.
+        Each writer comes with the ops that compute the written values.
         """
-        writers: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
-        for here, producers in enumerate(self.inputs):
+        writers: dict[OpId, list[tuple[OpId, Sequence[OpId]]]] = defaultdict(list)
+        for here, producers in zip(self.ops, self.inputs, strict=True):
             kind = self.types[here]
             if len(producers) < 2 or kind in _WRITES_NOTHING:
                 continue
@@ -269,12 +278,12 @@ class DataFlow:
                 writers[holder].append((here, written))
         return writers
 
-    def state_holder(self, op: int) -> int | None:
+    def state_holder(self, op: OpId) -> OpId | None:
         """Return ``op`` if it holds state, or the state holder that it passes on; else None."""
         return self._state_holders.get(op)
 
     @cached_property
-    def _state_holders(self) -> Mapping[int, int]:
+    def _state_holders(self) -> Mapping[OpId, OpId]:
         holders = {op: op for op in self.having(holds_state)}
         todo = list(holders)
         for op in todo:
@@ -289,33 +298,30 @@ class DataFlow:
 class StepOrder:
     """The ops that run in a step, and their order of execution.
 
+    `awaited` and `waiting` propagate bits of some ops, such as the bit of the variable that an op
+    updates.
+
     Attributes:
         ops: the ops of the step. Each comes after the ops that it waits for, except in loops.
     """
 
-    def __init__(self, flow: DataFlow, roots: Iterable[int]) -> None:
+    def __init__(self, flow: DataFlow, roots: Iterable[OpId]) -> None:
         self._waits_for = _with_starts(flow)
         self._nodes = _sources_first(roots, self._waits_for)
-        self.ops = [op for op in self._nodes if op < len(flow.names)]
+        self.ops = cast(list[OpId], [node for node in self._nodes if node < len(flow.names)])
 
-    def awaited(self, own: Mapping[int, int]) -> Sequence[int]:
-        """Return for each op the bits of all ops that it waits for, and its own.
-
-        Args:
-            own: the bits of each op that has any.
-        """
+    def awaited(self, own: Mapping[OpId, int]) -> Sequence[int]:
+        """Return for each op the bits of all ops that it waits for, and its own."""
         return self._propagate(own, to_inputs=False)
 
-    def waiting(self, own: Mapping[int, int]) -> Sequence[int]:
-        """Return for each op the bits of all ops that wait for it, and its own.
-
-        Args:
-            own: the bits of each op that has any.
-        """
+    def waiting(self, own: Mapping[OpId, int]) -> Sequence[int]:
+        """Return for each op the bits of all ops that wait for it, and its own."""
         return self._propagate(own, to_inputs=True)
 
-    def _propagate(self, own: Mapping[int, int], *, to_inputs: bool) -> Sequence[int]:
-        masks = [own.get(node, 0) for node in range(len(self._waits_for))]
+    def _propagate(self, own: Mapping[OpId, int], *, to_inputs: bool) -> Sequence[int]:
+        masks = [0] * len(self._waits_for)
+        for op, bits in own.items():
+            masks[op] = bits
         edges, order = self._waits_for, self._nodes
         return _propagate(masks, edges, order, self._looped, to_inputs=to_inputs)
 
@@ -333,7 +339,7 @@ class StepOrder:
 
 def _propagate(
     masks: Sequence[int],
-    edges: Edges,
+    edges: Sequence[Sequence[int]],
     order: Sequence[int],
     looped: Collection[int],
     *,
@@ -374,14 +380,14 @@ def _propagate(
     return result
 
 
-def _with_starts(flow: DataFlow) -> Edges:
+def _with_starts(flow: DataFlow) -> Sequence[Sequence[int]]:
     """Return the ops that each op waits for, and add a node for the start of each call.
 
     TensorFlow inlines calls, so a function body may begin before all arguments are computed. Its
     ops wait for the start node. The start waits for the control inputs of the call and, if the
     call is a branch, for the input that chooses the branch.
     """
-    edges = list(flow.all_inputs)
+    edges: list[Sequence[int]] = list(flow.all_inputs)
     start_of = {call: len(edges) + number for number, call in enumerate(sorted(flow.calls))}
     for call in start_of:
         decision = flow.inputs[call][:1] if flow.types[call] in BRANCHES else []
@@ -394,7 +400,7 @@ def _with_starts(flow: DataFlow) -> Edges:
     return edges
 
 
-def _sources_first(roots: Iterable[int], edges: Edges) -> list[int]:
+def _sources_first(roots: Iterable[int], edges: Sequence[Sequence[int]]) -> list[int]:
     """Return the nodes reachable from ``roots``, each after the nodes that it waits for."""
     seen = bytearray(len(edges))
     ordered: list[int] = []
@@ -414,3 +420,30 @@ def _sources_first(roots: Iterable[int], edges: Edges) -> list[int]:
                 ordered.append(here)
                 todo.pop()
     return ordered
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, the lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def connected_groups(
+    nodes: Iterable[Node], pairs: Iterable[tuple[Node, Node]]
+) -> list[list[Node]]:
+    """Group nodes that pairs connect, directly or through other nodes.
+
+    The groups are in the order of their first nodes, and each group keeps the order of nodes.
+    """
+    group_of = {node: [node] for node in nodes}
+    for one, other in pairs:
+        if group_of[one] is not group_of[other]:
+            small, large = sorted((group_of[one], group_of[other]), key=len)
+            large += small
+            group_of.update(dict.fromkeys(small, large))
+    groups: dict[int, list[Node]] = defaultdict(list)
+    for node, group in group_of.items():
+        groups[id(group)].append(node)
+    return list(groups.values())

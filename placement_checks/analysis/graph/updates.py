@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     GROUPS,
     SWITCHES,
@@ -30,9 +31,9 @@ class Update(NamedTuple):
         values: the inputs of the update, as ops, without the variable.
     """
 
-    op: int
+    op: OpId
     variable: str
-    values: Sequence[int]
+    values: Sequence[OpId]
 
 
 _RETURN_TRAIN_OP = "return it from the function that builds the graph: {'train_op': train_op}"
@@ -54,26 +55,22 @@ class Updates:
         self._ops = placement.ops
         self.roots, self.unknown = _train_ops(placement.step, flow)
         self.fix = _RETURN_TRAIN_OP if self.unknown else ""
-        self.steps = bytearray(b"\1") * len(flow.names)
-        if not self.unknown:
-            self.steps = bytearray(len(flow.names))
-            for op in flow.reachable(self.roots, along=flow.all_inputs):
-                self.steps[op] = 1
+        self.steps = bytearray([bool(self.unknown)]) * len(flow.names)
+        for op in flow.reachable([] if self.unknown else self.roots, along=flow.all_inputs):
+            self.steps[op] = 1
         self.by_variable: dict[str, list[Update]] = defaultdict(list)
-        for update in self._find_updates():
-            self.by_variable[update.variable].append(update)
-
-    def _find_updates(self) -> Iterator[Update]:
-        flow = self._flow
         # If the step is unknown, only gradient updates count: an assignment may be an initializer
         # or a restore.
-        for here in flow.having(is_gradient_update if self.unknown else is_update):
-            if not self.steps[here]:
-                continue
-            values = flow.inputs[here]
-            holder = flow.state_holder(values[0]) if values else None
+        for op in flow.having(is_gradient_update if self.unknown else is_update):
+            values = flow.inputs[op]
+            holder = flow.state_holder(values[0]) if values and self.steps[op] else None
             if holder is not None and flow.types[holder] in VARIABLES:
-                yield Update(here, flow.names[holder], values[1:])
+                update = Update(op, flow.names[holder], values[1:])
+                self.by_variable[update.variable].append(update)
+
+    def values(self, variable: str) -> list[OpId]:
+        """Return the values that the updates of a variable take."""
+        return [value for update in self.by_variable.get(variable, ()) for value in update.values]
 
     def at_once(self, updates: Iterable[Update]) -> list[Update]:
         """Return the largest subset of ``updates`` that can run in one step.
@@ -82,7 +79,7 @@ class Updates:
         """
         return sorted(_most_at_once([(self._branches(update.op), update) for update in updates]))
 
-    def _branches(self, op: int) -> list[tuple[str, str]]:
+    def _branches(self, op: OpId) -> list[tuple[str, str]]:
         """Return the branches that contain an op, the outermost first.
 
         A branch is a pair of the op that decides and the side.
@@ -104,21 +101,19 @@ class Updates:
 
 def _most_at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update]:
     """Return the largest subset without updates on different sides of one decision."""
-    together: list[Update] = []
+    together = [update for branches, update in updates if not branches]
     decisions: dict[str, dict[str, list[tuple[list[tuple[str, str]], Update]]]] = {}
     for branches, update in updates:
-        if not branches:
-            together.append(update)
-            continue
-        (decision, side), *inner = branches
-        decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
+        if branches:
+            (decision, side), *inner = branches
+            decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
     for sides in decisions.values():
         most: list[Update] = max([_most_at_once(side) for side in sides.values()], key=len)
         together += most
     return together
 
 
-def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
+def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], str]:
     """Return the root ops of one step, and why they are unknown, or ``""``."""
     declared = [flow.number[producer_of(name)] for name in step.train_op]
     if declared:
@@ -127,7 +122,7 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
     if not train_ops:
         return [], "the train op is unknown"
     # The program may run a group that contains the train op of an optimizer.
-    groups: dict[int, list[int]] = defaultdict(list)
+    groups: dict[OpId, list[OpId]] = defaultdict(list)
     for here in flow.having(GROUPS.__contains__):
         for member in flow.all_inputs[here]:
             groups[member].append(here)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     CONST,
     CUTS,
@@ -20,7 +21,7 @@ from placement_checks.core.op_types import (
     VARIABLE_READS,
     VARIABLES,
 )
-from placement_checks.core.placement import Body, Placement, producer_of
+from placement_checks.core.placement import Body, producer_of
 from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
 
@@ -43,25 +44,20 @@ class Difference(NamedTuple):
     Attributes:
         op: the op of the first computation.
         other: the op of the second computation.
-        expected: what the first op is, in words.
-        found: what the second op is, in words.
+        expected: a description of the first op.
+        found: a description of the second op.
         path: the ops of the second computation from its end back to ``other``.
     """
 
-    op: int
-    other: int
+    op: OpId
+    other: OpId
     expected: str
     found: str
-    path: Sequence[int]
+    path: Sequence[OpId]
 
 
 def differences(
-    placement: Placement,
-    flow: DataFlow,
-    examples: Sequence[int],
-    one: Sequence[int],
-    other: Sequence[int],
-    shared: Collection[str] = (),
+    graph: GraphAnalysis, one: Sequence[OpId], other: Sequence[OpId], shared: Collection[str]
 ) -> Iterator[Difference]:
     """Compare two computations op by op, from their ends back to variables and inputs.
 
@@ -74,25 +70,24 @@ def differences(
     * Variables that only one tower reads, if they have the same shape and dtype.
 
     Args:
-        placement: the program.
-        flow: the edges of the program.
-        examples: for each op whether its value depends on examples.
+        graph: the program.
         one: the last ops of the first computation.
         other: the last ops of the second computation.
         shared: the variables that both computations read.
     """
-    variables = {variable.name: _describe(variable) for variable in placement.variables}
-    compared: set[tuple[int, int]] = set()
-    todo: list[tuple[int, int, tuple[int, ...], bool]] = [
+    flow = graph.flow
+    variables = {variable.name: _describe(variable) for variable in graph.placement.variables}
+    compared: set[tuple[OpId, OpId]] = set()
+    todo: list[tuple[OpId, OpId, tuple[OpId, ...], bool]] = [
         (left, right, (right,), True) for left, right in zip(one, other, strict=False)
     ]
     for left, right, path, at_root in todo:
         if left == right or (left, right) in compared:
             continue
         compared.add((left, right))
-        different = _different(placement, flow, left, right, variables, shared)
+        different = _different(graph, left, right, variables, shared)
         if different:
-            if all(_is_plain_integer(placement, flow, examples, op) for op in (left, right)):
+            if _is_plain_integer(graph, left) and _is_plain_integer(graph, right):
                 continue
             yield Difference(left, right, *different, path)
             continue
@@ -107,43 +102,41 @@ def differences(
             todo.append((a, b, (*path, b), at_root and kind in _SCALES_OR_PASSES))
 
 
-def _is_plain_integer(
-    placement: Placement, flow: DataFlow, examples: Sequence[int], op: int
-) -> bool:
+def _is_plain_integer(graph: GraphAnalysis, op: OpId) -> bool:
     """Whether an op yields integers that do not depend on examples, or an integer scalar."""
-    outputs = placement.details.outputs(flow.names[op])
+    outputs = graph.placement.details.outputs(graph.flow.names[op])
     return (
         len(outputs) == 1
         and outputs[0].dtype.startswith(("int", "uint"))
-        and (not examples[op] or outputs[0].shape == ())
+        and (not graph.examples[op] or outputs[0].shape == ())
     )
 
 
 def _different(
-    placement: Placement,
-    flow: DataFlow,
-    left: int,
-    right: int,
+    graph: GraphAnalysis,
+    left: OpId,
+    right: OpId,
     variables: Mapping[str, str],
     shared: Collection[str],
 ) -> tuple[str, str] | None:
     """Describe how two ops differ, apart from their inputs; None if they do not."""
+    flow, details = graph.flow, graph.placement.details
     kind = flow.types[left]
     if kind != flow.types[right]:
         return kind, flow.types[right]
     left_name, right_name = flow.names[left], flow.names[right]
-    details = placement.details
     if kind == CONST:
-        return _constants(details.value(left_name), details.value(right_name))
+        value, other = details.value(left_name), details.value(right_name)
+        if not value or not other or value == other or "float" not in value[0] + other[0]:
+            return None
+        return f"the constant {_text(value[2:])}", f"the constant {_text(other[2:])}"
     expected, found = details.attributes(left_name), details.attributes(right_name)
-    for key in sorted(expected.keys() | found.keys()):
-        pair = expected.get(key), found.get(key)
+    for key in sorted((expected.keys() | found.keys()) - _IGNORED):
+        value, other = expected.get(key), found.get(key)
         # The bodies of functions are compared op by op.
-        if key in _IGNORED or (kind in CUTS and key in _ENDS):
-            continue
-        if pair[0] != pair[1] and not isinstance(pair[0], Body):
+        if value != other and not isinstance(value, Body) and not (kind in CUTS and key in _ENDS):
             at = f"{kind} with {key} "
-            return at + _text(expected.get(key)), at + _text(found.get(key))
+            return at + _text(value), at + _text(other)
     if kind in VARIABLES:
         if left_name in shared and right_name in shared:
             return f"the variable {left_name}", f"the variable {right_name}"
@@ -153,12 +146,6 @@ def _different(
     if counts[0] != counts[1]:
         return f"{kind} of {plural(counts[0], 'input')}", f"{kind} of {plural(counts[1], 'input')}"
     return None
-
-
-def _constants(left: Any, right: Any) -> tuple[str, str] | None:
-    if left is None or right is None or left == right or "float" not in left[0] + right[0]:
-        return None
-    return f"the constant {_text(left[2:])}", f"the constant {_text(right[2:])}"
 
 
 def _text(value: Any) -> str:
@@ -180,17 +167,16 @@ class EqualTensors:
     The mirrored copies of a variable are equal, too.
 
     Args:
-        placement: the program.
-        flow: the edges of the program.
+        graph: the program.
         by_kind: if true, two sources are equal if they have the same type, attributes and inputs,
             such as two readers of the same files. Otherwise a source is equal only to itself.
     """
 
-    def __init__(self, placement: Placement, flow: DataFlow, *, by_kind: bool = False) -> None:
-        self._placement = placement
-        self._flow = flow
+    def __init__(self, graph: GraphAnalysis, *, by_kind: bool = False) -> None:
+        self._placement = graph.placement
+        self._flow = flow = graph.flow
         self._by_kind = by_kind
-        strategy = placement.strategy
+        strategy = graph.placement.strategy
         self._first_copy = {
             flow.number[name]: flow.number[copy.of]
             for name, copy in (strategy.copies.items() if strategy is not None else ())
@@ -201,10 +187,10 @@ class EqualTensors:
 
     def key(self, source: str) -> tuple[int, str]:
         """Return a key that is the same for all tensors that are equal by construction."""
-        output = source.partition(":")[2]
-        return self._number(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
+        number = self._number(self._flow.number[producer_of(source)], _DEEPEST)
+        return number, source.partition(":")[2] or "0"
 
-    def _number(self, op: int, depth: int) -> int:
+    def _number(self, op: OpId, depth: int) -> int:
         op = self._first_copy.get(op, op)
         if op not in self._class_of:
             self._class_of[op] = -op - 1  # the op itself, if a loop leads back here
@@ -212,7 +198,7 @@ class EqualTensors:
             self._class_of[op] = self._classes.setdefault(key, op)
         return self._class_of[op]
 
-    def _structure(self, op: int, depth: int) -> Any:
+    def _structure(self, op: OpId, depth: int) -> Any:
         """Return the type, attributes and inputs of an op; its number if it is a source."""
         flow = self._flow
         name, kind = flow.names[op], flow.types[op]
@@ -222,17 +208,11 @@ class EqualTensors:
         if depth == 0:
             return op
         if flow.state_holder(op) == op or kind in _SOURCES or self._is_stateful(op):
-            if not self._by_kind or kind in VARIABLES:
+            if not self._by_kind or kind in VARIABLES or kind in PLACEHOLDERS:
                 return op
-            written = [
-                self._number(value, depth - 1)
-                for _, values in flow.writers.get(op, ())
-                for value in values
-            ]
-            if kind in PLACEHOLDERS:
-                return op
-            inputs = (self._number(source, depth - 1) for source in flow.inputs[op])
-            return (kind, self._attributes(name), *written, *inputs)
+            written = [value for _, values in flow.writers.get(op, ()) for value in values]
+            values = (self._number(value, depth - 1) for value in (*written, *flow.inputs[op]))
+            return (kind, self._attributes(name), *values)
         sources = [
             (
                 self._number(flow.number[producer_of(source)], depth - 1),
@@ -251,11 +231,8 @@ class EqualTensors:
             sorted((key, value) for key, value in attributes.items() if key not in _IGNORED)
         )
 
-    def _is_stateful(self, op: int) -> bool:
+    def _is_stateful(self, op: OpId) -> bool:
         """Whether an op may yield a different value in each run."""
-        kind, values = self._flow.types[op], self._flow.inputs[op]
-        if kind in RANDOM_STATEFUL:
-            return True
-        return (
-            bool(values) and self._flow.state_holder(values[0]) == values[0] and kind not in _READS
-        )
+        kind, values = self._flow.types[op], self._flow.inputs[op][:1]
+        takes_holder = any(self._flow.state_holder(value) == value for value in values)
+        return kind in RANDOM_STATEFUL or (takes_holder and kind not in _READS)

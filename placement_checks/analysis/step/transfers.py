@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Literal, NamedTuple, get_args
 
 from placement_checks.analysis.addresses import Part, addresses
-from placement_checks.analysis.graph.layers import NONE
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import CUTS, PARTITIONS
-from placement_checks.core.placement import Op, Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of
 
-_HANDLES = frozenset({"resource"})
+RESOURCE = "resource"  # the dtype of handles
 _CUTS = CUTS.keys() | PARTITIONS
 
 
@@ -80,74 +80,49 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     analysis = analyze(placement)
     size_of = cache(partial(_size, analysis, rows))
     by_tensor: dict[tuple[str, Device], CopiedTensor] = {}
-    for op, here in _across_devices(analysis, placement.by_number):
+    devices = [op.assigned for op in placement.by_number]
+    for op, runs, sources in zip(
+        placement.by_number, analysis.updates.steps, analysis.flow.all_inputs, strict=True
+    ):
+        here = op.assigned
+        if not runs or here is None or all(devices[source] is here for source in sources):
+            continue
         for source in op.inputs:
             producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
-            if producer is None or producer.assigned is None or source[0] == "^":
-                continue
-            if producer.assigned is here:
+            there = None if producer is None or source[0] == "^" else producer.assigned
+            if there is None or there is here:
                 continue
             tensor = source if ":" in source else f"{source}:0"
             if (tensor, here) not in by_tensor and (size := size_of(tensor)) != 0:
-                by_tensor[tensor, here] = CopiedTensor(
-                    tensor, producer.assigned, here, size, op.name
-                )
+                by_tensor[tensor, here] = CopiedTensor(tensor, there, here, size, op.name)
     return list(by_tensor.values())
-
-
-def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tuple[Op, Device]]:
-    """Yield the ops of a step that wait for an op on another device, each with its own device."""
-    devices = [op.assigned for op in ops]
-    for number, sources in enumerate(analysis.flow.all_inputs):
-        here = devices[number]
-        if here is None or not analysis.updates.steps[number]:
-            continue
-        for source in sources:
-            if devices[source] is not here:
-                yield ops[number], here
-                break
 
 
 def transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
     """Add up the copies of each pair of devices, the largest transfer first."""
-    return _by_pair((copy.source, copy.to, copy) for copy in all_copies)
+    return _add_up(((copy.source, copy.to), copy) for copy in all_copies)
 
 
 def network_transfers(all_copies: Iterable[CopiedTensor]) -> list[Transfer]:
     """Add up the copies of each pair of tasks, the largest transfer first."""
-    return _by_pair(
-        (source, to, copy)
-        for copy in all_copies
-        for source, to in [(copy.source.task_device, copy.to.task_device)]
-        if source != to
-    )
+    pairs = (((copy.source.task_device, copy.to.task_device), copy) for copy in all_copies)
+    return _add_up((pair, copy) for pair, copy in pairs if pair[0] != pair[1])
 
 
-def _by_pair(by_pair: Iterable[tuple[Device, Device, CopiedTensor]]) -> list[Transfer]:
-    pairs: dict[tuple[Device, Device], list[CopiedTensor]] = defaultdict(list)
-    for source, to, copy in by_pair:
-        pairs[source, to].append(copy)
-    sums = [
-        Transfer(
-            source,
-            to,
-            len(copied),
-            sum(copy.bytes or 0 for copy in copied),
-            sum(copy.bytes is None for copy in copied),
-        )
-        for (source, to), copied in pairs.items()
-    ]
+def _add_up(all_copies: Iterable[tuple[tuple[Device, Device], CopiedTensor]]) -> list[Transfer]:
+    by_pair: dict[tuple[Device, Device], list[CopiedTensor]] = defaultdict(list)
+    for pair, copy in all_copies:
+        by_pair[pair].append(copy)
+    sums = [Transfer(*pair, *TransferTotal.from_copies(each)) for pair, each in by_pair.items()]
     return sorted(sums, key=lambda sent: (-sent.bytes, -sent.copies, sent.source, sent.to))
 
 
 def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
     """Return the bytes of a tensor; 0 for a handle, None if the size is unknown."""
-    name, _, number = tensor.partition(":")
-    outputs = analysis.placement.details.outputs(name)
-    if int(number) >= len(outputs):
+    output = analysis.tensor(tensor)
+    if output is None:
         return None
-    output = outputs[int(number)]
-    if output.dtype in _HANDLES:
+    if output.dtype == RESOURCE:
         return 0
     if output.shape and output.shape[0] is None and rows is not None:
         output = output._replace(shape=(_rows(analysis, tensor, rows), *output.shape[1:]))
@@ -199,13 +174,13 @@ class SentTensor(NamedTuple):
         phase: the phase of the first op that takes it.
         variable: the variable of the layer that sends it, or of the update that takes it, or
             ``""``.
-        tower: the number of the tower that takes it, else of the tower that sends it, or -1.
+        tower: the tower that takes it, else the tower that sends it, or None.
     """
 
     copied: CopiedTensor
     phase: Phase
     variable: str
-    tower: int
+    tower: TowerIndex | None
 
     @property
     def layer(self) -> str:
@@ -251,16 +226,15 @@ class LayerTraffic(NamedTuple):
 
 def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[SentTensor]:
     """Return the copies of a step with their phases and layers."""
-    number, found = analyze(placement).flow.number, addresses(placement)
-    names = analyze(placement).flow.names
+    flow, found = analyze(placement).flow, addresses(placement)
     sent = []
     for copy in copied:
-        source, taker = number[producer_of(copy.tensor)], number[copy.taker]
+        source, taker = flow.number[producer_of(copy.tensor)], flow.number[copy.taker]
         part = found.parts[taker]
         first, second = (taker, source) if part in _OF_ONE_VARIABLE else (source, taker)
-        layer = found.layers[second if found.layers[first] == NONE else first]
-        tower = found.towers[source if found.towers[taker] == NONE else taker]
-        variable = "" if layer == NONE else names[layer]
+        layer = found.layers[second if found.layers[first] is None else first]
+        tower = found.towers[source if found.towers[taker] is None else taker]
+        variable = "" if layer is None else flow.names[layer]
         sent.append(SentTensor(copy, _PHASES.get(part, "other"), variable, tower))
     return sent
 
@@ -278,5 +252,4 @@ def by_layer(all_sent: Iterable[SentTensor]) -> list[LayerTraffic]:
         }
         largest = max(copies, key=lambda copied: copied.bytes or 0)
         layers.append(LayerTraffic(layer, TransferTotal.from_copies(copies), sums, largest))
-
     return sorted(layers, key=lambda each: (-each.total.bytes, -each.total.copies, each.layer))

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
+from typing import NamedTuple, cast
 
-from placement_checks.analysis.graph.backward import Backward
-from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.layers import Layers, find_layers
-from placement_checks.analysis.graph.updates import Updates
-from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, loss_ops
+from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, single_tower
 from placement_checks.analysis.towers.discovery import (
     ReadsByGpu,
     Site,
     Tower,
     TowersByLoss,
-    cached_inputs,
-    depends_on_inputs,
     micro_batches,
     serving_sites,
     tower_of_ops,
     towers_by_loss,
 )
-from placement_checks.analysis.towers.losses import Losses, tower_losses
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import range_text
 
+_FIX = (
+    "verify the function that builds the graph, which can return them: {'loss': [one per tower]}"
+)
 
-class TowerAnalysis:
-    """The towers of one placement. Rules share it: `analyze` creates one for each placement.
+
+class TowerLosses(NamedTuple):
+    """The losses of the towers.
 
     Attributes:
-        placement: the program.
-        flow: the edges of the program.
+        by_tower: for each tower its losses, as ops.
+        joint: whether one loss trains all towers. ``by_tower`` then holds the parts of this loss:
+            the last ops before it that belong to one tower.
+        unknown: why the losses are unknown; None if they are known.
     """
 
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self.flow = DataFlow(placement)
+    by_tower: Sequence[Sequence[OpId]]
+    joint: bool = False
+    unknown: Missing | None = None
+
+    def items(self) -> Iterator[tuple[TowerIndex, Sequence[OpId]]]:
+        """Yield each tower with its losses."""
+        return cast(Iterator[tuple[TowerIndex, Sequence[OpId]]], enumerate(self.by_tower))
+
+
+class TowerAnalysis(GraphAnalysis):
+    """The towers of one placement. Rules share it: `analyze` creates one for each placement."""
 
     def prepare(self) -> None:
         """Compute in advance the properties that most rules use."""
@@ -49,9 +61,7 @@ class TowerAnalysis:
     @cached_property
     def reads_by_gpu(self) -> ReadsByGpu:
         """The variables that each GPU computes with."""
-        return ReadsByGpu(
-            self.placement, self.flow, self.backward, self.updates, self.sites, self.by_loss
-        )
+        return ReadsByGpu(self, self.sites, self.by_loss)
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
@@ -74,80 +84,78 @@ class TowerAnalysis:
         return [tower for tower in towers if not training.isdisjoint(tower.sites)] or towers
 
     @cached_property
-    def layers(self) -> Layers:
-        """The variable that is read last on the way to each op."""
-        return find_layers(self.flow, self.backward)
-
-    @cached_property
-    def loss_ops(self) -> Sequence[int]:
-        """The ops that the program takes gradients of, or else the losses that it reports."""
-        return loss_ops(self.placement.step, self.flow)
-
-    @cached_property
-    def copies_by_loss(self) -> CopiesByLoss:
-        """Groups losses by the copy of the model that computes them."""
-        return CopiesByLoss(self.flow, self.layers, self.backward, self.examples)
-
-    @cached_property
     def copies(self) -> ModelCopies:
         """The copies of the model, by their losses."""
-        return self.copies_by_loss.copies(self.loss_ops)
+        return CopiesByLoss(self).copies(self.loss_ops)
 
     @cached_property
     def by_loss(self) -> TowersByLoss | None:
         """The towers, if the losses determine them; None if the requested devices do."""
-        return towers_by_loss(self.placement, self.flow, self.copies, self.copies_by_loss.in_model)
+        return towers_by_loss(self, self.copies)
 
     @cached_property
     def micro_batches(self) -> int:
         """The number of copies of the model that run on the same devices in each tower."""
         if self.by_loss is not None:
             return self.by_loss.micro_batches
-        return micro_batches(self.placement, self.flow, self.copies, self.copies_by_loss.in_model)
-
-    @cached_property
-    def examples(self) -> Sequence[int]:
-        """For each op whether its value depends on examples."""
-        return depends_on_inputs(self.placement, self.flow)
-
-    @cached_property
-    def cached_inputs(self) -> frozenset[str]:
-        """The variables that hold examples."""
-        return cached_inputs(self.placement)
+        return micro_batches(self, self.copies)
 
     @cached_property
     def sites(self) -> Sequence[Site | None]:
         """For each op the site that it works for; None for the host and shared ops."""
-        return serving_sites(
-            self.placement,
-            self.flow,
-            self.backward,
-            self.examples,
-            self.by_loss,
-            self.copies_by_loss.in_model,
-        )
+        return serving_sites(self, self.by_loss)
 
     @cached_property
-    def backward(self) -> Backward:
-        """The backward pass."""
-        return Backward(self.placement, self.flow)
+    def losses(self) -> TowerLosses:
+        """The losses of each tower: of the ops in `loss_ops`, or of the parts of a joint loss."""
+        if not self.loss_ops:
+            return TowerLosses((), unknown=Missing("the losses are unknown", _FIX))
+        by_tower: list[list[OpId]] = [[] for _ in self.towers]
+        joint: list[OpId] = []
+        for loss in self.loss_ops:
+            tower = self.tower_of[loss]
+            if tower is None:
+                tower = single_tower(self.towers_behind[loss] & self.all_towers)
+            (joint if tower is None else by_tower[tower]).append(loss)
+        missing = [of_tower for of_tower in by_tower if not of_tower]
+        if len(missing) == len(joint) < len(by_tower):
+            # Each remaining loss belongs to one remaining tower, in this order.
+            for of_tower, loss in zip(missing, joint, strict=True):
+                of_tower.append(loss)
+        if all(by_tower):
+            return TowerLosses(by_tower)
+        parts: list[list[OpId]] = [[] for _ in self.towers]
+        for loss in self.loss_ops:
+            for part, number in self._parts_of_loss(loss):
+                parts[number].append(part)
+        if all(parts):
+            return TowerLosses(parts, joint=True)
+        return TowerLosses((), unknown=Missing("the losses of some towers are unknown", _FIX))
+
+    def _parts_of_loss(self, loss: OpId) -> Iterator[tuple[OpId, TowerIndex]]:
+        """Yield the last ops before ``loss`` that belong to one tower, each with the tower.
+
+        These are ops that work for a tower; if the loss itself works for a tower, ops that depend
+        on one tower only.
+        """
+
+        def tower_of_end(op: OpId) -> TowerIndex | None:
+            behind = self.towers_behind[op] & self.all_towers
+            tower = self.tower_of[op] if behind and self.tower_of[loss] is None else None
+            return single_tower(behind) if tower is None else tower
+
+        def is_end(op: OpId) -> bool:
+            behind = self.towers_behind[op] & self.all_towers
+            return op != loss and (not behind or tower_of_end(op) is not None)
+
+        for op in sorted(self.flow.reachable([loss], until=is_end) - {loss}):
+            if (tower := tower_of_end(op)) is not None:
+                yield op, tower
 
     @cached_property
-    def updates(self) -> Updates:
-        """The updates of variables."""
-        return Updates(self.placement, self.flow)
-
-    @cached_property
-    def losses(self) -> Losses:
-        """The losses of each tower."""
-        return tower_losses(
-            self.loss_ops, self.flow, self.tower_of, self.towers_behind, len(self.towers)
-        )
-
-    @cached_property
-    def all_towers(self) -> int:
-        """The bit mask of all towers: tower 0 has the lowest bit."""
-        return (1 << len(self.towers)) - 1
+    def all_towers(self) -> TowerMask:
+        """The mask of all towers."""
+        return TowerMask((1 << len(self.towers)) - 1)
 
     @cached_property
     def gradient_bit(self) -> int:
@@ -155,13 +163,18 @@ class TowerAnalysis:
         return 1 << len(self.towers)
 
     @cached_property
-    def tower_of(self) -> Sequence[int]:
-        """For each op the number of the only tower that it works for, or -1."""
-        towers = {site: number for number, tower in enumerate(self.towers) for site in tower.sites}
-        return tower_of_ops(self.placement, self.flow, self.backward, self.sites, towers)
+    def tower_indices(self) -> Sequence[TowerIndex]:
+        """The indices into `towers`."""
+        return cast(Sequence[TowerIndex], range(len(self.towers)))
 
     @cached_property
-    def own_towers(self) -> Sequence[int]:
+    def tower_of(self) -> Sequence[TowerIndex | None]:
+        """For each op the only tower that it works for; None for the host and several towers."""
+        towers = {site: n for n in self.tower_indices for site in self.towers[n].sites}
+        return tower_of_ops(self, self.sites, towers)
+
+    @cached_property
+    def own_towers(self) -> Sequence[TowerMask]:
         """For each op the bit of the tower that it belongs to; 0 if it may combine towers.
 
         The requested device alone does not decide: the average of all towers may be on the GPU of
@@ -169,25 +182,24 @@ class TowerAnalysis:
         work for. Backward ops also have `gradient_bit`.
         """
         own = [0] * len(self.flow.names)
-        for readers in self.reads_by_gpu.readers.values():
-            for op in readers:
-                if self.tower_of[op] >= 0:
-                    own[op] = 1 << self.tower_of[op]
-        for op, kind in enumerate(self.flow.types):
-            if self.tower_of[op] < 0:
-                own[op] = self.gradient_bit if self.backward.ops[op] else 0
-            elif self.backward.ops[op]:
-                own[op] = 1 << self.tower_of[op] | self.gradient_bit
-            elif kind in EXAMPLE_SOURCES:
-                own[op] = 1 << self.tower_of[op]
-        return own
+        read = set(chain.from_iterable(self.reads_by_gpu.readers.values()))
+        for op, (kind, tower) in enumerate(zip(self.flow.types, self.tower_of, strict=True)):
+            if self.backward.ops[op]:
+                own[op] = self.gradient_bit
+            if tower is not None and (own[op] or op in read or kind in EXAMPLE_SOURCES):
+                own[op] |= 1 << tower
+        return cast(list[TowerMask], own)
 
     @cached_property
-    def towers_behind(self) -> Sequence[int]:
-        """For each op a bit mask of the towers that its value depends on, and `gradient_bit`."""
+    def towers_behind(self) -> Sequence[TowerMask]:
+        """For each op the towers that its value depends on, and `gradient_bit`."""
         return self.flow.propagate(self.own_towers)
 
-    def without_regularization(self, loss: int) -> int:
+    def has_gradient(self, op: OpId) -> bool:
+        """Whether the value of an op depends on a backward op."""
+        return bool(self.towers_behind[op] & self.gradient_bit)
+
+    def without_regularization(self, loss: OpId) -> OpId:
         """Return the only summand of a loss that depends on examples; the loss if several do."""
         while self.flow.types[loss] in ADDS:
             terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
@@ -196,12 +208,12 @@ class TowerAnalysis:
             loss = terms[0]
         return loss
 
-    def towers_in(self, mask: int) -> Iterator[int]:
-        """Yield the numbers of the towers in a bit mask."""
-        return (number for number in range(len(self.towers)) if mask >> number & 1)
+    def towers_in(self, mask: int) -> Sequence[TowerIndex]:
+        """Return the towers in a mask."""
+        return [tower for tower in self.tower_indices if mask >> tower & 1]
 
     def names_of(self, mask: int) -> str:
-        """Name the towers in a bit mask, as in ``the tower on /device:GPU:0``."""
+        """Name the towers in a mask, as in ``the tower on /device:GPU:0``."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
         return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
 

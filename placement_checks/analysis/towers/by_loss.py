@@ -9,47 +9,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
-from placement_checks.analysis.graph.backward import Backward
-from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.layers import NONE, Layers
+from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.analysis.graph.data_flow import DataFlow, connected_groups
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import SUMS_UP
-from placement_checks.core.placement import StepOps, producer_of
 
-Groups = Sequence[Sequence[int]]
+Groups = Sequence[Sequence[OpId]]
 # The least share of ops that copies of a model have in common: if their devices differ, and if
 # they read the same variables.
 _SIMILAR, _ALIKE = 0.5, 0.75
-
-
-def loss_ops(step: StepOps, flow: DataFlow) -> Sequence[int]:
-    """Return the ops that the program takes gradients of, or else the losses that it reports.
-
-    If the gradients of a tensor are part of another loss, as in a gradient penalty or an inner
-    loop of MAML, the tensor is not a loss itself and is left out.
-    """
-    outer = _outer_objectives(step, flow)
-    names = map(producer_of, outer or step.losses)
-    return list(dict.fromkeys(flow.number[name] for name in names if name in flow.number))
-
-
-def _outer_objectives(step: StepOps, flow: DataFlow) -> Sequence[str]:
-    """Return the objectives whose gradients no other objective uses, or else all objectives."""
-    gradients = {
-        name: [flow.number[op] for op in step.gradients.get(name, ()) if op in flow.number]
-        for name in dict.fromkeys(step.objectives)
-    }
-    if len(gradients) < 2 or not any(gradients.values()):
-        return step.objectives
-    behind = flow.propagate(flow.marks(gradients.values()))
-    inner = 0
-    for bit, name in enumerate(gradients):
-        objective = flow.number.get(producer_of(name))
-        if objective is not None:
-            inner |= behind[objective] & ~(1 << bit)
-    outer = [name for bit, name in enumerate(gradients) if not inner >> bit & 1]
-    return outer or step.objectives
 
 
 class ModelCopies(NamedTuple):
@@ -74,30 +44,22 @@ class CopiesByLoss:
     as the losses of a discriminator and its generator. A penalty on the weights, and the input
     pipeline, may be shared by all copies. One joint loss is split where the losses of the copies
     are summed, or where their outputs are concatenated.
-
-    Attributes:
-        in_model: for each op whether it is a forward op that depends on variables and examples.
     """
 
-    def __init__(
-        self, flow: DataFlow, layers: Layers, backward: Backward, examples: Sequence[int]
-    ) -> None:
-        self._flow = flow
-        self._layers = layers.by_op
-        self.in_model = [
-            layer != NONE and bool(is_example) and not is_backward
-            for layer, is_example, is_backward in zip(
-                layers.by_op, examples, backward.ops, strict=True
-            )
-        ]
+    def __init__(self, graph: GraphAnalysis) -> None:
+        self._flow = graph.flow
+        self._layers = graph.layers.by_op
+        self._in_model = graph.in_model
 
-    def copies(self, losses: Sequence[int]) -> ModelCopies:
+    def copies(self, losses: Sequence[OpId]) -> ModelCopies:
         """Return the copies of the model.
 
         Args:
             losses: all loss ops of the program.
         """
-        groups = self._without_penalties(self._disjoint_groups(losses))
+        groups = self._disjoint_groups(losses)
+        # Without penalties on weights, which may belong to all copies.
+        groups = [group for group in groups if any(self._in_model[op] for op in group)] or groups
         if len(groups) > 1:
             matched = self._match(groups)
             if matched:
@@ -106,32 +68,18 @@ class CopiesByLoss:
         split = self._split_joint_losses(losses)
         return ModelCopies(split, "same") if split else ModelCopies(groups, "")
 
-    def _disjoint_groups(self, ops: Sequence[int]) -> Groups:
+    def _disjoint_groups(self, ops: Sequence[OpId]) -> Groups:
         """Group ops so that no two groups use the same value of the model."""
-        group = {op: op for op in ops}
-
-        def root(op: int) -> int:
-            while group[op] != op:
-                op = group[op] = group[group[op]]
-            return op
-
-        owner: dict[int, int] = {}  # the first of the ops that uses a value, by the value
+        user: dict[OpId, OpId] = {}  # the first of the ops that uses a value, by the value
+        pairs = set[tuple[OpId, OpId]]()
         for end in ops:
-            for op in self._flow.reachable(
-                [end], until=lambda op: op in owner or not self.in_model[op]
-            ):
-                if self.in_model[op] and (other := owner.setdefault(op, end)) != end:
-                    group[root(end)] = root(other)
-        groups: dict[int, list[int]] = defaultdict(list)
-        for op in ops:
-            groups[root(op)].append(op)
-        return list(groups.values())
+            behind = self._flow.reachable(
+                [end], until=lambda op: op in user or not self._in_model[op]
+            )
+            pairs.update((end, user.setdefault(op, end)) for op in behind if self._in_model[op])
+        return connected_groups(ops, pairs)
 
-    def _without_penalties(self, groups: Groups) -> Groups:
-        """Return the groups that compute with examples; all groups if none does."""
-        return [group for group in groups if any(map(self.in_model.__getitem__, group))] or groups
-
-    def _split_joint_losses(self, losses: Sequence[int]) -> Groups:
+    def _split_joint_losses(self, losses: Sequence[OpId]) -> Groups:
         """Split joint losses into the losses of the copies; empty if a loss has one copy."""
         splits: list[Groups] = []
         for loss in losses:
@@ -146,9 +94,9 @@ class CopiesByLoss:
         groups = self._disjoint_groups([op for split in splits for copy in split for op in copy])
         return groups if len(groups) == len(splits[0]) else ()
 
-    def _split_joint_loss(self, loss: int) -> Groups:
+    def _split_joint_loss(self, loss: OpId) -> Groups:
         """Split one joint loss into the losses of the copies; empty if it has one copy."""
-        ends, seen = self._summands([loss]), set[int]()
+        ends, seen = self._summands([loss]), set[OpId]()
         while len(ends) == 1 and ends[0] not in seen:  # a loop leads back
             seen.add(ends[0])
             ends = self._summands(self._model_inputs(ends[0]))
@@ -160,25 +108,25 @@ class CopiesByLoss:
             return ()
         # The losses of a copy are the last ops before the joint loss that belong to it alone.
         masks = self._flow.propagate(self._flow.marks(copies))
-        found: list[list[int]] = [[] for _ in copies]
+        found: list[list[OpId]] = [[] for _ in copies]
         for op in self._flow.reachable([loss], until=lambda op: masks[op].bit_count() < 2):
             number = single_tower(masks[op])
-            if number != NONE:
+            if number is not None:
                 found[number].append(op)
         return list(map(sorted, found))
 
-    def _summands(self, ops: Iterable[int]) -> Sequence[int]:
+    def _summands(self, ops: Iterable[OpId]) -> Sequence[OpId]:
         """Return the ops that ``ops`` add up or concatenate, directly or in several steps."""
 
-        def summands(op: int) -> Sequence[int]:
+        def summands(op: OpId) -> Sequence[OpId]:
             return self._model_inputs(op) if self._flow.types[op] in SUMS_UP else ()
 
         return sorted(op for op in self._flow.reachable(ops, along=summands) if not summands(op))
 
-    def _model_inputs(self, op: int) -> Sequence[int]:
-        return [source for source in self._flow.inputs[op] if self.in_model[source]]
+    def _model_inputs(self, op: OpId) -> Sequence[OpId]:
+        return [source for source in self._flow.inputs[op] if self._in_model[source]]
 
-    def _have_most_variables(self, groups: Groups, loss: int) -> bool:
+    def _have_most_variables(self, groups: Groups, loss: OpId) -> bool:
         """Whether groups read more than half of the variables behind a joint loss.
 
         Groups that read fewer are branches at the start of one model, or steps of a sequence.
@@ -234,46 +182,46 @@ class CopiesByLoss:
         first, *others = types
         return all((first & other).total() >= share * (first | other).total() for other in others)
 
-    def _model_before(self, ops: Sequence[int]) -> tuple[Counter[str], frozenset[int]]:
+    def _model_before(self, ops: Sequence[OpId]) -> tuple[Counter[str], frozenset[OpId | None]]:
         """Count the model ops before ``ops`` by type, and return the variables that they read."""
-        behind = self._flow.reachable(ops, until=lambda op: not self.in_model[op])
-        model = [op for op in behind if self.in_model[op]]
+        behind = self._flow.reachable(ops, until=lambda op: not self._in_model[op])
+        model = [op for op in behind if self._in_model[op]]
         return (
             Counter(self._flow.types[op] for op in model),
             frozenset(self._layers[op] for op in model),
         )
 
 
-def towers_by_op(flow: DataFlow, layers: Layers, losses: Groups) -> Sequence[int]:
-    """Return for each op a bit mask of the towers that it serves: their losses use its value.
+def towers_by_op(graph: GraphAnalysis, losses: Groups) -> Sequence[TowerMask]:
+    """Return for each op the towers that it serves: their losses use its value.
 
-    An op that reaches no loss, or the losses of several towers, has the bits of its inputs. A
-    variable has no bits.
+    An op that reaches no loss, or the losses of several towers, has the towers of its inputs. A
+    variable has none.
 
     Args:
-        flow: the edges of the program.
-        layers: the layers of the program.
+        graph: the program.
         losses: the loss ops of each tower.
     """
-    reached = reachability_masks(flow, losses)
-    bits = [0] * len(reached)
-    for op, sources in enumerate(flow.inputs):
-        if layers.passed_on[op] == op:
+    reached = reachability_masks(graph.flow, losses)
+    passed_on = graph.layers.passed_on
+    towers = [0] * len(reached)
+    for op, sources in zip(graph.flow.ops, graph.flow.inputs, strict=True):
+        if passed_on[op] == op:
             continue
-        if single_tower(reached[op]) != NONE:
-            bits[op] = reached[op]
+        if single_tower(reached[op]) is not None:
+            towers[op] = reached[op]
             continue
         for source in sources:
-            if layers.passed_on[source] == NONE:
-                bits[op] |= bits[source]
-    return bits
+            if passed_on[source] is None:
+                towers[op] |= towers[source]
+    return cast(list[TowerMask], towers)
 
 
-def reachability_masks(flow: DataFlow, ends: Groups) -> Sequence[int]:
-    """Return for each op a bit mask of the groups of ends that its value reaches."""
-    return flow.propagate(flow.marks(ends), to_inputs=True)
+def reachability_masks(flow: DataFlow, ends: Groups) -> Sequence[TowerMask]:
+    """Return for each op the mask of the groups of ends that its value reaches."""
+    return cast(list[TowerMask], flow.propagate(flow.marks(ends), to_inputs=True))
 
 
-def single_tower(mask: int) -> int:
-    """Return the number of the only bit that is set; -1 if there is none, or several are."""
-    return mask.bit_length() - 1 if mask and not mask & (mask - 1) else NONE
+def single_tower(towers: int) -> TowerIndex | None:
+    """Return the only tower in a mask; None if there is none, or there are several."""
+    return TowerIndex(towers.bit_length() - 1) if towers.bit_count() == 1 else None

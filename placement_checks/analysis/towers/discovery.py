@@ -36,13 +36,13 @@ copies of the model by their losses, and `TowersByLoss` are the towers formed fr
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, cast
 
-from placement_checks.analysis.graph.backward import Backward
-from placement_checks.analysis.graph.data_flow import DataFlow
-from placement_checks.analysis.graph.updates import Updates
+from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.analysis.graph.data_flow import bits_of, connected_groups
 from placement_checks.analysis.towers.by_loss import (
     Groups,
     ModelCopies,
@@ -50,16 +50,11 @@ from placement_checks.analysis.towers.by_loss import (
     single_tower,
 )
 from placement_checks.core.devices import LOCALHOST, Device
-from placement_checks.core.op_types import (
-    EXAMPLE_SOURCES,
-    NOT_A_READ,
-    PASSES_READ,
-    PLACEHOLDERS,
-    RANDOM,
-    VARIABLES,
-    is_update,
-)
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
+from placement_checks.core.ids import GpuIndex, OpId, TowerIndex
+from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, VARIABLES, is_update
+from placement_checks.core.placement import Placement, producer_of
+
+OpCounts = Counter[tuple[str, Device]]  # the number of ops, by type and device
 
 
 class Site(NamedTuple):
@@ -67,11 +62,11 @@ class Site(NamedTuple):
 
     Attributes:
         device: the device that the ops of the tower request.
-        copy: the number of the tower, if several towers found by loss use the device; else -1.
+        copy: the number of the tower, if several towers found by loss use the device; else None.
     """
 
     device: Device
-    copy: int = -1
+    copy: TowerIndex | None = None
 
 
 class GpuReads(NamedTuple):
@@ -106,8 +101,8 @@ class Tower(NamedTuple):
 
     def __str__(self) -> str:
         devices = " and ".join(device.short for device in self.devices)
-        copy = max(site.copy for site in self.sites)
-        return devices if copy < 0 else f"{devices} (copy {copy + 1})"
+        copies = [site.copy for site in self.sites if site.copy is not None]
+        return f"{devices} (copy {max(copies) + 1})" if copies else devices
 
 
 class TowersByLoss(NamedTuple):
@@ -126,20 +121,25 @@ class TowersByLoss(NamedTuple):
     main: Sequence[Device]
     micro_batches: int = 1
 
-    def site(self, tower: int, device: Device | None = None) -> Site:
+    def site(self, tower: TowerIndex, device: Device | None = None) -> Site:
         """Return the site of a tower on one of its devices; on its main device by default."""
         device = self.main[tower] if device is None else device
         users = sum(device in devices for devices in self.devices)
-        return Site(device, tower if users > 1 else -1)
+        return Site(device, tower if users > 1 else None)
 
-    def sites(self, tower: int) -> tuple[Site, ...]:
+    def sites(self, tower: TowerIndex) -> tuple[Site, ...]:
         """Return all sites of a tower."""
         return tuple(self.site(tower, device) for device in self.devices[tower])
 
     @property
-    def by_site(self) -> Mapping[Site, int]:
+    def towers(self) -> Sequence[TowerIndex]:
+        """The numbers of the towers."""
+        return cast(Sequence[TowerIndex], range(len(self.devices)))
+
+    @property
+    def by_site(self) -> Mapping[Site, TowerIndex]:
         """The number of the tower at each site."""
-        return {site: n for n in range(len(self.devices)) for site in self.sites(n)}
+        return {site: tower for tower in self.towers for site in self.sites(tower)}
 
 
 @lru_cache(maxsize=65536)
@@ -148,95 +148,88 @@ def requested_gpu(requested: Device) -> Device:
     return requested if requested.job else requested.over(LOCALHOST)
 
 
-def towers_by_loss(
-    placement: Placement, flow: DataFlow, copies: ModelCopies, in_model: Sequence[bool]
-) -> TowersByLoss | None:
-    """Find the towers by loss.
-
-    Args:
-        placement: the program.
-        flow: the edges of the program.
-        copies: the copies of the model.
-        in_model: for each op whether it is a forward op that depends on variables and examples.
-
-    Returns:
-        The towers; None if the strategy or the requested devices determine them instead.
-    """
-    if len(copies.losses) < 2 or (placement.strategy and len(placement.strategy.replicas) > 1):
+def towers_by_loss(graph: GraphAnalysis, copies: ModelCopies) -> TowersByLoss | None:
+    """Find the towers by loss; None if the strategy or the requested devices determine them."""
+    strategy = graph.placement.strategy
+    if len(copies.losses) < 2 or (strategy is not None and len(strategy.replicas) > 1):
         return None
-    places = _places(placement, flow, copies.losses, in_model)
-    if not all(places):
+    counts = _count_ops(graph, copies.losses)
+    if not all(counts):
         return None
-    by_place: dict[frozenset[tuple[str, Device]], list[int]] = defaultdict(list)
-    for number, place in enumerate(places):
-        by_place[frozenset(place)].append(number)
-    groups = list(by_place.values())
-    if len(groups) == 1 and _are_crowded(placement, places):
+    by_devices: dict[frozenset[tuple[str, Device]], list[int]] = defaultdict(list)
+    for number, count in enumerate(counts):
+        by_devices[frozenset(count)].append(number)
+    groups = list(by_devices.values())
+    are_crowded = _are_crowded(graph.placement, counts)
+    if len(groups) == 1 and are_crowded:
         groups = [[number] for number in groups[0]]
-    if len(groups) < 2 or len({len(group) for group in groups}) > 1:
+    if not _are_even(groups):
         return None
-    devices, main = _devices_of([places[group[0]] for group in groups])
-    if len(set(main)) < len(main) and not _are_crowded(placement, places):
+    devices, main = _devices_of([counts[group[0]] for group in groups])
+    if len(set(main)) < len(main) and not are_crowded:
         # Copies with the same main device are tasks of one tower.
-        by_device: dict[Device, list[int]] = defaultdict(list)
+        by_main: dict[Device, list[int]] = defaultdict(list)
         for group, device in zip(groups, main, strict=True):
-            by_device[device] += group
-        groups = list(by_device.values())
-        if len(groups) < 2 or len({len(group) for group in groups}) > 1:
+            by_main[device] += group
+        groups = list(by_main.values())
+        if not _are_even(groups):
             return None
         devices, main = _devices_of(
-            [sum((places[number] for number in group), Counter()) for group in groups]
+            [sum((counts[number] for number in group), Counter()) for group in groups]
         )
-    order = sorted(range(len(groups)), key=main.__getitem__)
-    losses = [[op for copy in groups[number] for op in copies.losses[copy]] for number in order]
-    devices, main = [devices[number] for number in order], [main[number] for number in order]
     if copies.likeness != "same" and (not copies.likeness or len(set(main)) < len(main)):
         return None
-    batches = len(groups[0]) if len(groups) == len(by_place) else 1
-    return TowersByLoss(losses, devices, main, batches)
+    order = sorted(range(len(groups)), key=main.__getitem__)
+    return TowersByLoss(
+        [[op for copy in groups[number] for op in copies.losses[copy]] for number in order],
+        [devices[number] for number in order],
+        [main[number] for number in order],
+        micro_batches=len(groups[0]) if len(groups) == len(by_devices) else 1,
+    )
 
 
-def micro_batches(
-    placement: Placement, flow: DataFlow, copies: ModelCopies, in_model: Sequence[bool]
-) -> int:
+def micro_batches(graph: GraphAnalysis, copies: ModelCopies) -> int:
     """Count the copies of the model on the same devices; 1 if they run on different devices."""
     if len(copies.losses) < 2 or copies.likeness != "same":
         return 1
-    places = [frozenset(place) for place in _places(placement, flow, copies.losses, in_model)]
-    return len(places) if len(set(places)) == 1 else 1
+    used = [frozenset(count) for count in _count_ops(graph, copies.losses)]
+    return len(used) if len(set(used)) == 1 else 1
 
 
-def _places(
-    placement: Placement, flow: DataFlow, losses: Groups, in_model: Sequence[bool]
-) -> Sequence[Counter[tuple[str, Device]]]:
+def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[OpCounts]:
     """Count the ops of each copy of the model, by type and requested GPU.
 
     If a copy uses no GPU, its ops on CPUs are counted. Ops that serve several copies are left out,
     as are ops that are colocated with another op, such as a lookup with its table: their device
     does not show where the copy runs.
     """
-    reached = reachability_masks(flow, losses)
-    on_gpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
-    on_cpus: list[Counter[tuple[str, Device]]] = [Counter() for _ in losses]
-    for op, mask in enumerate(reached):
+    on_gpus: list[OpCounts] = [Counter() for _ in losses]
+    on_cpus: list[OpCounts] = [Counter() for _ in losses]
+    for op, mask in enumerate(reachability_masks(graph.flow, losses)):
         copy = single_tower(mask)
-        requested, colocated = placement.by_number[op].requested, placement.by_number[op].colocated
-        if copy >= 0 and in_model[op] and requested.type is not None and not colocated:
-            counts = on_gpus if requested.is_gpu else on_cpus
-            counts[copy][flow.types[op], requested_gpu(requested)] += 1
+        if copy is not None and graph.in_model[op]:
+            _, kind, requested, *_ = graph.placement.by_number[op]
+            if requested.type is not None and not graph.placement.by_number[op].colocated:
+                counts = on_gpus if requested.is_gpu else on_cpus
+                counts[copy][kind, requested_gpu(requested)] += 1
     return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
 
 
-def _are_crowded(placement: Placement, places: Sequence[Counter[tuple[str, Device]]]) -> bool:
+def _are_even(groups: Sequence[Sequence[object]]) -> bool:
+    """Whether there are several groups, all of the same size."""
+    return len(groups) > 1 and len(set(map(len, groups))) == 1
+
+
+def _are_crowded(placement: Placement, counts: Sequence[OpCounts]) -> bool:
     """Whether all copies run on one GPU of a machine that has a GPU for each."""
-    devices = {device for place in places for _, device in place}
+    devices = {device for count in counts for _, device in count}
     machine = placement.machine
     gpus = placement.gpus or (len(machine.gpus) if machine is not None else 0)
-    return len(devices) == 1 and next(iter(devices)).is_gpu and gpus == len(places)
+    return len(devices) == 1 and next(iter(devices)).is_gpu and gpus == len(counts)
 
 
 def _devices_of(
-    places: Sequence[Counter[tuple[str, Device]]],
+    counts: Sequence[OpCounts],
 ) -> tuple[Sequence[tuple[Device, ...]], Sequence[Device]]:
     """Return the devices of each tower, and its main device.
 
@@ -244,70 +237,58 @@ def _devices_of(
     A GPU may hold an expert or a shard of a table for all towers; it belongs to the tower that
     runs its other ops there.
     """
-    keys = frozenset().union(*places)
-    shared = {key: min(place[key] for place in places) for key in keys}
+    keys = frozenset().union(*counts)
+    shared = {key: min(count[key] for count in counts) for key in keys}
     devices: list[tuple[Device, ...]] = []
     main: list[Device] = []
-    for place in places:
+    for count in counts:
         own: Counter[Device] = Counter()
-        for (kind, device), count in place.items():
-            own[device] += count - shared[kind, device]
-        used = sorted(device for device, count in own.items() if count)
-        most = max(own.values())
-        devices.append(tuple(used or sorted(own)))
-        main.append(min(device for device, count in own.items() if count == most))
+        for (kind, device), ops in count.items():
+            own[device] += ops - shared[kind, device]
+        used = [device for device in own if own[device]]
+        devices.append(tuple(sorted(used or own)))
+        main.append(min(own, key=lambda device: (-own[device], device)))
     return devices, main
 
 
-def serving_sites(
-    placement: Placement,
-    flow: DataFlow,
-    backward_pass: Backward,
-    examples: Sequence[int],
-    by_loss: TowersByLoss | None,
-    in_model: Sequence[bool],
-) -> Sequence[Site | None]:
+def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequence[Site | None]:
     """Find for each op the site of the tower that it works for.
 
     A backward op is at the site of its forward op if its tower was found by loss; otherwise it is
     at the site that it requests.
 
     Args:
-        placement: the program.
-        flow: the edges of the program.
-        backward_pass: the backward pass of the program.
-        examples: for each op whether its value depends on examples.
+        graph: the program.
         by_loss: the towers that were found by loss.
-        in_model: for each op whether it is a forward op that depends on variables and examples.
 
     Returns:
         For each op its site; None if it works for the host or for several towers.
     """
-    backward = backward_pass.ops
-    requests = {op.requested for op in placement.by_number}
+    flow, ops, backward = graph.flow, graph.placement.by_number, graph.backward.ops
+    requests = {op.requested for op in ops}
     requested = {request: Site(requested_gpu(request)) for request in requests if request.is_gpu}
-    sites = [requested.get(op.requested) for op in placement.by_number]
-    unsure = [
+    sites = [requested.get(op.requested) for op in ops]
+    unsure = {
         number
-        for number, op in enumerate(placement.by_number)
-        if (op.colocated or not examples[number])
+        for number, op in zip(flow.ops, ops, strict=True)
+        if (op.colocated or not graph.examples[number])
         and sites[number] is not None
         and not backward[number]
-    ]
+    }
     if by_loss is not None:
-        unsure = _assign_by_loss(placement, flow, backward_pass, by_loss, in_model, sites, unsure)
+        _assign_by_loss(graph, by_loss, sites, unsure)
     different = list(dict.fromkeys(site for site in sites if site is not None))
     if not unsure or len(different) < 2:
         return sites
-    sure = [0] * len(sites)
     bits = {site: 1 << bit for bit, site in enumerate(different)}
-    undecided = {*unsure, *flow.having(VARIABLES.__contains__)}
-    for op, site in enumerate(sites):
-        if site is not None and op not in undecided and not backward[op]:
-            sure[op] = bits[site]
+    undecided = unsure.union(flow.having(VARIABLES.__contains__))
+    sure = [
+        0 if site is None or op in undecided or backward[op] else bits[site]
+        for op, site in enumerate(sites)
+    ]
     # Backward ops and updates use the values of other ops, but do not decide where these belong.
     uses = list(flow.inputs)
-    for op in (*backward_pass.numbers(), *flow.having(is_update)):
+    for op in (*graph.backward.numbers(), *flow.having(is_update)):
         uses[op] = []
     before = flow.propagate(sure, keep=sure)
     after = flow.propagate(sure, along=uses, to_inputs=True, keep=sure)
@@ -319,44 +300,36 @@ def serving_sites(
 
 
 def _assign_by_loss(
-    placement: Placement,
-    flow: DataFlow,
-    backward: Backward,
-    by_loss: TowersByLoss,
-    in_model: Sequence[bool],
-    sites: list[Site | None],
-    unsure: Sequence[int],
-) -> list[int]:
+    graph: GraphAnalysis, by_loss: TowersByLoss, sites: list[Site | None], unsure: set[OpId]
+) -> None:
     """Assign each forward op that serves one tower to a site of this tower.
 
-    Returns:
-        The ops that the losses leave undecided.
+    Afterwards ``unsure`` has the ops that the losses leave undecided.
     """
+    flow, backward = graph.flow, graph.backward
     reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
-    shared_devices = {site.device for site in by_loss.by_site if site.copy >= 0}
-    undecided = set(unsure)
-    for op, mask in enumerate(reached):
+    shared_devices = {site.device for site in by_loss.by_site if site.copy is not None}
+    for op, mask in zip(flow.ops, reached, strict=True):
         if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
         site, tower = sites[op], single_tower(mask)
         device = None if site is None else site.device
-        if device is None and in_model[op]:
-            asked = placement.by_number[op].requested
-            device = requested_gpu(asked) if asked.type is not None else None
-            device = device if device in on_cpu else None
+        if site is None and graph.in_model[op]:
+            request = graph.placement.by_number[op].requested
+            if request.type is not None and requested_gpu(request) in on_cpu:
+                device = requested_gpu(request)
         if device is None:
             continue
-        if tower >= 0:
+        if tower is not None:
             is_own = device in by_loss.devices[tower]
             sites[op] = by_loss.site(tower, device if is_own else None)
-            undecided.discard(op)
+            unsure.discard(op)
         elif device in shared_devices:
-            undecided.add(op)
+            unsure.add(op)
     for op, (forward, _) in backward.forward.items():
-        if sites[op] is not None and single_tower(reached[forward]) >= 0:
+        if sites[op] is not None and single_tower(reached[forward]) is not None:
             sites[op] = sites[forward] or sites[op]
-    return sorted(undecided)
 
 
 class ReadsByGpu:
@@ -373,35 +346,27 @@ class ReadsByGpu:
     result. A variable that only updates compute with, such as a velocity, is not read.
 
     Attributes:
-        flow: the edges of the graph.
         readers: the ops that compute with the value of each variable, by its name.
         gpus: the variables that are read at each site, in the order of their devices.
-        joined_gpus: pairs of indices into `gpus` whose sites hold parts of one tower.
+        gpu_indices: the indices into `gpus`.
+        joined_gpus: the pairs of sites that hold parts of one tower, as indices into `gpus`.
     """
 
     def __init__(
-        self,
-        placement: Placement,
-        flow: DataFlow,
-        backward: Backward,
-        updates: Updates,
-        sites: Sequence[Site | None],
-        by_loss: TowersByLoss | None = None,
+        self, graph: GraphAnalysis, sites: Sequence[Site | None], by_loss: TowersByLoss | None
     ) -> None:
-        self.flow = flow
-        self._ops = placement.by_number
+        self._graph = graph
+        self._flow = flow = graph.flow
         self._sites = sites
-        self._strategy = placement.strategy
-        self._backward = backward.ops
-        self._updates = updates
         self._by_loss = by_loss
-        named = map(producer_of, (*placement.step.objectives, *placement.step.losses))
+        step = graph.placement.step
+        named = map(producer_of, (*step.objectives, *step.losses))
         losses = [flow.number[name] for name in named if name in flow.number]
-        ends = [*backward.numbers(), *losses]
+        ends = [*graph.backward.numbers(), *losses]
         self._model = flow.reachable(ends) if ends else None
         self.readers = {
             variable.name: self._readers(flow.number[variable.name])
-            for variable in placement.variables
+            for variable in graph.placement.variables
         }
         self._add_readers_of_shared_results()
         reads: dict[Site, dict[str, str]] = defaultdict(dict)
@@ -409,283 +374,187 @@ class ReadsByGpu:
             for reader in readers:
                 site = sites[reader]
                 if site is not None:
-                    reads[site].setdefault(variable, self._ops[reader].name)
-        self.gpus = [GpuReads(site.device, reads[site], site) for site in sorted(reads)]
+                    reads[site].setdefault(variable, flow.names[reader])
+        self.gpus = [
+            GpuReads(site.device, reads[site], site) for site in sorted(reads, key=_order)
+        ]
+        self.gpu_indices = cast(Sequence[GpuIndex], range(len(self.gpus)))
         self.joined_gpus = (
             self._joined_gpus() if by_loss is None else self._parts_by_loss(by_loss.by_site)
         )
 
-    def _readers(self, variable: int) -> list[int]:
+    def _readers(self, variable: OpId) -> list[OpId]:
         """Return the ops that compute with a variable's value, directly or after an identity op.
 
         Assignments, optimizer updates, savers and the like do not compute with it. If a function
         is called with the variable, the ops of its body count instead of the call.
         """
-        flow = self.flow
+        flow = self._flow
 
-        def passes_on(op: int) -> bool:
-            return op == variable or flow.types[op] in PASSES_READ
+        def is_end(op: OpId) -> bool:
+            return op != variable and flow.types[op] not in PASSES_READ
 
-        reached = flow.reachable([variable], flow.consumers, until=lambda op: not passes_on(op))
         return sorted(
             op
-            for op in reached
-            if not passes_on(op)
+            for op in flow.reachable([variable], flow.consumers, until=is_end)
+            if is_end(op)
             and flow.types[op] not in NOT_A_READ
             and not is_update(flow.types[op])
             and op not in flow.calls
             and (self.in_loss(op) or op not in self.behind_updates)
         )
 
-    def in_model(self, op: int) -> bool:
+    def in_model(self, op: OpId) -> bool:
         """Whether a reader is part of the model: at a site, or on the way to a loss."""
         return self.in_loss(op) or self._sites[op] is not None
 
-    def in_loss(self, op: int) -> bool:
+    def in_loss(self, op: OpId) -> bool:
         """Whether the value of an op reaches a loss or a gradient; true if none is known."""
         return self._model is None or op in self._model
 
     @cached_property
-    def behind_updates(self) -> Collection[int]:
+    def behind_updates(self) -> Collection[OpId]:
         """The ops that updates of the step depend on."""
-        return self.flow.reachable(
-            value
-            for updates in self._updates.by_variable.values()
-            for update in updates
-            for value in update.values
-        )
+        updates = self._graph.updates
+        return self._flow.reachable(chain.from_iterable(map(updates.values, updates.by_variable)))
 
     def _add_readers_of_shared_results(self) -> None:
         """Add the first ops of each site that use a result of the host or of a shared op."""
-        variables = list(self.readers)
-        reached: dict[int, int] = {}
-        for number, readers in enumerate(self.readers.values()):
-            for op in readers:
-                if self.in_loss(op) and not self._backward[op] and self._sites[op] is None:
-                    reached[op] = reached.get(op, 0) | 1 << number
-        if not reached:
+        backward, sites = self._graph.backward.ops, self._sites
+        shared = [
+            [op for op in readers if self.in_loss(op) and not backward[op] and sites[op] is None]
+            for readers in self.readers.values()
+        ]
+        if not any(shared):
             return
-        for op, producers in enumerate(self.flow.inputs):
-            mask = 0
-            for producer in producers:
-                mask |= reached.get(producer, 0)
-            if not mask or self._backward[op]:
-                continue
-            if self._sites[op] is None:
-                reached[op] = reached.get(op, 0) | mask
-                continue
-            for number in _bits(mask):
-                readers = self.readers[variables[number]]
-                if op not in readers:
-                    readers.append(op)
+        keep = [bool(backward[op]) or site is not None for op, site in enumerate(sites)]
+        masks = self._flow.propagate(self._flow.marks(shared), keep=keep)
+        variables = list(self.readers)
+        for op, producers in zip(self._flow.ops, self._flow.inputs, strict=True):
+            if sites[op] is not None and not backward[op]:
+                mask = 0
+                for producer in producers:
+                    mask |= masks[producer]
+                for number in bits_of(mask):
+                    readers = self.readers[variables[number]]
+                    if op not in readers:
+                        readers.append(op)
 
     @cached_property
-    def joined_forward(self) -> Collection[frozenset[int]]:
+    def joined_forward(self) -> Collection[frozenset[GpuIndex]]:
         """The pairs of sites, by index, that use each other's results in the forward pass.
 
         A joint loss also joins copies of a model in their gradients, but not in the forward pass.
         """
         return self._joined_gpus(forward=True)
 
-    def _parts_by_loss(self, towers: Mapping[Site, int]) -> Collection[frozenset[int]]:
+    def _parts_by_loss(self, towers: Mapping[Site, TowerIndex]) -> Collection[frozenset[GpuIndex]]:
         """Return the pairs of sites of one tower, if the towers were found by loss."""
-        sites: dict[int, list[int]] = defaultdict(list)
-        for number, gpu in enumerate(self.gpus):
+        sites: dict[TowerIndex, list[GpuIndex]] = defaultdict(list)
+        for number, gpu in zip(self.gpu_indices, self.gpus, strict=True):
             if gpu.site in towers:
                 sites[towers[gpu.site]].append(number)
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
-    def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
+    def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[GpuIndex]]:
         """Return the pairs of sites where one uses results of the other site's own variables."""
         if len(self.gpus) < 2:
             return set()
         shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
         numbers = {gpu.site: number for number, gpu in enumerate(self.gpus)}
-        own = [0] * len(self._ops)
-        own_readers: list[tuple[int, int]] = []
-        for variable, readers in self.readers.items():
-            if variable in shared:
-                continue
-            for reader in readers:
+        own = [0] * len(self._sites)
+        own_readers: list[tuple[OpId, int]] = []
+        for variable in self.readers.keys() - shared:
+            for reader in self.readers[variable]:
                 site = self._sites[reader]
-                if site is not None and not (forward and self._backward[reader]):
-                    number = numbers[site]
-                    own[reader] |= 1 << number
-                    own_readers.append((reader, number))
+                if site is not None and not (forward and self._graph.backward.ops[reader]):
+                    own[reader] |= 1 << numbers[site]
+                    own_readers.append((reader, numbers[site]))
         if not own_readers:
             return set()
-        masks = self.flow.propagate(own)
+        masks = self._flow.propagate(own)
         pairs = {
-            frozenset((number, other))
+            frozenset((self.gpu_indices[number], self.gpu_indices[other]))
             for reader, number in own_readers
-            for other in _bits(masks[reader] & ~(1 << number))
+            for other in bits_of(masks[reader] & ~(1 << number))
         }
-        return {pair for pair in pairs if not all(map(self._is_replica, pair))}
+        strategy = self._graph.placement.strategy
+        replicas = () if strategy is None else strategy.replicas
+        of_replica = {
+            number
+            for number, gpu in enumerate(self.gpus)
+            if any(gpu.device.matches(replica) for replica in replicas)
+        }
+        return {pair for pair in pairs if not pair <= of_replica}
 
-    def _is_replica(self, number: int) -> bool:
-        """Whether a replica of the strategy runs on a GPU."""
-        replicas = () if self._strategy is None else self._strategy.replicas
-        return any(self.gpus[number].device.matches(replica) for replica in replicas)
-
-    def models(self, numbers: Sequence[int]) -> list[list[int]]:
+    def models(self, numbers: Sequence[GpuIndex]) -> list[list[GpuIndex]]:
         """Group the sites with these indices by the tower that they hold parts of."""
-        found: dict[int, list[int]] = {number: [number] for number in numbers}
-        for number, other in map(tuple, self.joined_gpus):
-            if number in found and other in found and found[number] is not found[other]:
-                joined = [*found[number], *found[other]]
-                found.update(dict.fromkeys(joined, joined))
-        return sorted({id(model): sorted(model) for model in found.values()}.values())
+        pairs = [(min(pair), max(pair)) for pair in self.joined_gpus if pair.issubset(numbers)]
+        return connected_groups(numbers, pairs)
 
     def towers(self) -> list[Tower]:
         """Return the towers: first the towers found by loss, then copies on other GPUs."""
         by_loss = self._by_loss
         if by_loss is None:
-            found, rest = [], list(range(len(self.gpus)))
+            found, rest = [], list(self.gpu_indices)
         else:
-            found = [by_loss.sites(number) for number in range(len(by_loss.losses))]
+            found = [by_loss.sites(tower) for tower in by_loss.towers]
             used = {device for devices in by_loss.devices for device in devices}
-            rest = [n for n, gpu in enumerate(self.gpus) if gpu.site.device not in used]
+            rest = [number for number in self.gpu_indices if self.gpus[number].device not in used]
         found += [tuple(self.gpus[n].site for n in model) for model in self.models(rest)]
         return [self._tower(sites) for sites in found]
 
     def _tower(self, sites: tuple[Site, ...]) -> Tower:
-        reads = {
-            variable: reader
-            for gpu in reversed(self.gpus)
-            if gpu.site in sites
-            for variable, reader in gpu.reads.items()
-        }
+        reads: dict[str, str] = {}
+        for gpu in reversed(self.gpus):
+            if gpu.site in sites:
+                reads |= gpu.reads
         return Tower(sites, reads)
 
 
-def _bits(mask: int) -> Iterator[int]:
-    """Yield the positions of the bits that are set."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+def _order(site: Site) -> tuple[Device, int]:
+    return site.device, -1 if site.copy is None else site.copy
 
 
 def tower_of_ops(
-    placement: Placement,
-    flow: DataFlow,
-    backward: Backward,
-    sites: Sequence[Site | None],
-    towers: Mapping[Site, int],
-) -> Sequence[int]:
-    """Find for each op the number of the only tower that it works for, or -1.
+    graph: GraphAnalysis, sites: Sequence[Site | None], towers: Mapping[Site, TowerIndex]
+) -> Sequence[TowerIndex | None]:
+    """Find for each op the only tower that it works for; None for the host and several towers.
 
     Args:
-        placement: the program.
-        flow: the edges of the program.
-        backward: the backward pass of the program.
+        graph: the program.
         sites: the result of `serving_sites`.
         towers: the number of the tower at each site.
     """
-    found = [-1 if site is None else towers.get(site, -1) for site in sites]
-    _follow_colocation(placement, flow, backward, found)
-    _follow_forward(placement, flow, backward, sites, found)
-    _follow_users(placement, flow, backward, sites, found)
-    return found
+    flow, ops, backward = graph.flow, graph.placement.by_number, graph.backward
+    found = [None if site is None else towers.get(site) for site in sites]
 
+    def is_shared_on_gpu(op: OpId) -> bool:
+        return sites[op] is None and ops[op].requested.is_gpu
 
-def _follow_colocation(
-    placement: Placement, flow: DataFlow, backward: Backward, found: list[int]
-) -> None:
-    """Assign forward ops that request no device to the tower of an op they are colocated with."""
-    for here, op in enumerate(placement.by_number):
+    def only_tower(neighbors: Iterable[OpId]) -> TowerIndex | None:
+        different = {found[op] for op in neighbors if backward.ops[op]} - {None}
+        return different.pop() if len(different) == 1 else None
+
+    # A forward op that requests no device follows the ops that it is colocated with.
+    for here, op in zip(flow.ops, ops, strict=True):
         if op.colocated and op.requested.type is None and not backward.ops[here]:
-            numbers = map(flow.number.get, op.colocated)
-            found[here] = next(
-                (found[other] for other in numbers if other is not None and other < here), -1
-            )
-
-
-def _follow_forward(
-    placement: Placement,
-    flow: DataFlow,
-    backward: Backward,
-    sites: Sequence[Site | None],
-    found: list[int],
-) -> None:
-    """Assign backward ops to the tower of their forward op.
-
-    If towers share the forward op, assign them to the tower that their inputs come from.
-    """
-    for op, (forward, _) in backward.forward.items():
-        if found[forward] >= 0:
-            found[op] = found[forward]
-        elif _is_shared_on_gpu(placement, sites, forward):
-            found[op] = _single(
-                found[source] for source in flow.inputs[op] if backward.ops[source]
-            )
-
-
-def _follow_users(
-    placement: Placement,
-    flow: DataFlow,
-    backward: Backward,
-    sites: Sequence[Site | None],
-    found: list[int],
-) -> None:
-    """Assign backward ops to the tower that uses them, if their forward op has no tower.
-
-    Examples are the zeros and shapes that the gradient of a variable needs, and inputs of the
-    gradient of a shared op.
-    """
-    for op in reversed(list(backward.numbers())):
-        forward, _ = backward.forward.get(op, (None, ""))
-        if forward is None or flow.types[forward] in VARIABLES:
-            follows = found[op] >= 0
+            numbers = (flow.number.get(name, here) for name in op.colocated)
+            found[here] = next((found[other] for other in numbers if other < here), None)
+    # A backward op follows its forward op. If towers share this op, it follows its inputs.
+    for number, (forward, _) in backward.forward.items():
+        if found[forward] is not None:
+            found[number] = found[forward]
+        elif is_shared_on_gpu(forward):
+            found[number] = only_tower(flow.inputs[number])
+    # Other backward ops follow the ops that use them. Examples are the zeros and shapes that the
+    # gradient of a variable needs, and inputs of the gradient of a shared op.
+    for number in reversed(list(backward.numbers())):
+        of = backward.forward.get(number)
+        if of is None or flow.types[of[0]] in VARIABLES:
+            follows = found[number] is not None
         else:
-            follows = found[op] < 0 and _is_shared_on_gpu(placement, sites, forward)
-        if follows:
-            user = _single(found[user] for user in flow.consumers[op] if backward.ops[user])
-            found[op] = user if user >= 0 else found[op]
-
-
-def _is_shared_on_gpu(placement: Placement, sites: Sequence[Site | None], op: int) -> bool:
-    """Whether an op requests a GPU and works for several towers."""
-    return sites[op] is None and placement.by_number[op].requested.is_gpu
-
-
-def _single(towers: Iterable[int]) -> int:
-    """Return the only tower in ``towers``; -1 if there is none, or more than one."""
-    different = {tower for tower in towers if tower >= 0}
-    return different.pop() if len(different) == 1 else -1
-
-
-def depends_on_inputs(placement: Placement, flow: DataFlow) -> Sequence[int]:
-    """Return for each op whether its value depends on examples.
-
-    A placeholder for a scalar, such as a learning rate, holds no example.
-    """
-
-    def is_scalar(op: int) -> bool:
-        outputs = placement.details.outputs(flow.names[op])
-        return bool(outputs) and outputs[0].shape == ()
-
-    sources = [
-        op
-        for op in flow.having((EXAMPLE_SOURCES | RANDOM).__contains__)
-        if flow.types[op] not in PLACEHOLDERS or not is_scalar(op)
-    ]
-    cached = [flow.number[name] for name in cached_inputs(placement)]
-    return flow.propagate(flow.marks([[*sources, *cached]]))
-
-
-def cached_inputs(placement: Placement) -> frozenset[str]:
-    """Return the variables that hold examples: they are neither saved nor trained, nor scalar.
-
-    Such a variable holds a dataset in memory, or batches that were read ahead.
-    """
-    collected = placement.collected
-    saved = collected.get(TRAINABLE, frozenset()) | collected.get(GLOBAL, frozenset())
-    # Only the first of the copies that a strategy keeps is in a collection.
-    if saved and placement.strategy is not None:
-        saved |= placement.strategy.copies.keys()
-    return frozenset(
-        variable.name
-        for variable in placement.variables
-        if saved and variable.name not in saved and variable.shape
-    )
+            follows = found[number] is None and is_shared_on_gpu(of[0])
+        if follows and (user := only_tower(flow.consumers[number])) is not None:
+            found[number] = user
+    return found

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.graph.layers import NONE
 from placement_checks.analysis.towers.analysis import TowerAnalysis
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
@@ -32,7 +32,7 @@ from placement_checks.core.op_types import (
     STACK,
     SUM,
 )
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import producer_of
 
 # Ops that take a part of a tensor, or change its form: their output is still an input.
 _SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
@@ -50,10 +50,10 @@ class Use(NamedTuple):
         op: the op of the tower that takes the tensor.
     """
 
-    source: int
-    tower: int
+    source: OpId
+    tower: TowerIndex
     tensor: str
-    op: int
+    op: OpId
 
 
 def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
@@ -65,10 +65,10 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
     rows = _rows_fed(analysis)
 
-    def holds_examples(source: int, tensor: str) -> bool:
-        is_fed = analysis.flow.types[source] in PLACEHOLDERS
-        is_fed = is_fed and analysis.flow.names[source] not in of_one_tower
-        return _holds_examples(analysis.placement, tensor, fed=is_fed, rows=rows)
+    def holds_examples(source: OpId, tensor: str) -> bool:
+        name, kind = analysis.flow.names[source], analysis.flow.types[source]
+        is_fed = kind in PLACEHOLDERS and name not in of_one_tower
+        return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
 
     sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
     return _uses(analysis, sources, holds_examples)
@@ -86,36 +86,33 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
         return
     from_examples = flow.propagate([int(kind in EXAMPLE_SOURCES) for kind in flow.types])
 
-    def has_rows(_source: int, tensor: str) -> bool:
+    def has_rows(_source: OpId, tensor: str) -> bool:
         op = flow.number[producer_of(tensor)]
-        of_weights = analysis.layers.by_op[op] != NONE or from_examples[op]
-        return not of_weights and _holds_examples(analysis.placement, tensor, fed=False, rows=None)
+        of_weights = analysis.layers.by_op[op] is not None or from_examples[op]
+        return not of_weights and _holds_examples(analysis, tensor, fed=False, rows=None)
 
     for use in _uses(analysis, draws, has_rows):
-        others = [op for op in flow.inputs[use.op] if op != flow.number[producer_of(use.tensor)]]
+        drawn = flow.number[producer_of(use.tensor)]
         is_noise = flow.types[use.op] in ADDS | SCALES and not any(
-            from_examples[op] for op in others
+            from_examples[op] for op in flow.inputs[use.op] if op != drawn
         )
-        is_noise = is_noise or _is_broadcast_over_rows(analysis, use)
-        if not is_noise and analysis.reads_by_gpu.in_loss(use.op):
+        is_same_for_rows = is_noise or _is_broadcast_over_rows(analysis, use)
+        if not is_same_for_rows and analysis.reads_by_gpu.in_loss(use.op):
             yield use
 
 
 def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
     """Whether an elementwise op applies a tensor to every row of another one."""
-    details = analysis.placement.details
-    name, _, number = use.tensor.partition(":")
-    outputs, results = details.outputs(name), details.outputs(analysis.flow.names[use.op])
-    if analysis.flow.types[use.op] not in ADDS | SCALES or len(outputs) <= int(number):
+    tensor, result = analysis.tensor(use.tensor), analysis.tensor(analysis.flow.names[use.op])
+    if analysis.flow.types[use.op] not in ADDS | SCALES or tensor is None or result is None:
         return False
-    shape, result = outputs[int(number)].shape, results[0].shape if results else None
-    if shape is None or result is None:
+    if tensor.shape is None or result.shape is None:
         return False
-    return len(shape) < len(result) or (shape[0] == 1 and result[0] != 1)
+    return len(tensor.shape) < len(result.shape) or (tensor.shape[0] == 1 and result.shape[0] != 1)
 
 
 def _uses(
-    analysis: TowerAnalysis, sources: Iterable[int], is_wanted: Callable[[int, str], bool]
+    analysis: TowerAnalysis, sources: Iterable[OpId], is_wanted: Callable[[OpId, str], bool]
 ) -> Iterator[Use]:
     """Yield the tensors that towers compute with, for each source that they are computed from.
 
@@ -124,8 +121,8 @@ def _uses(
         sources: the ops that examples or random numbers come from.
         is_wanted: whether a tensor computed from a source counts.
     """
-    consumers: dict[str, list[int]] = defaultdict(list)
-    for number, op in enumerate(analysis.placement.by_number):
+    consumers: dict[str, list[OpId]] = defaultdict(list)
+    for number, op in zip(analysis.flow.ops, analysis.placement.by_number, strict=True):
         if analysis.updates.steps[number] and not analysis.backward.ops[number]:
             for tensor in op.inputs:
                 if not tensor.startswith("^"):
@@ -142,7 +139,7 @@ def _uses(
                 continue
             for consumer in consumers[tensor]:
                 tower = analysis.tower_of[consumer]
-                if tower >= 0 and analysis.flow.types[consumer] not in _SELECTS:
+                if tower is not None and analysis.flow.types[consumer] not in _SELECTS:
                     yield Use(source, tower, tensor, consumer)
                 else:
                     further = outputs[analysis.flow.names[consumer]] - seen
@@ -150,7 +147,7 @@ def _uses(
                     todo += sorted(further)
 
 
-def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
+def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex]:
     """Return the towers that compute with a tensor in a step, directly or through the host."""
     flow, ops, tower_of = analysis.flow, analysis.placement.by_number, analysis.tower_of
     name = tensor.removesuffix(":0")
@@ -160,13 +157,14 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
         if any(source.removesuffix(":0") == name for source in ops[op].inputs)
     ]
 
-    def is_skipped(op: int) -> bool:
+    def is_skipped(op: OpId) -> bool:
         return bool(analysis.backward.ops[op] or not analysis.updates.steps[op])
 
     reached = flow.reachable(
-        readers, flow.consumers, until=lambda op: is_skipped(op) or tower_of[op] >= 0
+        readers, flow.consumers, until=lambda op: is_skipped(op) or tower_of[op] is not None
     )
-    return frozenset(tower_of[op] for op in reached if tower_of[op] >= 0 and not is_skipped(op))
+    towers = (tower_of[op] for op in reached if not is_skipped(op))
+    return frozenset(tower for tower in towers if tower is not None)
 
 
 def _rows_fed(analysis: TowerAnalysis) -> int | None:
@@ -184,27 +182,27 @@ def _rows_fed(analysis: TowerAnalysis) -> int | None:
     return lengths.pop() if len(lengths) == 1 and (tables or len(shapes) > 1) else None
 
 
-def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int | None) -> bool:
+def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: int | None) -> bool:
     """Whether a tensor can have a row for each example.
 
     A fed vector of fixed size is assumed to hold class weights or the like, unless it has ``rows``
     elements. A fed tensor of unknown shape is assumed to be a scalar, such as a dropout rate.
     """
-    name, _, number = tensor.partition(":")
-    outputs = placement.details.outputs(name)
-    if int(number) >= len(outputs):
+    known = analysis.tensor(tensor)
+    if known is None:
         return True
-    shape = outputs[int(number)].shape
-    if shape is None:
+    if known.shape is None:
         return not fed
-    return len(shape) > 1 or (len(shape) == 1 and (shape[0] in (None, rows) or not fed))
+    return len(known.shape) > 1 or (
+        len(known.shape) == 1 and (known.shape[0] in (None, rows) or not fed)
+    )
 
 
 def single_tower_pipelines(
     analysis: TowerAnalysis, uses: Sequence[Use]
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[tuple[OpId, TowerIndex]]:
     """Return the iterators and queues that feed only one tower, each with this tower."""
-    feeds: dict[int, set[int]] = defaultdict(set)
+    feeds: dict[OpId, set[TowerIndex]] = defaultdict(set)
     for use in uses:
         values = analysis.flow.inputs[use.source]
         holder = analysis.flow.state_holder(values[0]) if values else None
@@ -227,12 +225,11 @@ class LossScales(NamedTuple):
     factors: list[str]
 
 
-def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
+def loss_scales(analysis: TowerAnalysis, loss: OpId) -> LossScales | None:
     """Return how a loss scales its sums over examples.
 
     Returns:
-        The scales; None if a term of the loss is a sum without a divisor, or neither a mean nor a
-        sum.
+        The scales; None if a term of the loss is neither a mean nor a sum with a divisor.
     """
     found = LossScales([], [])
     todo = [(loss, "")]
@@ -259,7 +256,7 @@ def loss_scales(analysis: TowerAnalysis, loss: int) -> LossScales | None:
     return found
 
 
-def _is_of_terms(analysis: TowerAnalysis, op: int) -> bool:
+def _is_of_terms(analysis: TowerAnalysis, op: OpId) -> bool:
     """Whether an op yields a scalar, or stacks terms of a sum."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return analysis.flow.types[op] == STACK or [output.shape for output in outputs] == [()]

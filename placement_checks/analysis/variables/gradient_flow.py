@@ -1,13 +1,22 @@
-"""Gradient flow: the gradients that each update takes, and the towers that they come from."""
+"""Gradient flow: the gradients that each update takes, and the towers that compute them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.core.op_types import ADDS, JOINS, SCALES, is_gradient_update
+from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.core.ids import OpId, TowerMask
+from placement_checks.core.op_types import (
+    ADDS,
+    BOUNDS,
+    JOINS,
+    SCALES,
+    SUM_OF_SQUARES,
+    is_gradient_update,
+)
 from placement_checks.core.placement import Placement
 
 # The ops that TensorFlow adds up the gradients of one variable with
@@ -23,10 +32,10 @@ class GradientFlow:
 
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyze(placement)
-        self._ancestors: dict[int, Collection[int]] = {}
+        self._ancestors: dict[OpId, Collection[OpId]] = {}
 
     @cached_property
-    def gradient_towers(self) -> Sequence[int]:
+    def gradient_towers(self) -> Sequence[TowerMask]:
         """For each op a bit mask of the towers that it takes values from, and `gradient_bit`.
 
         Unlike in `TowerAnalysis.towers_behind`, bits do not pass through the ops of a tower. Each
@@ -36,7 +45,8 @@ class GradientFlow:
             bits & self._analysis.gradient_bit if adds else bits
             for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
         ]
-        return self._analysis.flow.propagate(own, keep=self._of_tower)
+        masks = self._analysis.flow.propagate(own, keep=self._of_tower)
+        return cast(list[TowerMask], masks)
 
     @cached_property
     def _adds_up(self) -> Sequence[bool]:
@@ -53,48 +63,44 @@ class GradientFlow:
         ]
 
     @cached_property
-    def trained(self) -> dict[str, list[Update]]:
+    def trained(self) -> Mapping[str, Sequence[Update]]:
         """The gradient updates of each variable that the model reads, by its name."""
-        found = {}
-        for variable, updates in self._analysis.updates.by_variable.items():
-            if variable in self._analysis.variables_read:
-                by_gradient = [update for update in updates if self._by_gradient(update)]
-                if by_gradient:
-                    found[variable] = by_gradient
-        return found
+        analysis = self._analysis
+        by_gradient = {
+            variable: [
+                update
+                for update in updates
+                if is_gradient_update(analysis.flow.types[update.op])
+                or any(map(analysis.has_gradient, self.ancestors(update)))
+            ]
+            for variable, updates in analysis.updates.by_variable.items()
+            if variable in analysis.variables_read
+        }
+        return {variable: updates for variable, updates in by_gradient.items() if updates}
 
-    def _by_gradient(self, update: Update) -> bool:
-        return is_gradient_update(self._analysis.flow.types[update.op]) or any(
-            self._analysis.towers_behind[op] & self._analysis.gradient_bit
-            for op in self.ancestors(update)
-        )
-
-    def gradient_inputs(self, op: int) -> list[int]:
+    def gradient_inputs(self, op: OpId) -> list[OpId]:
         """Return the inputs of an op that are gradients."""
         towers, bit = self.gradient_towers, self._analysis.gradient_bit
         return [source for source in self._analysis.flow.inputs[op] if towers[source] & bit]
 
-    def towers(self, update: Update) -> int:
-        """Return a bit mask of the towers whose gradients an update takes."""
+    def towers(self, update: Update) -> TowerMask:
+        """Return the towers that compute the gradients of an update."""
         found = 0
         for op in self.ancestors(update):
             if self._of_tower[op]:
                 found |= self.gradient_towers[op]
-        return found & self._analysis.all_towers
+        return TowerMask(found & self._analysis.all_towers)
 
-    def sources(self, update: Update) -> Iterator[int]:
+    def sources(self, update: Update) -> Iterator[OpId]:
         """Yield the gradients that an update takes, as the last ops of towers that compute them.
 
         Weight decay that the update adds is not a gradient.
         """
         for op in self.ancestors(update):
-            if (
-                self._of_tower[op]
-                and self._analysis.towers_behind[op] & self._analysis.gradient_bit
-            ):
+            if self._of_tower[op] and self._analysis.has_gradient(op):
                 yield op
 
-    def ancestors(self, update: Update) -> Collection[int]:
+    def ancestors(self, update: Update) -> Collection[OpId]:
         """Return the ops between an update and the towers, including the last ops of the towers.
 
         The search follows ops that belong to no tower or add up gradients, and variables and
@@ -104,7 +110,7 @@ class GradientFlow:
         if update.op not in self._ancestors:
             flow = self._analysis.flow
 
-            def sources(op: int) -> Sequence[int]:
+            def sources(op: OpId) -> Sequence[OpId]:
                 if flow.state_holder(op) == op:
                     is_read = flow.names[op] in self._analysis.variables_read
                     return () if is_read else self._written(op, update)
@@ -117,42 +123,116 @@ class GradientFlow:
             ) - {update.op}
         return self._ancestors[update.op]
 
-    def _written(self, holder: int, update: Update) -> list[int]:
+    def _written(self, holder: OpId, update: Update) -> list[OpId]:
         """Return the values that ops other than ``update`` write to a holder of state.
 
         If ops of the step write gradients there, only they count. Otherwise the program runs the
         ops that add up gradients separately, and all writers count.
         """
         analysis = self._analysis
-        writers = [
-            (writer, written)
-            for writer, written in analysis.flow.writers.get(holder, ())
-            if writer != update.op
-        ]
+        writers = analysis.flow.writers.get(holder, ())
+        others = [(writer, written) for writer, written in writers if writer != update.op]
         running = [
             (writer, written)
-            for writer, written in writers
-            if analysis.updates.steps[writer]
-            and any(analysis.towers_behind[value] & analysis.gradient_bit for value in written)
+            for writer, written in others
+            if analysis.updates.steps[writer] and any(map(analysis.has_gradient, written))
         ]
-        return [value for _, written in running or writers for value in written]
+        return [value for _, written in running or others for value in written]
 
-    def _without_scale(self, op: int) -> Sequence[int]:
+    def _without_scale(self, op: OpId) -> Sequence[OpId]:
         """Return the factors of a product, without a scalar that scales a tensor."""
         inputs = self._analysis.flow.inputs[op]
         sources = self._analysis.placement.by_number[op].inputs[:2]
-        scalars = [self._is_scalar(source) for source in sources]
+        tensors = map(self._analysis.tensor, sources)
+        scalars = [tensor is not None and tensor.shape == () for tensor in tensors]
         if sorted(scalars) == [False, True]:
             return [factor for factor, scalar in zip(inputs, scalars, strict=False) if not scalar]
         return inputs
-
-    def _is_scalar(self, source: str) -> bool:
-        name, _, output = source.partition(":")
-        outputs = self._analysis.placement.details.outputs(name)
-        number = int(output or 0)
-        return number < len(outputs) and outputs[number].shape == ()
 
 
 def gradient_flow(placement: Placement) -> GradientFlow:
     """Return the flow of gradients of a placement, computed once."""
     return placement.cached(GradientFlow)
+
+
+class ClippedGradient(NamedTuple):
+    """The gradient of a variable that each tower clips before gradients are added up.
+
+    Attributes:
+        variable: the name of the variable.
+        op: the last op that clips it on the first tower where it is clipped.
+        by_norm: whether the gradient is scaled by its own norm, instead of bounded elementwise.
+    """
+
+    variable: str
+    op: OpId
+    by_norm: bool
+
+
+def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
+    """Yield the gradients that each tower clips before gradients are added up.
+
+    An op clips if it bounds a gradient, or scales it by a value computed from gradients, such as
+    their norm. Clipping the gradients of single rows does not count: such gradients have one
+    dimension more than the variable.
+    """
+    gradients = gradient_flow(placement)
+    shapes = {variable.name: variable.shape for variable in placement.variables}
+    for variable, updates in gradients.trained.items():
+        for update in updates:
+            if gradients.towers(update).bit_count() > 1:
+                clips = list(_clips(placement, gradients, update, shapes[variable]))
+                if clips:
+                    first = min(tower for tower, _ in clips)
+                    op = max(op for tower, op in clips if tower == first)
+                    by_norm = analyze(placement).flow.types[op] not in BOUNDS
+                    yield ClippedGradient(variable, op, by_norm)
+                    break
+
+
+def norms_of_slices(placement: Placement) -> list[str]:
+    """Return the ops that take the norm of a sparse gradient with duplicate indices.
+
+    The slices of such a gradient do not have the shape of any variable.
+    """
+    analysis = analyze(placement)
+    flow = analysis.flow
+    shapes = {variable.shape for variable in placement.variables}
+    return [
+        flow.names[op]
+        for op, kind in zip(flow.ops, flow.types, strict=True)
+        if kind == SUM_OF_SQUARES
+        and analysis.has_gradient(op)
+        and all(
+            output.shape is not None and output.shape not in shapes
+            for source in flow.inputs[op]
+            for output in placement.details.outputs(flow.names[source])
+        )
+    ]
+
+
+def _clips(
+    placement: Placement, gradients: GradientFlow, update: Update, shape: object
+) -> Iterator[tuple[int, OpId]]:
+    """Yield each op before an update that clips one tower's gradient, after the tower's bit.
+
+    `GradientFlow.gradient_towers` determines the tower. If towers share values in the model, each
+    gradient depends on all towers, but only one tower computes it.
+    """
+    analysis = analyze(placement)
+    for op in gradients.ancestors(update):
+        mask = gradients.gradient_towers[op]
+        tower = mask & analysis.all_towers
+        is_of_one = tower.bit_count() == 1 and mask & analysis.gradient_bit
+        kind = analysis.flow.types[op]
+        if not is_of_one or analysis.backward.ops[op] or op in analysis.flow.callers:
+            continue
+        if (kind in BOUNDS or (kind in SCALES and _is_scaled_by_gradients(analysis, op))) and any(
+            output.shape == shape for output in placement.details.outputs(analysis.flow.names[op])
+        ):
+            yield tower, op
+
+
+def _is_scaled_by_gradients(analysis: TowerAnalysis, op: OpId) -> bool:
+    factors = analysis.flow.inputs[op]
+    return len(factors) == 2 and all(map(analysis.has_gradient, factors))

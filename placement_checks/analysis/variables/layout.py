@@ -12,12 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, cast
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import (
     ADDITIONS,
     NOT_A_READ,
@@ -52,8 +54,8 @@ class MirroredVariable(NamedTuple):
             They have the same shape and dtype as the copies, but take other gradients, or none.
     """
 
-    copies: Mapping[int, str]
-    diverging: Mapping[int, str]
+    copies: Mapping[TowerIndex, str]
+    diverging: Mapping[TowerIndex, str]
 
 
 class Layout:
@@ -74,13 +76,17 @@ class Layout:
         self._gradients = gradient_flow(placement)
 
     @cached_property
-    def readers(self) -> Mapping[str, int]:
-        """A bit mask of the towers that read each variable, by its name."""
+    def readers(self) -> Mapping[str, TowerMask]:
+        """The towers that read each variable, by its name."""
         readers: dict[str, int] = defaultdict(int)
         for number, tower in enumerate(self._analysis.towers):
             for variable in tower.reads:
                 readers[variable] |= 1 << number
-        return readers
+        return cast(dict[str, TowerMask], readers)
+
+    def only_reader(self, variable: str) -> TowerIndex | None:
+        """Return the only tower that reads a variable; None if there is none, or several."""
+        return single_tower(self.readers.get(variable, 0))
 
     @cached_property
     def mirrored(self) -> Sequence[MirroredVariable]:
@@ -104,7 +110,7 @@ class Layout:
         return {name: group for group in self.mirrored for name in group.diverging.values()}
 
     @cached_property
-    def strays(self) -> Mapping[str, int]:
+    def strays(self) -> Mapping[str, TowerIndex]:
         """The trainable variables without copies that one tower alone reads, each with the tower.
 
         Empty if no variable is mirrored.
@@ -117,7 +123,7 @@ class Layout:
         }
 
     @cached_property
-    def tower_of(self) -> Mapping[str, int]:
+    def tower_of(self) -> Mapping[str, TowerIndex]:
         """The tower of each copy, and of the variables that a tower has besides its copies.
 
         A tower has strays, slots, averages, and variables that it alone reads and no update
@@ -155,18 +161,14 @@ class Layout:
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
             device = requested_gpu(self._placement.ops[name].requested)
-            users = [
-                op
-                for op in reads.readers[name]
-                if not self._analysis.backward.ops[op] and reads.in_loss(op)
-            ]
-            if (
-                readers.bit_count() > 1
-                and device.is_gpu
-                and users
-                and all(requested_gpu(ops[op].requested) == device for op in users)
-            ):
-                found[name] = device
+            if readers.bit_count() > 1 and device.is_gpu:
+                used_on = {
+                    requested_gpu(ops[op].requested)
+                    for op in reads.readers[name]
+                    if not self._analysis.backward.ops[op] and reads.in_loss(op)
+                }
+                if used_on == {device}:
+                    found[name] = device
         used = {device for tower in self._analysis.towers for device in tower.devices}
         holding = set(found.values())
         return found if len(holding) > 1 or not holding <= used else {}
@@ -188,7 +190,7 @@ class Layout:
         }
         return parts if 2 * len(parts) > len(readers) else {}
 
-    def read_as(self, variable: str) -> Mapping[int, str]:
+    def read_as(self, variable: str) -> Mapping[TowerIndex, str]:
         """Return what each tower reads: the variable itself or its own copy, by tower."""
         if variable in self.copies:
             return self.copies[variable].copies
@@ -214,12 +216,11 @@ class Layout:
 
     def _kind_by_readers(self, variable: str) -> Kind:
         """Return the layout of a variable without copies, by the towers that read it."""
-        readers = self.readers.get(variable, 0)
-        if readers.bit_count() != 1:
+        tower = self.only_reader(variable)
+        if tower is None:
             return "central"
-        tower = self._analysis.towers[readers.bit_length() - 1]
-        gpus = self._analysis.reads_by_gpu.gpus
-        parts = [gpu for gpu in gpus if gpu.device in tower.devices]
+        devices = self._analysis.towers[tower].devices
+        parts = [gpu for gpu in self._analysis.reads_by_gpu.gpus if gpu.device in devices]
         return "own" if all(variable in gpu.reads for gpu in parts) else "split"
 
     def __str__(self) -> str:
@@ -228,9 +229,9 @@ class Layout:
         in_model = self._analysis.variables_read - not_copied - self._analysis.cached_inputs
         count = Counter(map(self.kind, in_model))
         most = max((len(group.copies) for group in self.mirrored), default=0)
-        others = in_model.intersection(
+        others = in_model & {
             first for name, first in self._copies_of_strategy.items() if name not in self.copies
-        )
+        }
         count["mirrored"] = len(self.mirrored) + len(others)
         if others and self._placement.strategy is not None:
             most = max(most, len(self._placement.strategy.replicas))
@@ -248,34 +249,30 @@ class Layout:
         several = Counter(whole for whole, _ in parts)
         return frozenset(name for whole, name in parts if several[whole] > 1)
 
-    def _candidates(self) -> Iterator[Mapping[int, str]]:
+    def _candidates(self) -> Iterator[Mapping[TowerIndex, str]]:
         """Yield groups of variables that may be copies of each other, by tower."""
-        forms: dict[object, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        forms: dict[object, dict[TowerIndex, list[str]]] = defaultdict(lambda: defaultdict(list))
         for variable in self._placement.variables:
-            readers = self.readers.get(variable.name, 0)
-            if readers.bit_count() == 1 and self._is_trainable(variable):
-                forms[variable[1:]][readers.bit_length() - 1].append(variable.name)
+            tower = self.only_reader(variable.name)
+            if tower is not None and self._is_trainable(variable):
+                forms[variable[1:]][tower].append(variable.name)
         for by_tower in forms.values():
             for group in zip_longest(*by_tower.values()):
                 yield {tower: name for tower, name in zip(by_tower, group, strict=True) if name}
 
     def _is_trainable(self, variable: Variable) -> bool:
-        trainable = self._placement.collected.get(TRAINABLE)
-        return trainable is None or variable.name in trainable or self._is_trained(variable.name)
+        name, trainable = variable.name, self._placement.collected.get(TRAINABLE)
+        return trainable is None or name in trainable or name in self._gradients.trained
 
     def _is_frozen_copy(self, variable: str) -> bool:
         """Whether a strategy made a copy that no step trains, as in a frozen layer."""
         strategy = self._placement.strategy
-        return (
-            strategy is not None and variable in strategy.copies and not self._is_trained(variable)
-        )
+        is_copy = strategy is not None and variable in strategy.copies
+        return is_copy and variable not in self._gradients.trained
 
-    def _is_trained(self, variable: str) -> bool:
-        return variable in self._gradients.trained
-
-    def _find_copies(self, candidates: Mapping[int, str]) -> MirroredVariable | None:
+    def _find_copies(self, candidates: Mapping[TowerIndex, str]) -> MirroredVariable | None:
         """Return a mirrored variable, if over half of the candidates take the same gradients."""
-        by_sources: dict[frozenset[int], dict[int, str]] = defaultdict(dict)
+        by_sources: dict[frozenset[OpId], dict[TowerIndex, str]] = defaultdict(dict)
         for tower, name in sorted(candidates.items()):
             by_sources[self._sources(name)][tower] = name
         sources, copies = max(by_sources.items(), key=lambda item: len(item[1]))
@@ -284,25 +281,25 @@ class Layout:
         diverging = {tower: name for tower, name in candidates.items() if tower not in copies}
         return MirroredVariable(copies, diverging)
 
-    def _sources(self, variable: str) -> frozenset[int]:
+    def _sources(self, variable: str) -> frozenset[OpId]:
         """Return the gradients that the updates of a variable take."""
         updates = self._analysis.updates.by_variable.get(variable, ())
         return frozenset(op for update in updates for op in self._gradients.sources(update))
 
-    def _untrained(self, copies: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    def _untrained(self, copies: Mapping[str, TowerIndex]) -> Iterator[tuple[str, TowerIndex]]:
         """Yield variables that one tower reads and no update trains, with the tower.
 
         Also yield variables that are colocated with copies.
         """
         colocated = dict(self._colocated(copies))
         for variable in self._placement.variables:
-            name, readers = variable.name, self.readers.get(variable.name, 0)
+            name, tower = variable.name, self.only_reader(variable.name)
             if name in colocated:
                 yield name, colocated[name]
-            elif readers.bit_count() == 1 and (
+            elif tower is not None and (
                 not self._is_trainable(variable) or self._is_frozen_copy(name)
             ):
-                yield name, readers.bit_length() - 1
+                yield name, tower
 
     def _colocated(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
         """Yield the variables that are colocated with a key of ``owners``, each with its owner."""
@@ -315,14 +312,13 @@ class Layout:
         """Yield the slots that updates of a key of ``owners`` take, each with its owner."""
         flow = self._analysis.flow
         for name, owner in owners.items():
-            for update in self._analysis.updates.by_variable.get(name, ()):
-                for value in update.values:
-                    read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
-                    holder = flow.state_holder(read[0])
-                    if holder is not None and flow.names[holder] not in self.readers:
-                        yield flow.names[holder], owner
+            for value in self._analysis.updates.values(name):
+                read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
+                holder = flow.state_holder(read[0])
+                if holder is not None and flow.names[holder] not in self.readers:
+                    yield flow.names[holder], owner
 
-    def _composed_slots(self) -> Iterator[tuple[str, int]]:
+    def _composed_slots(self) -> Iterator[tuple[str, TowerIndex]]:
         """Yield the slots of optimizers that are composed of simple ops, with the tower.
 
         Updates of such a slot take the same gradients as a copy.
@@ -330,8 +326,8 @@ class Layout:
         sums = {self._sources(name) for name in self.copies}
         numbers = {
             device: number
-            for number, tower in enumerate(self._analysis.towers)
-            for device in tower.devices
+            for number in self._analysis.tower_indices
+            for device in self._analysis.towers[number].devices
         }
         for name in self._analysis.updates.by_variable:
             tower = numbers.get(requested_gpu(self._placement.ops[name].requested))
@@ -362,41 +358,36 @@ class Accumulators:
 
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyze(placement)
-        self.tower_of: dict[str, int] = {}
+        self.tower_of: dict[str, TowerIndex] = {}
         trained = gradient_flow(placement).trained
         for name, *_ in placement.variables:
             if name not in trained:
-                towers = self._adding_towers(self._analysis.flow.number[name])
-                if towers.bit_count() == 1:
-                    self.tower_of[name] = towers.bit_length() - 1
+                tower = single_tower(self._adding_towers(self._analysis.flow.number[name]))
+                if tower is not None:
+                    self.tower_of[name] = tower
 
-    def _adding_towers(self, variable: int) -> int:
+    def _adding_towers(self, variable: OpId) -> int:
         """Return a bit mask of the towers that add to a variable; 0 if it is no accumulator."""
         analysis = self._analysis
-        writers = [
-            (op, values)
-            for op, values in analysis.flow.writers.get(variable, ())
-            if is_update(analysis.flow.types[op])
-        ]
-        if not any(analysis.flow.types[op] in ADDITIONS for op, _ in writers):
+        types = analysis.flow.types
+        writers = analysis.flow.writers.get(variable, ())
+        updates = [(op, values) for op, values in writers if is_update(types[op])]
+        if not any(types[op] in ADDITIONS for op, _ in updates):
             return 0
         behind = 0
-        for _, values in writers:
+        for _, values in updates:
             for value in values:
                 behind |= analysis.towers_behind[value]
-        if not self._is_used_up(variable, bool(behind & analysis.gradient_bit)):
-            return 0
-        return behind & analysis.all_towers
-
-    def _is_used_up(self, variable: int, of_gradients: bool) -> bool:
-        """Whether a variable is only shown, or is emptied after updates take its gradients."""
-        analysis = self._analysis
         is_read = analysis.flow.names[variable] in analysis.variables_read
-        if not is_read and not self._reaches_loss(variable, or_update=True):
-            return True
-        return of_gradients and self.is_emptied(variable) and not self._reaches_loss(variable)
+        is_only_shown = not is_read and not self._reaches_loss(variable, or_update=True)
+        is_applied_and_emptied = (
+            behind & analysis.gradient_bit
+            and self.is_emptied(variable)
+            and not self._reaches_loss(variable)
+        )
+        return behind & analysis.all_towers if is_only_shown or is_applied_and_emptied else 0
 
-    def is_emptied(self, variable: int) -> bool:
+    def is_emptied(self, variable: OpId) -> bool:
         """Whether an op other than the initializer sets a variable to a constant."""
         analysis = self._analysis
         flow = analysis.flow
@@ -404,16 +395,17 @@ class Accumulators:
             op
             for op, values in flow.writers.get(variable, ())
             if flow.types[op] in OVERWRITES
-            and not any(analysis.towers_behind[value] for value in values)
-            and not any(flow.types[value] in RESTORES for value in values)
+            and not any(
+                analysis.towers_behind[value] or flow.types[value] in RESTORES for value in values
+            )
         ]
         return len(constant) > 1
 
-    def _reaches_loss(self, variable: int, *, or_update: bool = False) -> bool:
+    def _reaches_loss(self, variable: OpId, *, or_update: bool = False) -> bool:
         """Whether the value of a variable reaches a loss, or is taken by an update."""
         flow, in_loss = self._analysis.flow, self._analysis.reads_by_gpu.in_loss
 
-        def readers(op: int) -> Sequence[int]:
+        def readers(op: OpId) -> Sequence[OpId]:
             return [user for user in flow.consumers[op] if flow.types[user] not in NOT_A_READ]
 
         reached = flow.reachable(
@@ -453,12 +445,12 @@ class Unshared:
         others = {*variables.copies, *analyze(placement).cached_inputs}
         others |= accumulators(placement).tower_of.keys()
         named = made_by_get_variable(placement) - others
-        forms: dict[object, dict[str, int]] = defaultdict(dict)
+        forms: dict[object, dict[str, TowerIndex]] = defaultdict(dict)
         for variable in placement.variables:
-            readers = variables.readers.get(variable.name, 0)
-            if readers.bit_count() == 1 and variable.name in named:
-                forms[variable[1:]][variable.name] = readers.bit_length() - 1
-        self.tower_of: Mapping[str, int] = {
+            tower = variables.only_reader(variable.name)
+            if tower is not None and variable.name in named:
+                forms[variable[1:]][variable.name] = tower
+        self.tower_of: Mapping[str, TowerIndex] = {
             name: tower
             for by_name in forms.values()
             for name, tower in by_name.items()

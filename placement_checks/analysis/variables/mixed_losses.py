@@ -6,71 +6,21 @@ A penalty is a part of a loss that depends on weights alone, such as weight deca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain, permutations, product
 from typing import NamedTuple
 
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.data_flow import connected_groups
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
 from placement_checks.analysis.towers.discovery import requested_gpu
-from placement_checks.analysis.variables.layout import Layout, variable_layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import CONST, SCALES, SUMS_UP
 from placement_checks.core.placement import Placement
-
-
-class DoubledPenalty(NamedTuple):
-    """A penalty of one tower in the loss of another tower, which has an equal penalty.
-
-    Attributes:
-        loss: the loss.
-        other: the number of the tower that the penalty belongs to.
-        op: the penalty.
-    """
-
-    loss: int
-    other: int
-    op: int
-
-
-def doubled_penalties(placement: Placement, analysis: TowerAnalysis) -> Iterator[DoubledPenalty]:
-    """Yield the penalties that count more often in the loss of one tower than of another.
-
-    If each tower computes a penalty on the shared weights, and one tower adds up all of them, this
-    loss has doubled penalties. A penalty that is computed once, and added by every tower, counts
-    once in each loss.
-    """
-    losses = [
-        (number, loss)
-        for number, of_tower in enumerate(analysis.losses.by_tower)
-        for loss in of_tower
-    ]
-    if not any(analysis.examples[loss] for _, loss in losses):
-        return
-    equal = EqualTensors(placement, analysis.flow)
-    penalties = {loss: _penalties(analysis, loss, equal) for _, loss in losses}
-    for number, loss in losses:
-        for other, other_loss in losses:
-            if other == number:
-                continue
-            for key, ops in penalties[loss].items():
-                others = penalties[other_loss].get(key, set())
-                if ops & others and ops - others:
-                    yield DoubledPenalty(loss, other, min(ops & others))
-
-
-def _penalties(
-    analysis: TowerAnalysis, loss: int, equal: EqualTensors
-) -> Mapping[object, set[int]]:
-    """Return the penalties that a loss adds up, grouped by equal values."""
-    flow, examples = analysis.flow, analysis.examples
-    found: dict[object, set[int]] = defaultdict(set)
-    for op in sorted(flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP)):
-        if flow.types[op] not in SUMS_UP and not examples[op] and flow.types[op] != CONST:
-            found[equal.key(flow.names[op])].add(op)
-    return found
 
 
 class MixedLoss(NamedTuple):
@@ -82,9 +32,9 @@ class MixedLoss(NamedTuple):
         path: the ops from the loss back to an op of the other tower.
     """
 
-    tower: int
-    other: int
-    path: Sequence[int]
+    tower: TowerIndex
+    other: TowerIndex
+    path: Sequence[OpId]
 
 
 class MixedLosses:
@@ -101,8 +51,8 @@ class MixedLosses:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._analysis: TowerAnalysis = analyze(placement)
-        self._layout: Layout = variable_layout(placement)
+        self._analysis = analyze(placement)
+        self._layout = variable_layout(placement)
 
     @cached_property
     def all(self) -> Sequence[MixedLoss]:
@@ -111,26 +61,58 @@ class MixedLosses:
 
     def _find(self) -> Iterator[MixedLoss]:
         analysis = self._analysis
-        doubled = {
-            penalty.loss: penalty for penalty in doubled_penalties(analysis.placement, analysis)
-        }
-        for number, losses in enumerate(analysis.losses.by_tower):
+        doubled = self._doubled_penalties()
+        for number, losses in analysis.losses.items():
             for loss in losses:
                 contained = self._contained(number, loss)
                 ops = self._ops_with_shared_variables(contained, number) if contained else ()
                 path = analysis.flow.path(loss, ops.__contains__) if ops else []
-                if path:
-                    yield MixedLoss(number, analysis.tower_of[path[-1]], path)
+                other = analysis.tower_of[path[-1]] if path else None
+                if other is not None:
+                    yield MixedLoss(number, other, path)
                 elif misplaced := self._misplaced.get(number):
                     path = analysis.flow.path(loss, misplaced.__contains__)
                     if path:
                         yield MixedLoss(number, misplaced[path[-1]], path)
-                elif penalty := doubled.get(loss):
-                    path = analysis.flow.path(loss, penalty.op.__eq__)
-                    yield MixedLoss(number, penalty.other, path)
+                elif loss in doubled:
+                    op, other = doubled[loss]
+                    yield MixedLoss(number, other, analysis.flow.path(loss, op.__eq__))
+
+    def _doubled_penalties(self) -> Mapping[OpId, tuple[OpId, TowerIndex]]:
+        """Find a penalty of another tower in each loss that has an equal penalty of its own.
+
+        If each tower computes a penalty on the shared weights, and one tower adds up all of them,
+        its loss has doubled penalties. A penalty that is computed once, and added by every tower,
+        counts once in each loss.
+
+        Returns:
+            For each such loss, the penalty and the tower that it belongs to.
+        """
+        if not self._by_examples:
+            return {}
+        losses = dict(self._analysis.losses.items())
+        equal = EqualTensors(self._analysis)
+        penalties = {loss: self._penalties(loss, equal) for loss in chain(*losses.values())}
+        found: dict[OpId, tuple[OpId, TowerIndex]] = {}
+        for number, other in permutations(losses, 2):
+            for loss, other_loss in product(losses[number], losses[other]):
+                for key, ops in penalties[loss].items():
+                    shared = ops & penalties[other_loss].get(key, set())
+                    if shared and ops - shared:
+                        found[loss] = min(shared), other
+        return found
+
+    def _penalties(self, loss: OpId, equal: EqualTensors) -> Mapping[object, set[OpId]]:
+        """Return the penalties that a loss adds up, grouped by equal values."""
+        flow, examples = self._analysis.flow, self._analysis.examples
+        found: dict[object, set[OpId]] = defaultdict(set)
+        for op in flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP):
+            if flow.types[op] not in SUMS_UP and not examples[op] and flow.types[op] != CONST:
+                found[equal.key(flow.names[op])].add(op)
+        return found
 
     @cached_property
-    def _misplaced(self) -> Mapping[int, Mapping[int, int]]:
+    def _misplaced(self) -> Mapping[TowerIndex, Mapping[OpId, TowerIndex]]:
         """For each tower its ops that request the GPU of another tower, with the other tower.
 
         Ops form a group if they request the same GPU and one takes the value of the other. If an
@@ -141,16 +123,16 @@ class MixedLosses:
         flow, by_loss, placement = analysis.flow, analysis.by_loss, analysis.placement
         if by_loss is None:
             return {}
-        owners = {site.device: tower for site, tower in by_loss.by_site.items() if site.copy < 0}
-        misplaced_ops: dict[int, tuple[int, Device]] = {}
-        for op, mask in enumerate(reachability_masks(flow, by_loss.losses)):
+        sites = by_loss.by_site.items()
+        owners = {site.device: tower for site, tower in sites if site.copy is None}
+        misplaced_ops: dict[OpId, tuple[TowerIndex, Device]] = {}
+        for op, mask in zip(flow.ops, reachability_masks(flow, by_loss.losses), strict=True):
             tower, request = single_tower(mask), placement.by_number[op].requested
-            if tower < 0 or not request.is_gpu or analysis.backward.ops[op]:
-                continue
-            device = requested_gpu(request)
-            is_bound = bool(placement.by_number[op].colocated)
-            if analysis.examples[op] and not is_bound and owners.get(device, tower) != tower:
-                misplaced_ops[op] = tower, device
+            if tower is not None and request.is_gpu and analysis.examples[op]:
+                device = requested_gpu(request)
+                is_bound = placement.by_number[op].colocated or analysis.backward.ops[op]
+                if not is_bound and owners.get(device, tower) != tower:
+                    misplaced_ops[op] = tower, device
         with_variable = {
             op
             for variable, readers in analysis.reads_by_gpu.readers.items()
@@ -158,8 +140,14 @@ class MixedLosses:
             if op in misplaced_ops
             and requested_gpu(placement.ops[variable].requested) == misplaced_ops[op][1]
         }
-        found: dict[int, dict[int, int]] = defaultdict(dict)
-        for group in _connected(misplaced_ops, flow):
+        found: dict[TowerIndex, dict[OpId, TowerIndex]] = defaultdict(dict)
+        pairs = [
+            (op, source)
+            for op, label in misplaced_ops.items()
+            for source in flow.inputs[op]
+            if misplaced_ops.get(source) == label
+        ]
+        for group in connected_groups(misplaced_ops, pairs):
             if with_variable.isdisjoint(group):
                 for op in group:
                     tower, device = misplaced_ops[op]
@@ -167,14 +155,14 @@ class MixedLosses:
         return found
 
     @cached_property
-    def shared_ops(self) -> Mapping[int, int]:
+    def shared_ops(self) -> Mapping[OpId, TowerMask]:
         """For each op that first combines a tower with others, a mask of the combined towers.
 
         Only towers that depend on each other mutually count.
         """
         analysis = self._analysis
         found = {}
-        for number, losses in enumerate(analysis.losses.by_tower):
+        for number, losses in analysis.losses.items():
             mutual = self._others[number]
             for loss in losses:
                 mutual &= ~self._contained(number, loss)
@@ -185,10 +173,10 @@ class MixedLosses:
                     if analysis.towers_behind[op] & mutual
                     and analysis.towers_behind[op] >> number & 1
                 )
-                found[op] = analysis.towers_behind[op] & analysis.all_towers
+                found[op] = TowerMask(analysis.towers_behind[op] & analysis.all_towers)
         return found
 
-    def _contained(self, number: int, loss: int) -> int:
+    def _contained(self, number: TowerIndex, loss: OpId) -> int:
         """Return a bit mask of the towers that a loss of a tower wrongly contains."""
         contained = 0
         for other in self._analysis.towers_in(self._others[number]):
@@ -201,18 +189,18 @@ class MixedLosses:
     def _others(self) -> Sequence[int]:
         """For each tower a bit mask of the other towers that its losses depend on."""
         found = []
-        for number, losses in enumerate(self._analysis.losses.by_tower):
+        for number, losses in self._analysis.losses.items():
             towers = 0
             for loss in losses:
                 towers |= self._analysis.towers_behind[loss]
             found.append(towers & self._analysis.all_towers & ~(1 << number))
         return found
 
-    def _has_summand_of(self, other: int, loss: int, *, without: int) -> bool:
+    def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
         """Whether a summand of a loss depends on one tower and not on another."""
         towers = self._analysis.towers_behind
 
-        def is_mixed(op: int) -> bool:
+        def is_mixed(op: OpId) -> bool:
             return bool(towers[op] >> other & 1 and towers[op] >> without & 1)
 
         parts = self._analysis.flow.reachable(
@@ -223,7 +211,7 @@ class MixedLosses:
             for part in parts - {loss}
         )
 
-    def _summands(self, op: int) -> Sequence[int]:
+    def _summands(self, op: OpId) -> Sequence[OpId]:
         """Return the values of towers that an op adds up; empty if it computes something else."""
         flow, towers = self._analysis.flow, self._analysis.towers_behind
         if flow.types[op] not in SUMS_UP:
@@ -233,7 +221,7 @@ class MixedLosses:
         ]
         return () if flow.types[op] in SCALES and len(inputs) > 1 else inputs
 
-    def _ops_with_shared_variables(self, towers: int, number: int) -> Collection[int]:
+    def _ops_with_shared_variables(self, towers: int, number: TowerIndex) -> Collection[OpId]:
         """Return the ops of ``towers`` that read a variable of another tower, or a copy of it.
 
         Args:
@@ -249,13 +237,13 @@ class MixedLosses:
             op
             for variable in shared
             for op in analysis.reads_by_gpu.readers[variable]
-            if analysis.tower_of[op] >= 0
-            and towers >> analysis.tower_of[op] & 1
+            if (tower := analysis.tower_of[op]) is not None
+            and towers >> tower & 1
             and not analysis.backward.ops[op]
             and self._counts(op)
         )
 
-    def _counts(self, op: int) -> bool:
+    def _counts(self, op: OpId) -> bool:
         """Whether a value depends on examples; always true if no loss does."""
         return bool(self._analysis.examples[op]) or not self._by_examples
 
@@ -265,24 +253,12 @@ class MixedLosses:
         return any(self._analysis.examples[loss] for of_tower in losses for loss in of_tower)
 
 
-def _connected(labels: Mapping[int, object], flow: DataFlow) -> Iterable[Collection[int]]:
-    """Group ops with equal labels that take each other's values."""
-    groups: dict[int, set[int]] = {}
-    for op, label in labels.items():
-        group = {op}
-        for source in flow.inputs[op]:
-            if labels.get(source) == label and source in groups and groups[source] is not group:
-                group |= groups[source]
-        groups.update(dict.fromkeys(group, group))
-    return {id(group): group for group in groups.values()}.values()
-
-
 def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
     """Return the losses that contain values of another tower, found once."""
     return placement.cached(MixedLosses).all
 
 
-def shared_ops(placement: Placement) -> Mapping[int, int]:
+def shared_ops(placement: Placement) -> Mapping[OpId, TowerMask]:
     """Return the first ops that combine towers which depend on each other mutually.
 
     Returns:

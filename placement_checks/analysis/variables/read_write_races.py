@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder
+from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder, bits_of
 from placement_checks.analysis.graph.updates import Updates
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NOT_A_READ, PASSES_BUFFER
 from placement_checks.core.placement import Placement
 
 
 def races(placement: Placement) -> Mapping[str, str]:
-    """Find the variables whose value after a step depends on a race.
+    """Find the variables that a race may give different values in a step.
 
     In a race, the step reads variable A to update variable B, and no order is set between this
     read and the step's own updates of A. There is no race if the read waits for an update of A, or
@@ -25,9 +26,7 @@ def races(placement: Placement) -> Mapping[str, str]:
         train op is unknown.
     """
     analysis = analyze(placement)
-    if analysis.updates.unknown:
-        return {}
-    return _Step(analysis.flow, analysis.updates).races()
+    return {} if analysis.updates.unknown else _Step(analysis.flow, analysis.updates).races()
 
 
 class _Step:
@@ -45,13 +44,13 @@ class _Step:
         """Return the variables that depend on a race, each with a variable read in it."""
         found: dict[str, str] = {}
         raced_for = dict(self._racing_reads())
-        readers: dict[str, list[int]] = defaultdict(list)
+        readers: dict[str, list[OpId]] = defaultdict(list)
         for op, read in self._reads.items():
-            for name in self._names(read):
-                readers[name].append(op)
+            for number in bits_of(read):
+                readers[self._variables[number]].append(op)
         todo = list(raced_for)
         for op in todo:
-            users: Sequence[int] = self._flow.consumers[op]
+            users: Sequence[OpId] = self._flow.consumers[op]
             if op in self._updates:
                 name = self._updates[op].variable
                 found.setdefault(name, raced_for[op])
@@ -62,16 +61,16 @@ class _Step:
                     todo.append(user)
         return found
 
-    def _racing_reads(self) -> Iterator[tuple[int, str]]:
+    def _racing_reads(self) -> Iterator[tuple[OpId, str]]:
         """Yield the ops with racing reads, each with one of the variables that it reads."""
         own = {op: self._bits[update.variable] for op, update in self._updates.items()}
         before, after = self._order.waiting(own), self._order.awaited(own)
         for op, read in self._reads.items():
             racing = read & ~before[op] & ~after[op]
             if racing:
-                yield op, next(self._names(racing))
+                yield op, self._variables[racing.bit_length() - 1]
 
-    def _find_reads(self) -> Iterator[tuple[int, int]]:
+    def _find_reads(self) -> Iterator[tuple[OpId, int]]:
         """Yield the ops that compute with updated variables, with the bits of the variables.
 
         An update reads the variable that it changes. An op that passes on a reference, such as the
@@ -89,10 +88,3 @@ class _Step:
                 passed_on[op] = read
             elif flow.types[op] not in NOT_A_READ and op not in flow.calls:
                 yield op, read
-
-    def _names(self, bits: int) -> Iterator[str]:
-        """Yield the variables whose bits are set."""
-        while bits:
-            last = bits.bit_length() - 1
-            yield self._variables[last]
-            bits ^= 1 << last

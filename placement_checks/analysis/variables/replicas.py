@@ -20,7 +20,6 @@ from placement_checks.core.placement import Placement
 
 HANDLE = "resource"  # the dtype
 Groups = Sequence[Sequence[str]]
-_NOT_UPDATED = -1
 
 
 class Replicas:
@@ -39,13 +38,14 @@ class Replicas:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
+        strategy = placement.strategy
+        self._strategy_copies = {} if strategy is None else strategy.copies
 
     @cached_property
     def copies(self) -> Mapping[str, Sequence[str]]:
         """The copies of each variable that the strategy keeps equal, in the order of replicas."""
         groups: dict[str, dict[int, str]] = defaultdict(dict)
-        strategy = self._placement.strategy
-        for name, copy in strategy.copies.items() if strategy is not None else ():
+        for name, copy in self._strategy_copies.items():
             if copy.in_sync:
                 groups[copy.of][copy.replica] = name
         return {
@@ -75,19 +75,18 @@ class Replicas:
 
     @cached_property
     def drifting(self) -> Mapping[str, Groups]:
-        """The variables whose copies drift, each with groups of copies that stay equal.
+        """The variables with copies that drift, each with groups of copies that stay equal.
 
         Not included are variables that only collect the gradients of each replica until these are
         added up.
         """
         found: Mapping[str, Groups] = {}
-        new = self._find_drifting(found)
-        while len(new) > len(found):
-            found, new = new, self._find_drifting(new)
+        while len(new := self._find_drifting(found)) > len(found):
+            found = new
         return {name: groups for name, groups in found.items() if not self._collects(name, found)}
 
     def _find_drifting(self, drifting: Collection[str]) -> Mapping[str, Groups]:
-        """Return the variables whose copies depend on different sources or drifting variables."""
+        """Return the variables with copies that depend on different or drifting values."""
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
         sources = [*self._sources(), *of_drifting]
         inputs = self._update_sources(sources)
@@ -109,11 +108,11 @@ class Replicas:
         gradients = gradient_flow(self._placement)
         found = set()
         for name, copies in self.copies.items():
-            towers = [
+            towers = {
                 reduce(or_, map(gradients.towers, gradients.trained.get(copy, ())), 0)
                 for copy in copies
-            ]
-            if all(towers) and len(set(towers)) == len(towers):
+            }
+            if 0 not in towers and len(towers) == len(copies):
                 found.add(name)
         return found
 
@@ -123,25 +122,17 @@ class Replicas:
         flow, tower_of = self._analysis.flow, self._analysis.tower_of
         found = [kind in COLLECTIVES for kind in flow.types]
         for op in flow.having(ADDS.__contains__):
-            found[op] = len({tower_of[source] for source in flow.inputs[op]} - {-1}) > 1
+            found[op] = len({tower_of[source] for source in flow.inputs[op]} - {None}) > 1
         return found
 
     def _sources(self) -> Iterator[Sequence[str]]:
         """Yield the ops with values that may differ between replicas, grouped by equal values."""
-        flow, strategy = self._analysis.flow, self._placement.strategy
+        flow = self._analysis.flow
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
             if not self._is_handle(flow.names[op]):
                 yield [flow.names[op]]
-        yield from self._draws()
-        if strategy is not None:
-            yield from ([name] for name, copy in strategy.copies.items() if not copy.in_sync)
-
-    def _draws(self) -> Iterator[Sequence[str]]:
-        """Yield the ops that draw random numbers, grouped by equal seeds.
-
-        Stateless ops, whose numbers depend on an input alone, are not included.
-        """
-        flow = self._analysis.flow
+        yield from ([name] for name, copy in self._strategy_copies.items() if not copy.in_sync)
+        # Random numbers are equal if their seeds are. Stateless ops depend on inputs instead.
         alike: dict[Hashable, list[str]] = defaultdict(list)
         for op in flow.having(RANDOM_STATEFUL.__contains__):
             name = flow.names[op]
@@ -158,18 +149,18 @@ class Replicas:
     def _update_sources(
         self, sources: Sequence[Sequence[str]], keep: Sequence[bool] | None = None
     ) -> Mapping[str, int]:
-        """Return for each updated variable a bit mask of the sources that its updates depend on.
+        """Return for each updated variable a mask of the sources that its updates depend on.
 
         Args:
             sources: groups of ops, with a bit each.
             keep: for each op whether the sources that it depends on are ignored.
         """
-        flow = self._analysis.flow
+        flow, updates = self._analysis.flow, self._analysis.updates
         marks = flow.marks([flow.number[name] for name in names] for names in sources)
         masks = flow.propagate(marks, keep=keep)
         return {
-            variable: reduce(or_, (masks[op] for update in updates for op in update.values), 0)
-            for variable, updates in self._analysis.updates.by_variable.items()
+            variable: reduce(or_, (masks[op] for op in updates.values(variable)), 0)
+            for variable in updates.by_variable
         }
 
     def _collects(self, variable: str, drifting: Collection[str]) -> bool:
@@ -185,10 +176,10 @@ class Replicas:
 
 
 def _equal_copies(copies: Sequence[str], sources: Mapping[str, int]) -> Groups:
-    """Group the copies whose updates depend on the same sources."""
-    groups: dict[int, list[str]] = defaultdict(list)
+    """Group the copies by the sources that their updates depend on."""
+    groups: dict[int | None, list[str]] = defaultdict(list)
     for copy in copies:
-        groups[sources.get(copy, _NOT_UPDATED)].append(copy)
+        groups[sources.get(copy)].append(copy)
     return list(groups.values())
 
 

@@ -32,12 +32,12 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
-from placement_checks.analysis.graph.layers import NONE
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators, variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import ADDITIONS, VARIABLES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.variables import Variable
@@ -62,7 +62,7 @@ class Role(NamedTuple):
     kind: RoleKind
     reason: str
     owner: str = ""
-    tower: int | None = None
+    tower: TowerIndex | None = None
     devices: tuple[Device, ...] = ()
 
     def __str__(self) -> str:
@@ -96,14 +96,11 @@ class Roles(Mapping[str, Role]):
         TensorFlow has no GPU kernels that update int32 variables, so it stays on the CPU.
         """
         variable = self._variables.get(name)
-        if variable is None or variable.dtype != "int32":
-            return False
-        return self[name].kind == "counter"
+        return variable is not None and variable.dtype == "int32" and self[name].kind == "counter"
 
     def _role(self, variable: Variable) -> Role:
         name, layouts, analysis = variable.name, self._layout, self._analysis
-        readers = layouts.readers.get(name, 0)
-        tower = readers.bit_length() - 1 if readers.bit_count() == 1 else None
+        readers, tower = layouts.readers.get(name, 0), layouts.only_reader(name)
         if name in analysis.cached_inputs:
             return self._role_of_tower("cached input", "it is neither trained nor saved", tower)
         if name in (accumulating := accumulators(self._placement).tower_of):
@@ -116,7 +113,7 @@ class Roles(Mapping[str, Role]):
             return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
-        if name in self._slot_of:
+        if name in addresses(self._placement).slot_of:
             return self._role_of_slot(name)
         if name in self._statistics:
             return self._role_with_user(name, "statistic", "the forward pass moves it")
@@ -141,7 +138,7 @@ class Roles(Mapping[str, Role]):
             return Role("shared", "the host reads it")
         return Role("unused", "no loss depends on it")
 
-    def _role_of_tower(self, kind: RoleKind, reason: str, tower: int | None) -> Role:
+    def _role_of_tower(self, kind: RoleKind, reason: str, tower: TowerIndex | None) -> Role:
         devices = () if tower is None else self._analysis.towers[tower].devices
         return Role(kind, reason, tower=tower, devices=devices)
 
@@ -152,7 +149,8 @@ class Roles(Mapping[str, Role]):
             kind: RoleKind = "mirrored" if copy.in_sync else "accumulator"
             reason = f"{strategy.name} keeps it for replica {copy.replica}"
             device = strategy.replicas[copy.replica]
-            return Role(kind, reason, "" if copy.of == name else copy.of, copy.replica, (device,))
+            owner, tower = "" if copy.of == name else copy.of, TowerIndex(copy.replica)
+            return Role(kind, reason, owner, tower, (device,))
         group = self._layout.copies.get(name) or self._layout.diverging.get(name)
         if group is None:
             return None
@@ -168,7 +166,7 @@ class Roles(Mapping[str, Role]):
         )
 
     def _role_of_slot(self, name: str) -> Role:
-        owner = self._slot_of[name]
+        owner = addresses(self._placement).slot_of[name]
         is_input = owner in self._updates_with.get(name, ())
         kind: RoleKind = "average" if not is_input and self._takes(name, owner) else "slot"
         return self._role_with_user(name, kind, f"updates of {owner} take it", owner)
@@ -182,26 +180,21 @@ class Roles(Mapping[str, Role]):
         return Role(kind, reason, owner, devices=() if device is None else (device,))
 
     @cached_property
-    def _slot_of(self) -> Mapping[str, str]:
-        return addresses(self._placement).slot_of
-
-    @cached_property
     def _updates_with(self) -> Mapping[str, Collection[str]]:
-        """For each variable, the variables whose updates take its value unchanged."""
+        """For each variable, the variables with updates that take its value unchanged."""
         flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
         found: dict[str, set[str]] = defaultdict(set)
-        for name, updates in self._analysis.updates.by_variable.items():
-            for update in updates:
-                for value in update.values:
-                    if passed_on[value] != NONE:
-                        found[flow.names[passed_on[value]]].add(name)
+        for name in self._analysis.updates.by_variable:
+            for value in self._analysis.updates.values(name):
+                variable = passed_on[value]
+                if variable is not None:
+                    found[flow.names[variable]].add(name)
         return found
 
     def _takes(self, name: str, other: str) -> bool:
         """Whether updates of a variable are computed from another one."""
         flow = self._analysis.flow
-        updates = self._analysis.updates.by_variable.get(name, ())
-        values = [value for update in updates for value in update.values]
+        values = self._analysis.updates.values(name)
         # Gradients depend on the other variable, too, and on examples.
         behind = flow.reachable(values, until=self._analysis.examples.__getitem__)
         return flow.number[other] in behind
@@ -223,7 +216,7 @@ class Roles(Mapping[str, Role]):
             if flow.types[op] in ADDITIONS
             for value in values
         ]
-        of_gradients = any(analysis.towers_behind[op] & analysis.gradient_bit for op in added)
+        of_gradients = any(map(analysis.has_gradient, added))
         if of_gradients and not accumulators(self._placement).is_emptied(number):
             return False
         behind = flow.reachable(added, until=lambda op: flow.types[op] in VARIABLES)
@@ -233,9 +226,8 @@ class Roles(Mapping[str, Role]):
     @cached_property
     def _statistics(self) -> Collection[str]:
         flow, program_statistics = self._analysis.flow, statistics(self._placement)
-        updated = [flow.inputs[op][0] for op in program_statistics.updates if flow.inputs[op]]
+        updated = (flow.inputs[op][0] for op in program_statistics.updates if flow.inputs[op])
         holders = map(flow.state_holder, updated)
-
         normalizing = {
             name
             for name, each in self._analysis.updates.by_variable.items()
@@ -244,10 +236,9 @@ class Roles(Mapping[str, Role]):
         return normalizing.union(flow.names[holder] for holder in holders if holder is not None)
 
     def _is_counter(self, variable: Variable) -> bool:
-        if variable.name in self._placement.step.counters:
-            return True
-        is_whole = variable.dtype.startswith(("int", "uint")) and variable.shape == ()
-        return is_whole and variable.name in self._analysis.updates.by_variable
+        is_integer = variable.dtype.startswith(("int", "uint")) and variable.shape == ()
+        is_moved = variable.name in self._analysis.updates.by_variable
+        return variable.name in self._placement.step.counters or (is_integer and is_moved)
 
     def _is_collected(self, name: str) -> bool:
         collected = self._placement.collected

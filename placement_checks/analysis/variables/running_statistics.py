@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ASSIGNS,
     BATCH_NORMS,
@@ -39,13 +42,13 @@ class Statistics:
         self._analysis = analyze(placement)
 
     @cached_property
-    def updates(self) -> Sequence[int]:
+    def updates(self) -> Sequence[OpId]:
         """The updates by towers that train, except updates that another step runs."""
         evaluation = set(self.evaluation_updates)
         return [op for op in self._training_and_evaluation if op not in evaluation]
 
     @cached_property
-    def evaluation_updates(self) -> Sequence[int]:
+    def evaluation_updates(self) -> Sequence[OpId]:
         """The updates by a copy of the model that only evaluates.
 
         No loss depends on the values that they take, and towers that train update the same
@@ -55,8 +58,8 @@ class Statistics:
         if not analysis.loss_ops:
             return ()
         trains = analysis.flow.reachable(analysis.loss_ops)
-        is_trained: dict[int, set[bool]] = defaultdict(set)
-        holders: dict[int, tuple[int, bool]] = {}
+        is_trained: dict[OpId, set[bool]] = defaultdict(set)
+        holders: dict[OpId, tuple[OpId, bool]] = {}
         for op in self._training_and_evaluation:
             values = analysis.flow.inputs[op]
             holder = analysis.flow.state_holder(values[0]) if values else None
@@ -78,9 +81,7 @@ class Statistics:
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
-        if self._shapes[update.variable] == ():
-            return False
-        if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
+        if self._shapes[update.variable] == () or any(map(analysis.has_gradient, update.values)):
             return False
         losses = set(analysis.loss_ops)
         behind = flow.reachable(
@@ -91,8 +92,10 @@ class Statistics:
             flow.types[op] in _OVER_ROWS and in_loss(op) and op not in losses for op in behind
         )
 
-    def only_tower(self, updates: Sequence[int], ran: Collection[int] | None = None) -> int | None:
-        """Return the number of the only tower whose updates run, if all of its updates run.
+    def only_tower(
+        self, updates: Sequence[OpId], ran: Collection[OpId] | None = None
+    ) -> TowerIndex | None:
+        """Return the only tower with updates that run, if all of its updates run.
 
         Args:
             updates: updates of running statistics.
@@ -102,20 +105,19 @@ class Statistics:
             The tower; None also if an update does not belong to one tower, if only one tower has
             updates, or if the towers with updates have different numbers of them.
         """
-        runs = self._analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
-        sets: list[list[bool]] = [[] for _ in self._analysis.towers]
+        analysis = self._analysis
+        runs = analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
+        sets: dict[TowerIndex, list[bool]] = defaultdict(list)
         for op in updates:
-            towers = list(self._analysis.towers_in(self._analysis.towers_behind[op]))
-            if len(towers) != 1:
+            tower = single_tower(analysis.towers_behind[op] & analysis.all_towers)
+            if tower is None:
                 return None
-            sets[towers[0]].append(bool(runs(op)))
-        running = [number for number, of_tower in enumerate(sets) if any(of_tower)]
-        if len(running) != 1 or not all(sets[running[0]]):
-            return None
-        others = {len(of_tower) for number, of_tower in enumerate(sets) if number != running[0]}
-        return running[0] if others <= {0, len(sets[running[0]])} and any(others) else None
+            sets[tower].append(bool(runs(op)))
+        running = [tower for tower, of_tower in sets.items() if any(of_tower)]
+        is_even = len(sets) > 1 and len(set(map(len, sets.values()))) == 1
+        return running[0] if len(running) == 1 and all(sets[running[0]]) and is_even else None
 
-    def group_outside_step(self, updates: Sequence[int]) -> int | None:
+    def group_outside_step(self, updates: Sequence[OpId]) -> OpId | None:
         """Return a group outside the step that runs all updates, or all updates of tower 0."""
         for group in self._groups:
             if group in updates:
@@ -125,7 +127,7 @@ class Statistics:
                 return group
         return None
 
-    def are_grouped(self, updates: Sequence[int]) -> bool:
+    def are_grouped(self, updates: Sequence[OpId]) -> bool:
         """Whether each update is in the step, or in a group of the program.
 
         A program that groups the updates of each tower and runs one of the groups chose a tower on
@@ -139,53 +141,46 @@ class Statistics:
         return {variable.name: variable.shape for variable in self._placement.variables}
 
     @cached_property
-    def _no_ops(self) -> Sequence[int]:
-        """The groups outside the step. Backward groups, which only order ops, are left out."""
+    def _members(self) -> Mapping[OpId, Sequence[OpId]]:
+        """The members of each group outside the step, except for groups of backward ops."""
         analysis = self._analysis
-        return [
-            op
+        return {
+            op: analysis.flow.control_inputs.get(op, ())
             for op in analysis.flow.having(NO_OP.__eq__)
             if not analysis.updates.steps[op] and not analysis.backward.ops[op]
-        ]
+        }
 
     @cached_property
-    def _grouped(self) -> Collection[int]:
-        """The members of groups outside the step."""
-        control_inputs = self._analysis.flow.control_inputs
-        return {op for group in self._no_ops for op in control_inputs.get(group, ())}
+    def _grouped(self) -> Collection[OpId]:
+        """The members of all groups outside the step."""
+        return set(chain.from_iterable(self._members.values()))
 
     @cached_property
-    def _groups(self) -> Sequence[int]:
+    def _groups(self) -> Sequence[OpId]:
         """The outermost groups outside the step."""
-        return [group for group in self._no_ops if group not in self._grouped]
+        return [group for group in self._members if group not in self._grouped]
 
-    def _runs(self, ops: Iterable[int]) -> set[int]:
+    def _runs(self, ops: Iterable[OpId]) -> set[OpId]:
         """Return the ops that run when ``ops`` run."""
         flow = self._analysis.flow
         return flow.reachable(ops, along=flow.all_inputs)
 
     @cached_property
-    def _training_and_evaluation(self) -> Sequence[int]:
+    def _training_and_evaluation(self) -> Sequence[OpId]:
         """All updates, except updates that another training step runs."""
         flow, steps = self._analysis.flow, self._analysis.updates.steps
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
-        elsewhere = set[int]()
-        if others:
-            training = [g for g in self._groups if not self._runs([g]).isdisjoint(others)]
-            elsewhere = self._runs([*training, *others])
-        return sorted(set(self._all()) - elsewhere)
-
-    def _all(self) -> Iterator[int]:
-        flow = self._analysis.flow
-        yield from (
-            flow.number[name] for name in self._placement.step.update_ops if name in flow.number
-        )
+        training = [g for g in self._groups if others and not self._runs([g]).isdisjoint(others)]
+        elsewhere = self._runs([*training, *others])
+        named = self._placement.step.update_ops
+        found = {flow.number[name] for name in named if name in flow.number}
         for op in flow.having(ASSIGNS.__contains__):
             holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
             if holder is not None and flow.types[holder] in VARIABLES:
                 name = flow.names[holder]
                 if self._may_be_statistic(name) and self._assigns_statistics(op, name):
-                    yield op
+                    found.add(op)
+        return sorted(found - elsewhere)
 
     def _may_be_statistic(self, variable: str) -> bool:
         """Whether a variable is saved, and neither an accumulator nor trained."""
@@ -196,7 +191,7 @@ class Statistics:
             and variable not in gradient_flow(self._placement).trained
         )
 
-    def _is_of_training(self, update: int, trains: Collection[int]) -> bool:
+    def _is_of_training(self, update: OpId, trains: Collection[OpId]) -> bool:
         """Whether an update takes a value that depends on examples and reaches a loss."""
         flow, examples = self._analysis.flow, self._analysis.examples
         behind = flow.reachable(
@@ -207,21 +202,20 @@ class Statistics:
             for op in behind
         )
 
-    def _assigns_statistics(self, op: int, variable: str) -> bool:
+    def _assigns_statistics(self, op: OpId, variable: str) -> bool:
         """Whether an op assigns a value that a tower computes on the way to its loss."""
         analysis = self._analysis
         # Reading the variable itself proves nothing: a counter does so as well.
         itself = set(analysis.reads_by_gpu.readers[variable])
 
-        def is_of_tower(value: int) -> bool:
+        def is_of_tower(value: OpId) -> bool:
             return bool(analysis.own_towers[value]) and value not in itself
 
         values = analysis.flow.reachable(analysis.flow.inputs[op][1:], until=is_of_tower)
         of_towers = list(filter(is_of_tower, values))
-        gradients = any(
-            analysis.towers_behind[value] & analysis.gradient_bit for value in of_towers
+        return not any(map(analysis.has_gradient, of_towers)) and any(
+            map(analysis.reads_by_gpu.in_loss, of_towers)
         )
-        return not gradients and any(map(analysis.reads_by_gpu.in_loss, of_towers))
 
 
 def statistics(placement: Placement) -> Statistics:

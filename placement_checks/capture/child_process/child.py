@@ -47,7 +47,7 @@ def main() -> None:
 
         answer: object = CapturedRun(request, answers).run()
     except BaseException as fault:  # programs may raise other than Exception
-        answer = as_error(request.script.target, fault)
+        answer = as_error(request.script.target.name, fault)
     send_and_exit(answer, answers)
 
 

@@ -8,14 +8,12 @@ command ``rm``. It does not see deletions by other shell commands and by C libra
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
-import io
 import numbers
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,8 @@ from placement_checks.capture.child_process.file_journal import (
 )
 from placement_checks.capture.in_process.fake_gpus import shadow_command
 from placement_checks.core.errors import InputError
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
-from placement_checks.tf.sessions import around_files
 
 _SYSTEM_DIRECTORIES = frozenset({"proc", "sys", "dev"})  # they contain no ordinary files
 _MEMORY_SCHEME = "ram"  # TensorFlow's file system in memory
@@ -55,21 +53,11 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
     guard = _FileGuard(Journal.create(journal))
     try:
         with contextlib.ExitStack() as stack:
-            for module, name, replacement in guard.python_functions():
-                stack.enter_context(patched(module, name, _bind_original(replacement)))
-            stack.enter_context(
-                around_files(
-                    {
-                        name: _bind_original(replacement)
-                        for name, replacement in guard.tensorflow_functions().items()
-                    }
-                )
-            )
+            for patch, replacement in guard.functions().items():
+                stack.enter_context(patched(patch, _bind_original(replacement)))
             if script := file_journal.rm_script(journal):
                 stack.enter_context(shadow_command("rm", lambda _: script))
-            stack.enter_context(
-                patched(tf.compat.v1.train.Saver, "save", lambda _: _checkpoint_path)
-            )
+            stack.enter_context(patched(Patch.SAVE_CHECKPOINT, lambda _: _checkpoint_path))
             yield restored
     finally:
         if os.getpid() == owner:
@@ -95,28 +83,22 @@ class _FileGuard:
         self._journal = journal
         self.is_active = True
 
-    def python_functions(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """The patched functions of Python: module, name and replacement."""
-        for name, replacement in (
-            ("remove", self._remove),
-            ("unlink", self._remove),
-            ("rmdir", self._remove_folder),
-            ("rename", self._move),
-            ("replace", self._move),
-        ):
-            yield os, name, replacement
-        yield shutil, "rmtree", self._remove_tree
-        yield builtins, "open", self._open
-        yield io, "open", self._open
-
-    def tensorflow_functions(self) -> dict[str, Callable[..., Any]]:
-        """The replacements of TensorFlow's functions, by name."""
+    def functions(self) -> Mapping[Patch, Callable[..., Any]]:
+        """The replacements of functions of Python and TensorFlow."""
         return {
-            "DeleteFile": self._delete_file,
-            "DeleteRecursively": self._delete,
-            "RenameFile": self._rename_file,
-            "CopyFile": self._copy_file,
-            "WritableFile": self._writable_file,
+            Patch.REMOVE: self._remove,
+            Patch.UNLINK: self._remove,
+            Patch.RMDIR: self._remove_folder,
+            Patch.RENAME: self._move,
+            Patch.REPLACE: self._move,
+            Patch.RMTREE: self._remove_tree,
+            Patch.OPEN: self._open,
+            Patch.IO_OPEN: self._open,
+            Patch.C_DELETE: self._delete_file,
+            Patch.C_DELETE_TREE: self._delete,
+            Patch.C_RENAME: self._rename_file,
+            Patch.C_COPY: self._copy_file,
+            Patch.C_WRITE: self._writable_file,
         }
 
     def _remove(self, original: Any, path: Any, *, dir_fd: int | None = None) -> None:

@@ -17,9 +17,9 @@ from placement_checks.capture.child_process.file_journal import put_back
 from placement_checks.capture.child_process.fork_server import fork_server
 from placement_checks.capture.child_process.notes import file_guard_note
 from placement_checks.capture.child_process.request import VISIBLE_GPUS, CaptureRequest
-from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.core.errors import InputError, PlacementError
-from placement_checks.core.script import Script
+from placement_checks.core.program import CapturedProgram
+from placement_checks.core.target import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
 from placement_checks.util.child import Child, Ended, end_group
 
@@ -31,7 +31,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 def capture_program(
     script: Script, gpus: int, environment: Mapping[str, str] = NO_VARIABLES
-) -> RecordedProgram:
+) -> CapturedProgram:
     """Run a program in a child process until its first training step, and return what it built.
 
     Args:
@@ -60,7 +60,7 @@ def capture_program(
             restored = put_back(journal)
     if isinstance(answer, PlacementError):
         raise answer
-    assert isinstance(answer, RecordedProgram)
+    assert isinstance(answer, CapturedProgram)
     return replace(answer, notes=[*answer.notes, *file_guard_note(restored)])
 
 
@@ -88,7 +88,7 @@ def _request_answer(
                 return pickle.load(child.replies)
         except Ended as ended:
             raise InputError(
-                script.target,
+                script.target.name,
                 f"its process {ended.how}, before its first training step",
                 "run the program with python to see why",
             ) from None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded
@@ -38,7 +38,7 @@ class CaptureRequest(NamedTuple):
 
 
 def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
-    """Send a recorded program or an error, and exit this process at once."""
+    """Send a captured program or an error, and exit this process at once."""
     with contextlib.suppress(Exception):  # the program may have closed them
         sys.stdout.flush()
         sys.stderr.flush()

@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -22,22 +23,25 @@ from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.notes import session_notes, version_1_notes
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
-from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import build, build_eagerly, record_eager_code
-from placement_checks.capture.in_process.recorder import BuildRecorder, Built, record_build
+from placement_checks.capture.in_process.recorder import BuildRecorder, record_build
 from placement_checks.capture.in_process.sessions import SessionWatch
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, as_error
-from placement_checks.core.program import Program
-from placement_checks.core.script import Script
+from placement_checks.core.missing import Missing
+from placement_checks.core.program import CapturedProgram, Program, Step
+from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code, users_frames
+from placement_checks.graph.details import RecordedDetails
+from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import trainable_variables
-from placement_checks.targets.importing import resolve
+from placement_checks.targets.importing import import_program
 from placement_checks.tf1.activate import as_tensorflow_1
 from placement_checks.tf1.lazy_modules import UsedNames
+from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import plural
 
 
@@ -51,12 +55,13 @@ def run_as_main(script: Script, values: SourceValues) -> None:
     Raises:
         InputError: the program does not exist, or is not valid Python 3.
     """
-    if script.target.endswith(".py"):
-        file, spec = Path(script.target).resolve(), None
+    target = script.target.path
+    if target.endswith(".py"):
+        file, spec = Path(target).resolve(), None
         sys.path.insert(0, str(file.parent))
     else:
         sys.path.insert(0, str(Path.cwd()))
-        spec = _find_spec(script.target)
+        spec = _find_spec(target)
         file = Path(str(spec.origin))
     main = ModuleType("__main__")
     main.__file__ = str(file)
@@ -64,7 +69,7 @@ def run_as_main(script: Script, values: SourceValues) -> None:
     main.__package__ = spec.parent if spec else None
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    sys.argv = [script.target if spec is None else str(file), *script.args]
+    sys.argv = [target if spec is None else str(file), *script.args]
     code = values.compile_main(file, file.read_bytes())
     with values.in_imports():
         exec(code, main.__dict__)
@@ -130,11 +135,11 @@ class CapturedRun:
         self._version_1: UsedNames | None = None
         self._values = SourceValues(dict(self._script.let))
 
-    def run(self) -> RecordedProgram:
+    def run(self) -> CapturedProgram:
         """Run the program.
 
         Returns:
-            The recorded program, if a builder returned. If the program trains, its first training
+            The captured program, if a builder returned. If the program trains, its first training
             step sends the answer and exits the process.
 
         Raises:
@@ -146,7 +151,8 @@ class CapturedRun:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.v1:
                 self._version_1 = surroundings.enter_context(as_tensorflow_1())
-            return self._run_function() if ":" in self._script.target else self._run_program()
+            is_function = self._script.target.kind == "function"
+            return self._run_function() if is_function else self._run_program()
 
     def _run_program(self) -> NoReturn:
         program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
@@ -156,11 +162,11 @@ class CapturedRun:
             self._building = building
             try:
                 with (
-                    explain_refusals(self._script.target),
-                    users_code(self._script.target, _BEFORE, None),
+                    explain_refusals(self._script.target.name),
+                    users_code(self._script.target.name, _BEFORE, None),
                     _allow_exit(),
                 ):
-                    with explain_outdated(self._script.target, is_v1=self._script.v1):
+                    with explain_outdated(self._script.target.name, is_v1=self._script.v1):
                         program.build()
             except InputError as error:
                 if not building.calls.steps:  # later errors may be due to faked results
@@ -169,30 +175,28 @@ class CapturedRun:
                 self._answer(building)
         self._values.check()
         if building.calls.means_eager and not building.watch.sessions:
-            raise no_traced_step_error(self._script.target, building.calls)
-        raise _no_step_error(self._script.target, building.watch, started)
+            raise no_traced_step_error(self._script.target.name, building.calls)
+        raise _no_step_error(self._script.target.name, building.watch, started)
 
-    def _run_function(self) -> RecordedProgram:
+    def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
         if not self._script.eager:
-            return self._record(build(self._load_function(), self._gpus, self._answer), [])
+            return self._record(build(self._load_function(), self._gpus, self._answer))
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
             # The import of its module may already create variables and strategies.
             building.program = self._load_function()
-            return self._record(build_eagerly(building, self._gpus), [])
+            return self._record(build_eagerly(building, self._gpus))
 
     def _load_function(self) -> Program:
-        program = resolve(self._script.target, self._script.args)
-        assert isinstance(program, Program)
-        return program
+        return import_program(self._script.target, self._script.args)
 
     def _answer(self, building: BuildRecorder) -> NoReturn:
         """Send the program that is about to train, and exit the process."""
         self._answering.acquire()  # never released: there is only one answer
         try:
             if os.getpid() != self._process:
-                target = self._script.target
+                target = self._script.target.name
                 raise InputError(
                     target,
                     "trains in a child process",
@@ -204,15 +208,17 @@ class CapturedRun:
             self._values.check()
             answer: object = self._record(building.trained(), session_notes(building.watch))
         except BaseException as fault:
-            answer = as_error(self._script.target, fault)
+            answer = as_error(self._script.target.name, fault)
         send_and_exit(answer, self._answers)
 
-    def _record(self, built: Built, notes_on_sessions: Iterable[str]) -> RecordedProgram:
-        notes = [*notes_on_sessions, *built.notes]
+    def _record(
+        self, built: CapturedProgram, session_notes: Iterable[str] = ()
+    ) -> CapturedProgram:
+        notes = [*session_notes, *built.notes]
         if self._version_1 is not None:
-            notes += version_1_notes(self._version_1, built.source.graph_def.node)
-        server = self._servers[-1] if self._servers else None
-        return RecordedProgram.from_built(built, notes, server)
+            notes += version_1_notes(self._version_1, built.graph_def.node)
+        server = built.server or (self._servers[-1] if self._servers else None)
+        return without_live_objects(replace(built, notes=notes, server=server))
 
     def _start_clock(self) -> None:
         clock = threading.Timer(self._script.limit, self._time_out)
@@ -229,12 +235,36 @@ class CapturedRun:
         line = f", and is at {frames[-1]}" if frames else ""
         limit = self._script.limit
         error = InputError(
-            self._script.target,
+            self._script.target.name,
             f"did not reach a training step within {limit:g} s{line}",
             f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
             is_predicate=True,
         )
         send_and_exit(error, self._answers)
+
+
+@gc_paused()
+def without_live_objects(captured: CapturedProgram) -> CapturedProgram:
+    """Replace TensorFlow's objects in a program of this process by values that can be pickled."""
+    source = captured.source
+    assert isinstance(source, GraphSource)
+    return replace(
+        captured,
+        program=Missing("it was built in another process"),
+        source=replace(source, details=RecordedDetails.from_live(source.details)),
+        step=Step(
+            inputs=_input_names(captured.step.inputs),
+            config=source.step_ops.session,
+            policy=captured.step.policy,
+        ),
+    )
+
+
+def _input_names(inputs: Any) -> Any:
+    """Replace the tensors in the inputs that a builder returned by their names."""
+    if isinstance(inputs, Mapping):
+        return {str(key): getattr(value, "name", value) for key, value in inputs.items()}
+    return inputs and list(map(_input_names, inputs))
 
 
 @contextlib.contextmanager

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
-from placement_checks.tf.patching import Around, patched
-from placement_checks.tf.sessions import around_servers, forget_server
+from placement_checks.tf.distribution import forget_server
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 
 _TRAINING_JOBS = ("worker", "chief", "master")  # their tasks take training steps
 
@@ -46,16 +47,13 @@ def record_servers() -> Iterator[list[RecordedServer]]:
         recorded.append(server)
         return server
 
-    functions: Mapping[str, Around] = {
-        "TF_NewServer": lambda _: new,
-        "TF_ServerStart": lambda _: lambda _: None,
-        "TF_ServerStop": lambda _: lambda _: None,
-        "TF_ServerTarget": lambda _: lambda server: server.target,
-        "TF_ServerJoin": lambda _: _refuse_join,
-    }
     with (
-        patched(tf.distribute.Server, "__init__", wrap_init),
-        around_servers(functions),
+        patched(Patch.NEW_SERVER, wrap_init),
+        patched(Patch.C_NEW_SERVER, lambda _: new),
+        patched(Patch.C_START_SERVER, lambda _: lambda _: None),
+        patched(Patch.C_STOP_SERVER, lambda _: lambda _: None),
+        patched(Patch.C_SERVER_TARGET, lambda _: lambda server: server.target),
+        patched(Patch.C_JOIN_SERVER, lambda _: _refuse_join),
     ):
         try:
             yield recorded

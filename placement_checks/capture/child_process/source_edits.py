@@ -22,7 +22,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -30,6 +29,7 @@ from typing import Any
 from placement_checks.capture.child_process.source_errors import compile_error
 from placement_checks.core.errors import InputError
 from placement_checks.core.user_code import is_user_file, relative_path
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.util.text import did_you_mean, listed
 
@@ -81,7 +81,7 @@ class SourceValues:
             yield
             return
         sys.addaudithook(self._note_configuration)
-        with patched(SourceFileLoader, "get_code", self._code_of_module):
+        with patched(Patch.MODULE_CODE, self._code_of_module):
             yield
 
     def check(self) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from placement_checks.capture.child_process.parent import NO_VARIABLES, capture_program
-from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.eager.cluster import COORDINATOR, SERVERS, cluster_device
 from placement_checks.core.cluster_spec import (
     NO_CLUSTER,
@@ -30,18 +29,19 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import PLACEHOLDER, VARIABLE_HANDLE
 from placement_checks.core.placement import StepOps, producer_of
-from placement_checks.core.program import InitialState
-from placement_checks.core.script import Script
+from placement_checks.core.program import CapturedProgram, InitialState
 from placement_checks.core.strategies import Copy, Strategy
+from placement_checks.core.target import Script
+from placement_checks.graph.details import OpDetails, RecordedDetails
 from placement_checks.graph.flatten import rename_colocation
-from placement_checks.graph.op_origins import RecordedOrigin
+from placement_checks.graph.reading import GraphSource
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
 _TRAINING_JOBS = ("chief", "worker")  # their tasks have replicas
 
 
-def capture_workers(script: Script, gpus: int, machine: Machine | None) -> RecordedProgram:
+def capture_workers(script: Script, gpus: int, machine: Machine | None) -> CapturedProgram:
     """Run a program until its first training step, as each of its workers, and join the graphs.
 
     Args:
@@ -58,7 +58,7 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Recor
         return first
     assert first.server is not None
     if SERVERS in first.server.cluster:
-        return place_on_servers(first, gpus)
+        return place_on_servers(first)
     workers = {(first.server.job, first.server.task): first}
     for server in _other_workers(first.server):
         with step(f"as {server.name}"), _naming_worker(server):
@@ -91,7 +91,7 @@ def _other_workers(first: RecordedServer) -> Iterator[RecordedServer]:
                 yield RecordedServer(first.cluster, job, task)
 
 
-def _check_task(server: RecordedServer, worker: RecordedProgram, program: str) -> None:
+def _check_task(server: RecordedServer, worker: CapturedProgram, program: str) -> None:
     """Check that a worker took its task from TF_CONFIG."""
     actual = worker.server
     if actual is None or actual.name != server.name:
@@ -118,7 +118,7 @@ def _naming_worker(server: RecordedServer) -> Iterator[None]:
         ) from None
 
 
-def join_workers(workers: Sequence[RecordedProgram]) -> RecordedProgram:
+def join_workers(workers: Sequence[CapturedProgram]) -> CapturedProgram:
     """Join the programs of several workers into one program.
 
     Properties that are the same in all workers are taken from the first one.
@@ -130,37 +130,37 @@ def join_workers(workers: Sequence[RecordedProgram]) -> RecordedProgram:
     return replace(_join(workers), on_one_host=_join(workers, on_one_host=True))
 
 
-def place_on_servers(coordinator: RecordedProgram, gpus: int) -> RecordedProgram:
+def place_on_servers(coordinator: CapturedProgram) -> CapturedProgram:
     """Replace simulated devices in the program of a coordinator by devices of its cluster.
 
     These are the devices of the parameter servers and of the first worker.
-
-    Args:
-        coordinator: the captured program.
-        gpus: the number of GPUs of each worker.
     """
-    graph_def = GraphDef.FromString(coordinator.graph_def)
-    strategy = coordinator.strategy
+    source, gpus = _source(coordinator), coordinator.gpus
+    strategy = source.strategy
     outside = frozenset(strategy.outside) if strategy else frozenset()
-    variables = {node.name for node in graph_def.node if node.op == VARIABLE_HANDLE}
-    for node in graph_def.node:
+    variables = {node.name for node in source.graph_def.node if node.op == VARIABLE_HANDLE}
+    for node in source.graph_def.node:
         if node.name in outside:
             node.device = COORDINATOR
         # An op without a device that reads a variable stays with the variable, on its server.
         elif node.device or variables.isdisjoint(map(producer_of, node.input)):
             node.device = str(cluster_device(Device.parse(node.device), gpus))
-    return replace(
-        coordinator,
-        graph_def=graph_def.SerializeToString(),
-        strategy=strategy
-        and replace(strategy, replicas=[cluster_device(each, gpus) for each in strategy.replicas]),
-    )
+    if strategy:
+        replicas = [cluster_device(each, gpus) for each in strategy.replicas]
+        source = replace(source, strategy=replace(strategy, replicas=replicas))
+    return replace(coordinator, source=source)
 
 
-def _join(workers: Sequence[RecordedProgram], *, on_one_host: bool = False) -> RecordedProgram:
+def _source(captured: CapturedProgram) -> GraphSource:
+    assert isinstance(captured.source, GraphSource)
+    return captured.source
+
+
+def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> CapturedProgram:
     """Join the workers, each on its task, or all on the GPUs of one host."""
     first, *others = workers
-    copies = frozenset(first.strategy.copies) if first.strategy else frozenset()
+    strategy = _source(first).strategy
+    copies = frozenset(strategy.copies) if strategy else frozenset()
     before = 0 if on_one_host else None
     parts = [_Part(first, "", copies, before)]
     for worker in others:
@@ -174,12 +174,17 @@ def _join(workers: Sequence[RecordedProgram], *, on_one_host: bool = False) -> R
     for part in parts[1:]:
         graph_def.node.extend(part.graph_def.node)
         graph_def.library.function.extend(part.graph_def.library.function)
+    recorded = {op: known for part in parts for op, known in part.recorded()}
+    strategy = _strategy(parts)
     return replace(
         first,
-        graph_def=graph_def.SerializeToString(),
-        origin=_origin(parts),
-        step_ops=_step_ops(parts),
-        strategy=_strategy(parts),
+        gpus=len(strategy.replicas) if on_one_host and strategy else first.gpus,
+        source=replace(
+            _source(first),
+            details=RecordedDetails(graph_def, recorded),
+            step_ops=_step_ops(parts),
+            strategy=strategy,
+        ),
         initial=_initial(parts),
         fed={part.name(name): fed for part in parts for name, fed in part.worker.fed.items()},
         notes=[f"{plural(len(workers), 'worker')}, each {first.notes[0]}", *first.notes[1:]],
@@ -198,7 +203,7 @@ class _Part:
             worker is on a task of its own.
     """
 
-    worker: RecordedProgram
+    worker: CapturedProgram
     prefix: str
     copies: frozenset[str]
     before: int | None
@@ -216,9 +221,28 @@ class _Part:
         return name if name in self.copies else self.name(name)
 
     @property
+    def source(self) -> GraphSource:
+        """The graph of the worker."""
+        return _source(self.worker)
+
+    @property
     def gpus(self) -> int:
         """The number of GPUs of its replicas."""
-        return self.worker.strategy.gpus if self.worker.strategy else 0
+        return self.source.strategy.gpus if self.source.strategy else 0
+
+    def recorded(self) -> Iterator[tuple[str, OpDetails]]:
+        """The details of its ops, with the names of the joint graph."""
+        details = self.source.details
+        assert isinstance(details, RecordedDetails)
+        for op, known in details.recorded.items():
+            name = f"{self.function_prefix}{op}" if ":" in op else self.name(op)
+            forward = known.forward_op and self.name(known.forward_op)
+            yield name, known._replace(forward_op=forward)
+
+    @property
+    def function_prefix(self) -> str:
+        """The prefix of its functions in the joint graph."""
+        return self.prefix.replace("/", "_")
 
     def device(self, own: Device) -> Device:
         """Convert a device of this worker to a device of the cluster, or of the one host."""
@@ -228,22 +252,17 @@ class _Part:
         return own.over(Device(self.worker.server.job, task=self.worker.server.task))
 
     @cached_property
-    def own(self) -> Any:
-        """The ``GraphDef`` of the worker."""
-        return GraphDef.FromString(self.worker.graph_def)
-
-    @cached_property
     def scopes(self) -> frozenset[str]:
         """The outermost scopes of its ops."""
-        return frozenset(node.name.partition("/")[0] for node in self.own.node)
+        return frozenset(node.name.partition("/")[0] for node in self.worker.graph_def.node)
 
     @cached_property
     def graph_def(self) -> Any:
         """The ``GraphDef`` with the names and devices of the joint graph."""
         graph_def = GraphDef()
-        graph_def.CopyFrom(self.own)
+        graph_def.CopyFrom(self.worker.graph_def)
         functions = {
-            function.signature.name: f"{self.prefix.replace('/', '_')}{function.signature.name}"
+            function.signature.name: f"{self.function_prefix}{function.signature.name}"
             for function in graph_def.library.function
         }
         for function in graph_def.library.function:
@@ -272,34 +291,18 @@ def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
                 function.name = names.get(function.name, function.name)
 
 
-def _origin(parts: Sequence[_Part]) -> RecordedOrigin:
-    frames: dict[str, Any] = {}
-    lines: dict[str, Any] = {}
-    outputs: dict[str, Any] = {}
-    forward: dict[str, str] = {}
-    for part in parts:
-        origin = part.worker.origin
-        frames |= {part.name(op): known for op, known in origin.frames_of.items()}
-        lines |= {part.name(op): line for op, line in origin.device_lines.items()}
-        outputs |= {part.name(op): known for op, known in origin.outputs_of.items()}
-        forward |= {
-            part.name(op): part.name(forward_op) for op, forward_op in origin.forward_ops.items()
-        }
-    return RecordedOrigin(frames, lines, outputs, forward)
-
-
 def _step_ops(parts: Sequence[_Part]) -> StepOps:
     taken: defaultdict[str, list[str]] = defaultdict(list)
     gradients: dict[str, Sequence[str]] = {}
     backward: set[str] = set()
     for part in parts:
-        step = part.worker.step_ops
+        step = part.source.step_ops
         for objective, ops in step.gradients.items():
             gradients.update(dict.fromkeys(part.names([objective]), tuple(part.names(ops))))
         backward.update(part.names(step.backward or ()))
         for variable, ops in step.taken.items():
             taken[part.variable(variable)] += part.names(ops)
-    return parts[0].worker.step_ops._replace(
+    return parts[0].source.step_ops._replace(
         train_op=_concatenate(parts, "train_op"),
         losses=_concatenate(parts, "losses"),
         objectives=_concatenate(parts, "objectives"),
@@ -312,17 +315,17 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
 
 def _concatenate(parts: Sequence[_Part], field: str) -> tuple[str, ...]:
     return tuple(
-        name for part in parts for name in part.names(getattr(part.worker.step_ops, field))
+        name for part in parts for name in part.names(getattr(part.source.step_ops, field))
     )
 
 
 def _inputs(part: _Part) -> Iterator[Sequence[str]]:
     """The inputs of each replica. A single replica has all inputs of the step."""
-    step = part.worker.step_ops
+    step = part.source.step_ops
     if step.inputs:
         yield from (part.names(inputs) for inputs in step.inputs)
         return
-    placeholders = {node.name for node in part.own.node if node.op == PLACEHOLDER}
+    placeholders = {node.name for node in part.worker.graph_def.node if node.op == PLACEHOLDER}
     yield part.names(name for name in part.worker.fed if producer_of(name) in placeholders)
 
 
@@ -330,14 +333,14 @@ def _strategy(parts: Sequence[_Part]) -> Strategy | None:
     replicas: list[Device] = []
     copies: dict[str, Copy] = {}
     for part in parts:
-        strategy = part.worker.strategy
+        strategy = part.source.strategy
         if strategy is None:
             continue
         for name, copy in strategy.copies.items():
             replica = len(replicas) + copy.replica
             copies[part.name(name)] = Copy(part.variable(copy.of), replica, copy.in_sync)
         replicas += map(part.device, strategy.replicas)
-    first = parts[0].worker.strategy
+    first = parts[0].source.strategy
     return first and replace(first, replicas=replicas, copies=copies)
 
 

@@ -24,9 +24,13 @@ from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
 from placement_checks.core.op_types import is_update
 from placement_checks.core.user_code import users_frames
 from placement_checks.graph.gradients import GradientNotes, is_top_level
-from placement_checks.tf.distribution import around_strategies, is_default_strategy
-from placement_checks.tf.eager import VARIABLE_CREATING_FUNCTION, around_calls, traced_functions
+from placement_checks.tf.distribution import is_default_strategy
+from placement_checks.tf.eager import (
+    VARIABLE_CREATING_FUNCTION,
+    traced_functions,
+)
 from placement_checks.tf.keras import around_keras_graph_training, parts_of_keras
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
 
@@ -219,12 +223,29 @@ class CallWatch:
 def watch_calls(watch: CallWatch) -> Iterator[None]:
     """Record all calls of traced functions in this block."""
     with (
-        around_calls(watch.wrap_call),
-        around_strategies(watch.wrap_strategy),
+        patched(Patch.CALL, watch.wrap_call),
+        patched(Patch.ITERATE, _without_autotune),
+        patched(Patch.NEW_STRATEGY, watch.wrap_strategy),
         around_keras_graph_training(watch.wrap_training_in_graph),
-        patched(tf.GradientTape, "gradient", watch.wrap_gradient),
+        patched(Patch.TAPE_MODE, watch.wrap_gradient),
     ):
         yield
+
+
+def _without_autotune(dataset: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Disable autotuning of pipelines that eager code iterates over.
+
+    The destructor of an iterator waits for its autotuning thread, which may miss the notification
+    and then sleeps on, for up to a minute (core/framework/model.cc, OptimizeLoop). A program that
+    ends at its first step leaves such iterators to the garbage collector of this process.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+
+    def untuned(self: Any) -> Any:
+        return dataset(self).with_options(options) if tf.executing_eagerly() else dataset(self)
+
+    return untuned
 
 
 def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:

@@ -21,15 +21,7 @@ import tensorflow as tf
 from placement_checks.core.cluster_spec import RecordedServer, check_environment
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
-from placement_checks.tf.eager import around_eager_devices
-from placement_checks.tf.patching import Around, patched
-from placement_checks.tf.workers import (
-    around_collectives,
-    around_coordinators,
-    around_parameter_servers,
-    around_tf_config,
-    around_worker_start,
-    around_worker_strategies,
+from placement_checks.tf.distribution import (
     as_chief,
     cluster_resolver,
     forget_default_device,
@@ -38,7 +30,9 @@ from placement_checks.tf.workers import (
     set_worker_gpus,
     use_host_as_worker,
 )
-from placement_checks.tf.workers import make_closure as scheduled
+from placement_checks.tf.distribution import make_closure as scheduled
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import Around, all_patched, patched
 from placement_checks.util.text import plural
 
 
@@ -93,17 +87,20 @@ def simulate_worker() -> Iterator[list[RecordedServer]]:
 
         return around
 
-    collectives: Mapping[str, Around] = {
-        "broadcast_send": lambda _: lambda value, *_args, **_kwargs: tf.identity(value),
-        "all_reduce_v2": if_eager(lambda value, size: value * tf.cast(size, value.dtype)),
-        "all_gather_v2": if_eager(lambda value, size: tf.concat([value] * int(size), 0)),
+    patches: Mapping[Patch, Around] = {
+        Patch.READ_TF_CONFIG: _check_tf_config,
+        Patch.CONFIGURE_COLLECTIVES: wrap_configure,
+        Patch.CONFIGURE_COORDINATION: _do_nothing,
+        Patch.ENABLE_COLLECTIVES: _do_nothing,
+        Patch.START_WORKER: wrap_start,
+        Patch.WORKER_DEVICES: wrap_devices,
+        Patch.FIRST_VALUE: _compute_first_value,
+        Patch.CHECK_HEALTH: _do_nothing,
+        Patch.BROADCAST_SEND: lambda _: lambda value, *_args, **_kwargs: tf.identity(value),
+        Patch.ALL_REDUCE_OP: if_eager(lambda value, size: value * tf.cast(size, value.dtype)),
+        Patch.ALL_GATHER_OP: if_eager(lambda value, size: tf.concat([value] * int(size), 0)),
     }
-    with (
-        around_tf_config(_check_tf_config),
-        around_worker_start(wrap_configure, _do_nothing),
-        around_worker_strategies(wrap_start, wrap_devices, _compute_first_value, _do_nothing),
-        around_collectives(collectives),
-    ):
+    with all_patched(patches):
         yield servers
 
 
@@ -190,10 +187,14 @@ def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[N
         return lambda self, name: scope(self, _simulated_device(name, gpus) if servers else name)
 
     with (
-        around_parameter_servers(replace_connect, replace_count),
-        around_coordinators(replace_schedule, replace_create, lambda _: lambda *_args: None),
-        around_eager_devices(wrap_scope),
-        patched(tf.Graph, "device", wrap_scope),
+        patched(Patch.CONNECT, replace_connect),
+        patched(Patch.COUNT_WORKER_GPUS, replace_count),
+        patched(Patch.SCHEDULE, replace_schedule),
+        patched(Patch.CREATE_RESOURCE, replace_create),
+        patched(Patch.PROCESS_QUEUE, _do_nothing),
+        patched(Patch.PREEMPTION, _do_nothing),
+        patched(Patch.EAGER_CLUSTER_SCOPE, wrap_scope),
+        patched(Patch.GRAPH_CLUSTER_SCOPE, wrap_scope),
     ):
         yield
 

@@ -20,9 +20,10 @@ import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.user_code import is_user_file, users_frames
-from placement_checks.tf.eager import DEVICE_SCOPE_MODULES, around_eager_ops, eager_op_errors
+from placement_checks.tf.eager import DEVICE_QUERY_MODULES, DEVICE_SCOPE_MODULES, eager_op_errors
 from placement_checks.tf.graphs import definition_of
-from placement_checks.tf.sessions import DEVICE_QUERY_MODULES
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 from placement_checks.tf.simulated_devices import to_requested
 
 # The modules between the program and the check of a device scope, on the stack.
@@ -153,7 +154,7 @@ def fake_gpu_only_ops() -> Iterator[None]:
 
         return executed
 
-    with around_eager_ops(fast, slow):
+    with patched(Patch.FAST_OP, fast), patched(Patch.SLOW_OP, slow):
         yield
 
 

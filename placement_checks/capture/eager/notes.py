@@ -18,8 +18,9 @@ import tensorflow as tf
 from placement_checks.capture.eager.devices import check_device_scope, fake_gpu_only_ops
 from placement_checks.capture.eager.variables import VariableNotes, record_variables
 from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
-from placement_checks.tf.distribution import around_reductions, user_lines_in_replica_threads
-from placement_checks.tf.eager import around_eager_devices, around_op_gradients
+from placement_checks.tf.distribution import user_lines_in_replica_threads
+from placement_checks.tf.eager import around_op_gradients
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf.simulated_devices import simulated_scope
 
@@ -84,7 +85,11 @@ def record_reductions() -> Iterator[Reductions]:
 
         return all_reduce
 
-    with around_reductions(wrap_batch_reduce, wrap_reduce, wrap_all_reduce):
+    with (
+        patched(Patch.REDUCE_SEVERAL, wrap_batch_reduce),
+        patched(Patch.REDUCE, wrap_reduce),
+        patched(Patch.ALL_REDUCE, wrap_all_reduce),
+    ):
         yield notes
 
 
@@ -204,10 +209,10 @@ def record_tracing(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, 
         yield VariableNotes(), Reductions(), ForwardOps()
         return
     with (
-        around_eager_devices(_simulate_scope),
+        patched(Patch.EAGER_SCOPE, _simulate_scope),
         fake_gpu_only_ops(),
         user_lines_in_replica_threads(),
-        patched(tf.Graph, "device", _simulate_graph_scope),
+        patched(Patch.GRAPH_SCOPE, _simulate_graph_scope),
         record_variables() as variables,
         record_reductions() as reductions,
         record_forward_ops() as forward,

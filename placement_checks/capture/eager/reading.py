@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,11 +23,16 @@ from placement_checks.capture.eager.step_graph import FlatStep, graphs_of
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Frame, StepOps, Tensor, producer_of
-from placement_checks.core.program import AppliedGradient, Gradient, InitialState
+from placement_checks.core.program import (
+    AppliedGradient,
+    CapturedProgram,
+    Gradient,
+    Program,
+)
 from placement_checks.core.user_code import users_frames
+from placement_checks.graph.details import LiveDetails
 from placement_checks.graph.flatten import FlatGraph, TracedOp, reachable_functions
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.op_origins import BodyOp, Origin, deciding_line, static_shape
 from placement_checks.graph.reading import GraphSource
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import next_element, variable_handle
@@ -35,87 +40,55 @@ from placement_checks.tf.keras import parts_of_keras, tensorflow_variable
 from placement_checks.util.text import join_and, plural
 
 
-class TracedStep(NamedTuple):
-    """The alternating training steps of an eager program, as one ordinary graph.
-
-    `BuildRecorder.trained` makes a `Built` of it.
-
-    Attributes:
-        source: the graph.
-        initial: the values of the variables before the step.
-        applied: the gradients that optimizers apply, reduced over the replicas.
-        fed: the data that were passed to the steps, by tensor name.
-        turns: the number of alternating steps.
-        notes: remarks for the report.
-        gradients_inside: a sentence that names the loop or op containing all gradients of the
-            step; ``""`` if other gradients exist.
-    """
-
-    source: GraphSource
-    initial: InitialState
-    applied: Sequence[AppliedGradient]
-    fed: Mapping[str, Any]
-    turns: int
-    notes: Sequence[str]
-    gradients_inside: str
-
-
 def read_steps(
-    seen: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
-) -> TracedStep:
+    seen: Sequence[SeenCall], notes: TracingNotes, program: Program, gpus: int
+) -> CapturedProgram:
     """Make one graph of the training steps of a program, with the devices of a GPU machine.
 
     Args:
         seen: the calls of the steps. If two calls train the same variables, the first one counts.
         notes: the records of the program.
-        program: the name of the program in reports.
-        folder: the directory of the user's source lines; None for any file outside of libraries.
+        program: the program.
+        gpus: the number of GPUs that it found.
 
     Raises:
         InputError: the steps are inside of one op, such as a loop over a dataset.
     """
     steps = alternating_steps(seen, notes)
-    return _StepReader(steps, notes, program, folder).step(
-        [step.name for step in seen if step not in steps]
-    )
+    reader = _StepReader(steps, notes, program)
+    return reader.read(gpus, [step.name for step in seen if step not in steps])
 
 
 class _StepReader:
     """Translates the records of some steps to the names of their flat graph."""
 
-    def __init__(
-        self, steps: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
-    ) -> None:
+    def __init__(self, steps: Sequence[SeenCall], notes: TracingNotes, program: Program) -> None:
         self._steps = steps
         self._notes = notes
         self._program = program
-        self._folder = folder
-        self._flat = FlatStep(steps, notes, program)
+        self._flat = FlatStep(steps, notes, program.name)
 
-    def step(self, left_out: Sequence[str]) -> TracedStep:
+    def read(self, gpus: int, left_out: Sequence[str]) -> CapturedProgram:
+        """Read the steps; ``left_out`` are the names of steps that are not in the graph."""
         flat = self._flat
-        stacks = {name: recorded.stack for name, recorded in flat.variables.items()}
-        origin = TracedGraph(flat.graphs, flat.origins, stacks, self._forward, self._folder)
         source = GraphSource(
-            self._program,
-            flat.graph_def,
-            self._collections,
-            origin,
-            self._step_ops(),
-            step_strategy(self._notes.strategies, flat.variables),
+            details=TracedGraph(flat, self._forward, self._program.folder),
+            collections=self._collections,
+            step_ops=self._step_ops(),
+            strategy=step_strategy(self._notes.strategies, flat.variables),
         )
-        notes = [
-            *step_notes(self._steps, left_out, flat.flat),
-            *filter(None, [self._gradients_inside]),
-        ]
-        return TracedStep(
+        inside = self._gradients_inside
+        return CapturedProgram(
+            name=self._program.name,
+            program=self._program,
+            gpus=gpus,
             source=source,
             initial=state_before_step(flat.variables),
             applied=list(self._applied()),
             fed=self._fed(),
             turns=len(self._steps),
-            notes=notes,
-            gradients_inside=self._gradients_inside,
+            notes=[*step_notes(self._steps, left_out, flat.flat), *([inside] if inside else [])],
+            gradients_inside=inside,
         )
 
     @cached_property
@@ -136,7 +109,7 @@ class _StepReader:
             return ""
         function, gradient = inside[0]
         stack = self._flat.graphs[function].get_operation_by_name(gradient).traceback
-        frames = users_frames(stack, self._folder)
+        frames = users_frames(stack, self._program.folder)
         line = f", at {frames[-1]}" if frames else ""
         nodes = self._flat.graph_def.node
         library = self._flat.graph_def.library.function
@@ -398,82 +371,52 @@ def _element_tensors(graph_def: Any, node: Any) -> Iterator[str]:
 _NUMBER = re.compile(r"_\d+$")
 
 
-class TracedGraph(Origin):
-    """Properties of the ops in a flat graph, from the graphs that Python traced.
+class TracedGraph(LiveDetails):
+    """Details of the ops in a flat graph, from the graphs that Python traced.
 
     Args:
-        graphs: the Python graphs of the functions, by name.
-        origins: the function and op that each op of the flat graph was traced as.
-        stacks: the stack frames of the creation of each variable.
+        flat: the flat graph.
         forward: the forward op of each backward op.
         folder: the directory of the user's source lines; None for any file outside of libraries.
     """
 
-    def __init__(
-        self,
-        graphs: Mapping[str, Any],
-        origins: Mapping[str, TracedOp],
-        stacks: Mapping[str, Sequence[Any]],
-        forward: Mapping[str, str],
-        folder: Path | None,
-    ) -> None:
-        self._graphs = graphs
-        self._origins = origins
-        self._stacks = stacks
+    def __init__(self, flat: FlatStep, forward: Mapping[str, str], folder: Path | None) -> None:
+        super().__init__(flat.graph_def, folder)
+        self._graphs = flat.graphs
+        self._origins = flat.origins
+        self._variable_stacks = {name: recorded.stack for name, recorded in flat.variables.items()}
         self._forward = forward
-        self._folder = folder
-        self._frames: dict[Any, Sequence[Frame]] = {}
         self._parts: dict[Any, Collection[str]] = {}
         self._outputs: dict[Any, Sequence[Tensor]] = {}
 
-    def frames(self, op: str, body: BodyOp | None) -> Sequence[Frame]:
-        if op in self._stacks:
-            return users_frames(self._stacks[op], self._folder)
-        traced = self._op(op, body)
-        if traced is None:
+    def parts_of_keras(self, op: str) -> Collection[str]:
+        stack = self._stack(op)
+        if stack is None:
             return ()
-        stack = traced.traceback
-        if stack not in self._frames:
-            self._frames[stack] = users_frames(stack, self._folder)
-        return self._frames[stack]
-
-    def parts_of_keras(self, op: str, body: BodyOp | None) -> Collection[str]:
-        if op in self._stacks:
-            return parts_of_keras(self._stacks[op])
-        traced = self._op(op, body)
-        if traced is None:
-            return ()
-        stack = traced.traceback
         if stack not in self._parts:
             self._parts[stack] = parts_of_keras(stack)
         return self._parts[stack]
 
-    def device_line(self, op: str, body: BodyOp | None) -> Frame | None:
-        traced = None if op in self._stacks else self._op(op, body)
-        return None if traced is None else deciding_line(traced, self._folder)
+    def device_line(self, op: str) -> Frame | None:
+        return None if op in self._variable_stacks else super().device_line(op)
 
-    def outputs(self, op: str, body: BodyOp | None) -> Sequence[Tensor]:
-        traced = self._op(op, body)
-        if traced is None:
-            return ()
+    def outputs(self, op: str) -> Sequence[Tensor]:
         # Cached, because the op that splits packed gradients has many outputs and is looked up for
         # each of them.
+        traced = self._live_op(op)
         if traced not in self._outputs:
-            self._outputs[traced] = [
-                Tensor(output.dtype.base_dtype.name, static_shape(output.shape))
-                for output in traced.outputs
-            ]
+            self._outputs[traced] = super().outputs(op)
         return self._outputs[traced]
 
     def forward_op(self, op: str) -> str:
         return self._forward.get(op, "")
 
-    def _op(self, op: str, body: BodyOp | None) -> Any:
-        """The traced op; None for an op that was added later.
+    def _stack(self, op: str) -> Any:
+        return self._variable_stacks[op] if op in self._variable_stacks else super()._stack(op)
 
-        The name in the FunctionDef may have a number that the traced op does not have.
-        """
-        function, name = body or self._origins.get(op, TracedOp("", ""))
+    def _live_op(self, op: str) -> Any:
+        # The name in the FunctionDef may have a number that the traced op does not have.
+        function, name = self.bodies.get(op) or self._origins.get(op, TracedOp("", ""))
         ops = self._ops.get(function, {})
         return ops.get(name) or ops.get(_NUMBER.sub("", name))
 

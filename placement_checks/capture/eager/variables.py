@@ -22,23 +22,20 @@ from placement_checks.core.program import InitialState
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.tf.distribution import (
     COLLECTIVE_ORDER_FILE,
-    around_distributed_variables,
     replica_values,
     strategy_name,
     variable_strategy,
 )
 from placement_checks.tf.eager import (
     INITIALIZER_LIST_ARGUMENT,
-    around_function_variables,
-    around_handles,
-    around_variables,
     eager_device,
     lift_to_outer_graph,
     variable_handle,
 )
 from placement_checks.tf.graphs import current_stack, kernels_of
 from placement_checks.tf.keras import around_keras_variables, tensorflow_variable
-from placement_checks.tf.patching import Around
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import Around, patched
 from placement_checks.tf.simulated_devices import requested_name
 
 _GPU_KERNELS = {"GPU", "DEFAULT"}  # device types of kernels; DEFAULT is any device but a CPU
@@ -182,10 +179,11 @@ def record_variables() -> Iterator[VariableNotes]:
         notes.note_first_value(variable, options.get(INITIALIZER_LIST_ARGUMENT) or ())
 
     with (
-        around_handles(wrap_handle),
-        around_variables(then(lambda variable, _: notes.note(variable))),
-        around_function_variables(then(note_first_value)),
-        around_distributed_variables(then(lambda whole, _: notes.note_parts(whole))),
+        patched(Patch.NEW_HANDLE, wrap_handle),
+        patched(Patch.NEW_VARIABLE, then(lambda variable, _: notes.note(variable))),
+        patched(Patch.NEW_FUNCTION_VARIABLE, then(note_first_value)),
+        patched(Patch.NEW_DISTRIBUTED, then(lambda whole, _: notes.note_parts(whole))),
+        patched(Patch.NEW_AGGREGATING, then(lambda whole, _: notes.note_parts(whole))),
         around_keras_variables(
             then(lambda keras, _: notes.note_path(keras, tensorflow_variable(keras)))
         ),

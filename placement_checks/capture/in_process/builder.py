@@ -1,13 +1,12 @@
 """Calls a builder, and records what it builds until its first training step.
 
 `build` runs the builder in a new default graph. `build_eagerly` runs a builder of eager code. Both
-return a `Built`, restore the global state of TensorFlow, and run one builder at a time.
+return a `CapturedProgram`, restore the global state of TensorFlow, and run one builder at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import sys
 import threading
@@ -27,16 +26,14 @@ from placement_checks.capture.eager.errors import (
 )
 from placement_checks.capture.in_process.recorder import (
     BuildRecorder,
-    Built,
     record_build,
     stop_at_train_step,
 )
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.errors import InputError
-from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import EXAMPLE_SOURCES
-from placement_checks.core.program import BuiltProgram, Program, Step
-from placement_checks.core.user_code import users_code
+from placement_checks.core.program import CapturedProgram, Program, Step
+from placement_checks.core.user_code import call_user_code, users_code
 from placement_checks.graph.gradients import record_graphs, select_graph
 from placement_checks.tf.keras import keras_name_counter
 from placement_checks.tf.process_state import Behavior
@@ -52,7 +49,7 @@ def build(
     program: Program,
     num_gpus: int,
     on_train_step: Callable[[BuildRecorder], None] = stop_at_train_step,
-) -> Built:
+) -> CapturedProgram:
     """Build a program into a graph. A program that trains ends at its first training step.
 
     Args:
@@ -76,7 +73,7 @@ def build(
 
 def _build(
     program: Program, num_gpus: int, on_train_step: Callable[[BuildRecorder], None]
-) -> Built:
+) -> CapturedProgram:
     arguments = program.arguments(num_gpus)
     graph, step, returned = None, Step(), None
     with record_in_new_graph(program, num_gpus, on_train_step) as (building, find_graph):
@@ -85,7 +82,7 @@ def _build(
             detect_eager_code(building.calls),
             users_code(program.name, "the builder", program.folder),
         ):
-            returned = program.build(**arguments)
+            returned = call_user_code(program.build, **arguments)
             if _is_eager_step(returned):
                 raise NotAGraphProgram
             graph = find_graph(returned)
@@ -131,7 +128,7 @@ def record_in_new_graph(
         yield building, partial(select_graph, default, graphs)
 
 
-def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
+def build_eagerly(building: BuildRecorder, num_gpus: int) -> CapturedProgram:
     """Run eager code until its first training step, the call of a traced function.
 
     Args:
@@ -151,11 +148,11 @@ def build_eagerly(building: BuildRecorder, num_gpus: int) -> Built:
             explain_refusals(program.name),
             users_code(program.name, "it", program.folder),
         ):
-            returned: Any = program.build(**arguments)
+            returned: Any = call_user_code(program.build, **arguments)
             policy = returned.get("policy") if isinstance(returned, Mapping) else None
             building.policy = policy if isinstance(policy, Mapping) else {}
             if _is_eager_step(returned) and not building.calls.steps:
-                _call_step(returned, building.calls)
+                call_user_code(_call_step, returned, building.calls)
     except InputError as error:
         failed = building.explain(error)
     if building.has_step:  # an error after the first step does not matter
@@ -235,27 +232,6 @@ def _fit(returned: Mapping[str, Any]) -> None:
     data = [returned[key] for key in ("x", "y") if key in returned]
     rows = {"batch_size": returned["batch"]} if "batch" in returned else {}
     model.fit(*data, **rows, shuffle=False, verbose=0)
-
-
-def built_program(
-    program: Program, gpus: int, built: Built, for_gpus: Callable[[int], BuiltProgram | Missing]
-) -> BuiltProgram:
-    """Convert a program that this process built."""
-    return BuiltProgram(
-        program=program,
-        gpus=gpus,
-        requested=dataclasses.replace(built.requested, gpus=gpus),
-        step=built.step,
-        graph_def=built.source.graph_def,
-        graph=built.source.live,
-        initial=built.initial,
-        applied=built.applied,
-        for_gpus=for_gpus,
-        fed=built.fed,
-        turns=built.turns,
-        notes=built.notes,
-        gradients_inside=built.gradients_inside,
-    )
 
 
 def parse_flags(program: Program) -> None:

@@ -29,8 +29,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.tf import patching, sessions
-from placement_checks.tf.patching import patched
+from placement_checks.tf import eager, patching
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import all_patched, patched
 from placement_checks.tf.simulated_devices import is_stand_in
 
 _GPU = "GPU"
@@ -57,9 +58,9 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     visible = os.environ.get(_VISIBLE)
     try:
         with (
-            sessions.around_context(_context_methods(gpus, queries)),
-            sessions.around_device_list(_local_devices(gpus, queries)),
-            sessions.around_session_methods({"list_devices": _session_devices(gpus, queries)}),
+            all_patched(_context_methods(gpus, queries)),
+            patched(Patch.LIST_LOCAL, _local_devices(gpus, queries)),
+            patched(Patch.LIST_OF_SESSION, _session_devices(gpus, queries)),
             fake_nvidia_tools(gpus, queries),
         ):
             yield queries
@@ -88,18 +89,18 @@ def _is_asked_by_program(frame: FrameType | None) -> bool:
     """Whether the caller, some frames up, is neither TensorFlow nor Keras."""
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if module.startswith(sessions.STRATEGY_MODULES):
-            return function not in sessions.REDUCTION_CHOOSERS
-        is_between = module in sessions.DEVICE_QUERY_MODULES
-        is_between |= (module, function) == sessions.NUM_GPUS_FUNCTION
+        if module.startswith(eager.STRATEGY_MODULES):
+            return function not in eager.REDUCTION_CHOOSERS
+        is_between = module in eager.DEVICE_QUERY_MODULES
+        is_between |= (module, function) == eager.NUM_GPUS_FUNCTION
         if not is_between and module != __name__:
             return module.partition(".")[0] not in _LIBRARIES
         frame = frame.f_back
     return False
 
 
-def _context_methods(gpus: int, queries: set[str]) -> Mapping[str, patching.Around]:
-    """The patches of the eager context, by the name of the method."""
+def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Around]:
+    """The patches of the eager context."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
     growth: dict[Any, Any] = {}
@@ -113,20 +114,20 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[str, patching.Arou
         return num_gpus
 
     methods = {
-        "list_physical_devices": _list_with_gpus(physical, "list_physical_devices", queries),
-        "list_logical_devices": _list_with_gpus(logical, "list_logical_devices", queries),
-        "get_visible_devices": _list_with_gpus(physical, "get_visible_devices", queries),
-        "num_gpus": number,
-        "set_visible_devices": _set_visible,
-        "get_memory_growth": _answer_for_gpus(growth.get),
-        "set_memory_growth": _answer_for_gpus(growth.__setitem__),
-        "get_logical_device_configuration": _answer_for_gpus(parts.get),
-        "set_logical_device_configuration": _answer_for_gpus(parts.__setitem__),
-        "get_device_details": _answer_for_gpus(lambda _: dict(_DETAILS)),
-        "get_memory_info": _answer_for_gpus(lambda _: {"current": 0, "peak": 0}),
-        "reset_memory_stats": _answer_for_gpus(lambda _: None),
+        Patch.LIST_PHYSICAL: _list_with_gpus(physical, "list_physical_devices", queries),
+        Patch.LIST_LOGICAL: _list_with_gpus(logical, "list_logical_devices", queries),
+        Patch.GET_VISIBLE: _list_with_gpus(physical, "get_visible_devices", queries),
+        Patch.NUM_GPUS: number,
+        Patch.SET_VISIBLE: _set_visible,
+        Patch.GET_MEMORY_GROWTH: _answer_for_gpus(growth.get),
+        Patch.SET_MEMORY_GROWTH: _answer_for_gpus(growth.__setitem__),
+        Patch.GET_LOGICAL: _answer_for_gpus(parts.get),
+        Patch.SET_LOGICAL: _answer_for_gpus(parts.__setitem__),
+        Patch.DEVICE_DETAILS: _answer_for_gpus(lambda _: dict(_DETAILS)),
+        Patch.MEMORY_INFO: _answer_for_gpus(lambda _: {"current": 0, "peak": 0}),
+        Patch.MEMORY_STATS: _answer_for_gpus(lambda _: None),
     }
-    return {name: _for_program(answer) for name, answer in methods.items()}
+    return {patch: _for_program(answer) for patch, answer in methods.items()}
 
 
 def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patching.Around:
@@ -289,8 +290,8 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
         return lambda name: f"lib{name}.so.1" if name == _LIBRARY else original(name)
 
     with (
-        patched(ctypes.CDLL, "__init__", wrap_init),
-        patched(ctypes.util, "find_library", wrap_find_library),
+        patched(Patch.LOAD_LIBRARY, wrap_init),
+        patched(Patch.FIND_LIBRARY, wrap_find_library),
         _fake_nvidia_smi(gpus, calls),
     ):
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,49 +18,15 @@ from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
 from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
-from placement_checks.core.placement import Placement
-from placement_checks.core.program import AppliedGradient, InitialState, Program, Step
+from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.graph.gradients import (
     applied_in_graph,
     record_applied,
     record_gradients,
     replace_declared,
 )
-from placement_checks.graph.reading import GraphSource, from_live_graph, read_placement
+from placement_checks.graph.reading import from_live_graph
 from placement_checks.graph.train_step import initial_state, resolve_step_ops
-
-
-class Built(NamedTuple):
-    """A program that was built in this process, with TensorFlow's live objects.
-
-    `RecordedProgram` is the form of it that another process can receive.
-
-    Attributes:
-        source: the graph.
-        requested: the devices that the program requests.
-        initial: how the variables are initialized.
-        step: the step that the builder returned, or that the program ran first.
-        applied: the gradients that optimizers apply.
-        fed: the values that were fed to the first training step; empty without such a step.
-        turns: the number of different training steps that the program alternates between.
-        asked_for_gpus: whether the program asked for the number of GPUs.
-        notes: remarks for the report.
-        worker: the task of this process in a strategy over several processes; None without one.
-        gradients_inside: a sentence that names the loop or op containing all gradients of a
-            traced step; ``""`` if other gradients exist.
-    """
-
-    source: GraphSource
-    requested: Placement
-    initial: InitialState
-    step: Step
-    applied: Sequence[AppliedGradient]
-    fed: Mapping[str, Any]
-    turns: int
-    asked_for_gpus: bool
-    notes: Sequence[str] = ()
-    worker: RecordedServer | None = None
-    gradients_inside: str = ""
 
 
 class BuildRecorder:
@@ -78,6 +44,7 @@ class BuildRecorder:
     def __init__(
         self,
         program: Program,
+        gpus: int,
         on_train_step: Callable[[BuildRecorder], None],
         gpu_queries: set[str],
         tracing: TracingNotes,
@@ -88,6 +55,7 @@ class BuildRecorder:
         self.calls = CallWatch(tracing.gradients, tracing.strategies, self.train)
         self.gpu_queries = gpu_queries
         self.policy: Mapping[str, Any] = {}
+        self._gpus = gpus
         self._on_train_step = on_train_step
         self._tracing = tracing
         self._servers = servers
@@ -106,7 +74,7 @@ class BuildRecorder:
         explained = explain_scope_error(error, self._tracing, self.program.folder)
         return explain_keras_error(error) if explained is error else explained
 
-    def trained(self) -> Built:
+    def trained(self) -> CapturedProgram:
         """Return the program as built when its first training step came.
 
         Raises:
@@ -115,25 +83,17 @@ class BuildRecorder:
         if self.watch.steps:
             assert self.watch.graph is not None
             return self.built(self.watch.graph, self.watch.step)
-        name, folder = self.program.name, self.program.folder
-        traced = read_steps(self.calls.steps, self._tracing, name, folder)
-        return Built(
-            source=traced.source,
-            requested=replace(
-                read_placement(traced.source), soft=tf.config.get_soft_device_placement()
-            ),
-            initial=traced.initial,
+        captured = read_steps(self.calls.steps, self._tracing, self.program, self._gpus)
+        return replace(
+            captured,
+            soft=tf.config.get_soft_device_placement(),
             step=Step(policy=self.policy),
-            applied=traced.applied,
-            fed=traced.fed,
-            turns=traced.turns,
             asked_for_gpus=bool(self.gpu_queries),
-            notes=traced.notes,
-            worker=self._servers[-1] if self._servers else None,
-            gradients_inside=traced.gradients_inside,
+            server=self._servers[-1] if self._servers else None,
+            is_worker=bool(self._servers),
         )
 
-    def built(self, graph: tf.Graph, step: Step) -> Built:
+    def built(self, graph: tf.Graph, step: Step) -> CapturedProgram:
         """Return the program as built in one graph.
 
         Raises:
@@ -141,14 +101,15 @@ class BuildRecorder:
         """
         name, folder = self.program.name, self.program.folder
         source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
-        source.step_ops = resolve_step_ops(step, source)
-        placement = replace(read_placement(source), soft=step.soft)
         calls = replace_declared(self._tracing.applied, step.gradients or (), name)
-        return Built(
-            source=source,
-            requested=placement,
-            initial=initial_state(graph, placement.variables),
+        return CapturedProgram(
+            name=name,
+            program=self.program,
+            gpus=self._gpus,
+            source=replace(source, step_ops=resolve_step_ops(step, source, name)),
+            soft=step.soft,
             step=step,
+            initial=initial_state(graph),
             applied=applied_in_graph(calls, graph),
             fed=self.watch.fed,
             turns=max(1, len(self.watch.own_steps)),
@@ -188,6 +149,6 @@ def record_build(
     ):
         strategies: list[Any] = []
         tracing = TracingNotes(variables, gradients, applied, reductions, forward, strategies)
-        building = BuildRecorder(program, on_train_step, gpu_queries, tracing, servers)
+        building = BuildRecorder(program, gpus, on_train_step, gpu_queries, tracing, servers)
         with watch_sessions(building.watch), watch_calls(building.calls):
             yield building

@@ -27,16 +27,12 @@ from placement_checks.core.op_types import PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
 from placement_checks.core.user_code import users_frames
+from placement_checks.graph.details import static_shape
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.op_origins import static_shape
 from placement_checks.graph.train_step import RunAnalyzer, RunEffect
-from placement_checks.tf.patching import Around
-from placement_checks.tf.sessions import (
-    around_runs,
-    around_session_methods,
-    around_sessions,
-    options_buffer,
-)
+from placement_checks.tf.graphs import options_buffer
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 
 tf1 = tf.compat.v1
 
@@ -320,15 +316,12 @@ def op_of(item: tf.Operation | tf.Tensor) -> tf.Operation:
 @contextlib.contextmanager
 def watch_sessions(watch: SessionWatch) -> Iterator[None]:
     """Record all sessions in this block."""
-    others: Mapping[str, Around] = {
-        "make_callable": make_callable_with_run,
-        "partial_run_setup": lambda _: begin_partial_run,
-        "partial_run": lambda _: run_next_part,
-    }
     with (
-        around_sessions(watch.wrap_constructor),
-        around_runs(watch.wrap_run),
-        around_session_methods(others),
+        patched(Patch.NEW_SESSION, watch.wrap_constructor),
+        patched(Patch.RUN, watch.wrap_run),
+        patched(Patch.MAKE_CALLABLE, make_callable_with_run),
+        patched(Patch.PARTIAL_RUN_SETUP, lambda _: begin_partial_run),
+        patched(Patch.PARTIAL_RUN, lambda _: run_next_part),
     ):
         yield
 

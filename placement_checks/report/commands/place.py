@@ -69,7 +69,7 @@ def _copy(placement: Placement, each: SentTensor) -> dict[str, Any]:
         "phase": each.phase,
         "layer": each.layer or None,
         "variable": each.variable or None,
-        "tower": None if each.tower < 0 else each.tower,
+        "tower": each.tower,
         "taken_by": copied.taker,
         "where": _line(placement, copied),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 
@@ -46,12 +46,24 @@ def _from_module(name: str) -> Writer:
     return write
 
 
-WRITERS: Mapping[str, Writer] = {
-    "text": _text,
-    "json": _json,
-    "html": _html,
-    "markdown": _from_module("markdown"),
-    "github": _from_module("github"),
-    "sarif": _from_module("sarif"),
-    "junit": _from_module("junit"),
+class Format(NamedTuple):
+    """A format of the report.
+
+    Attributes:
+        write: writes the result of `verify`.
+        has_errors: whether the report contains errors, for programs that do not read stderr.
+    """
+
+    write: Writer
+    has_errors: bool = False
+
+
+FORMATS: Mapping[str, Format] = {
+    "text": Format(_text),
+    "json": Format(_json, has_errors=True),
+    "html": Format(_html),
+    "markdown": Format(_from_module("markdown")),
+    "github": Format(_from_module("github"), has_errors=True),
+    "sarif": Format(_from_module("sarif"), has_errors=True),
+    "junit": Format(_from_module("junit"), has_errors=True),
 }

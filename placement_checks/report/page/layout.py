@@ -16,6 +16,7 @@ from placement_checks.analysis.addresses import Addresses, Part, addresses
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
 from placement_checks.report.page.devices import NOWHERE
@@ -267,14 +268,14 @@ def _by_flow(placement: Placement) -> PageLayout:
         Phase.OUTSIDE: roles["outside"],
     }
     number, steps = analyze(placement).flow.number, analyze(placement).updates.steps
-    own = {number[name]: row for name, row in layers.items()}
+    own: dict[OpId | None, int] = {number[name]: row for name, row in layers.items()}
     # Ops without a layer: the backward pass begins after the last layer.
     default_row = defaultdict(lambda: roles["inputs"])
     default_row[Phase.BACKWARD] = next(reversed([*layers.values()]), roles["inputs"])
-    row_of: dict[tuple[Phase, int, str], int] = {}
+    row_of: dict[tuple[Phase, OpId | None, str], int] = {}
     phases, at = [], []
-    for op, (part, layer, of) in enumerate(
-        zip(found.parts, found.layers, placement.by_number, strict=True)
+    for op, part, layer, of in zip(
+        number.values(), found.parts, found.layers, placement.by_number, strict=True
     ):
         phase = Phase.ANY if part == "other" and steps[op] else PHASES[part]
         phases.append(phase)
@@ -288,9 +289,10 @@ def _by_flow(placement: Placement) -> PageLayout:
         at.append(row_of[key])
     names, parents, number_of = rows.numbered()
     drawn = [number_of[row] for row in at]
+    towers = [-1 if tower is None else tower for tower in found.towers]
     tree = {"names": names, "parents": parents}
     roles = {role: number_of[row] for role, row in roles.items()}
-    return PageLayout(phases, drawn, found.towers, found.parts, tree, roles)
+    return PageLayout(phases, drawn, towers, found.parts, tree, roles)
 
 
 def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import NO_COMPUTATION, VARIABLES, holds_state
 from placement_checks.core.placement import (
     GLOBAL,
@@ -186,14 +187,17 @@ def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:
         yield Row("gradient", [_describe_op(placement, other) for other in backward])
 
 
-def _by_tower(placement: Placement, ops: Iterable[int]) -> Iterator[str]:
+def _by_tower(placement: Placement, ops: Iterable[OpId]) -> Iterator[str]:
     """Yields the first op of each tower with the number of others, and of ops without a tower."""
     analysis = analyze(placement)
-    by_tower: dict[int, list[int]] = defaultdict(list)
+    by_tower: dict[TowerIndex | None, list[OpId]] = defaultdict(list)
     for op in ops:
         by_tower[analysis.tower_of[op]].append(op)
-    for tower, (first, *others) in sorted(by_tower.items()):
-        owner = f"the tower on {analysis.towers[tower]}" if tower >= 0 else "no tower"
+    for tower in (None, *analysis.tower_indices):
+        if tower not in by_tower:
+            continue
+        first, *others = by_tower[tower]
+        owner = "no tower" if tower is None else f"the tower on {analysis.towers[tower]}"
         more = f", and {plural(len(others), 'other op')}" if others else ""
         yield f"{owner}: {_describe_op(placement, first)}{more}"
 

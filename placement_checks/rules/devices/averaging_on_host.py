@@ -9,11 +9,13 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import unshared, variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
+    about,
     device_line,
     device_names,
     devices_text,
@@ -64,17 +66,17 @@ class AveragingOnHost(Rule):
         if not joining:
             return self.not_checked(_no_op_reason(placement))
         names = device_names(self.device)
-        findings = []
-        for op in joining:
-            assigned = placement.by_number[op].assigned
-            if assigned and not is_on(assigned, names):
-                findings.append(self._finding(placement, op, assigned))
+        findings = [
+            self._finding(placement, op, assigned)
+            for op in joining
+            if (assigned := placement.by_number[op].assigned) and not is_on(assigned, names)
+        ]
         if not findings and (no_gpus := Need.GPUS.missing(evidence)) is not None:
             return self.without(no_gpus)
         combine = "combines" if len(joining) == 1 else "combine"
         return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
-    def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
+    def _finding(self, placement: Placement, number: OpId, assigned: Device) -> Finding:
         analysis = analyze(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
@@ -86,9 +88,7 @@ class AveragingOnHost(Rule):
             f"combines the gradients of the towers on {towers}"
         )
         return Finding(
-            object=op.name,
-            op=op.type,
-            evidence="assigned",
+            **about(op, "assigned"),
             expected=expected,
             found=assigned.short,
             placed=op.name,
@@ -108,27 +108,29 @@ class AveragingOnHost(Rule):
         )
 
 
-def _judged_ops(placement: Placement) -> list[int]:
+def _judged_ops(placement: Placement) -> list[OpId]:
     """Return the ops that combine gradients on a single device.
 
     A sum on the GPU of the model part that it updates is left out.
     """
-    copies, flow = variable_layout(placement).copies, analyze(placement).flow
+    layout, flow = variable_layout(placement), analyze(placement).flow
     by_device: dict[Device | None, list[Update]] = defaultdict(list)
     for variable, updates in gradient_flow(placement).trained.items():
-        if variable not in copies:
-            by_device[variable_layout(placement).gpu_of.get(variable)] += updates
-    judged: set[int] = set()
-    for device, updates in by_device.items():
-        for op in joining_ops(placement, updates):
-            assigned = placement.by_number[op].assigned
-            is_with_part = assigned and device and assigned.matches(device)
-            if assigned and not is_with_part and flow.types[op] not in AMONG_DEVICES:
-                judged.add(op)
-    return sorted(judged)
+        if variable not in layout.copies:
+            by_device[layout.gpu_of.get(variable)] += updates
+    return sorted(
+        {
+            op
+            for device, updates in by_device.items()
+            for op in joining_ops(placement, updates)
+            if (assigned := placement.by_number[op].assigned)
+            and not (device and assigned.matches(device))
+            and flow.types[op] not in AMONG_DEVICES
+        }
+    )
 
 
-def _updates_unshared_only(placement: Placement, op: int) -> bool:
+def _updates_unshared_only(placement: Placement, op: OpId) -> bool:
     """Return whether a sum updates only unshared variables of the tower on its GPU."""
     gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
     return all(
@@ -144,8 +146,7 @@ def _no_op_reason(placement: Placement) -> str:
             "each GPU applies the sum of the gradients to its own copy of the variables, and no "
             "single device combines them"
         )
-    collective = next(iter(analyze(placement).flow.having(AMONG_DEVICES.__contains__)), None)
-    if collective is not None:
+    for collective in analyze(placement).flow.having(AMONG_DEVICES.__contains__):
         name = placement.by_number[collective].name
         return f"collective ops such as {name} combine the gradients on no single device"
     return "no op combines the gradients of the towers"

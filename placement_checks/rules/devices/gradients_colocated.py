@@ -8,7 +8,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, is_allowed, requested_device
+from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -46,9 +46,14 @@ class GradientsColocated(Rule):
         findings = []
         for number, (forward, known_by) in analysis.backward.forward.items():
             op, forward_op = placement.by_number[number], placement.by_number[forward]
-            if op.assigned is None or forward_op.assigned is None:
+            if op.assigned is None or forward_op.assigned is None or op.type in NO_COMPUTATION:
                 continue
-            if op.type in NO_COMPUTATION or _is_shape_of_variable(placement, op):
+            # The shape of a ref variable. For resource variables VariableShape does the same.
+            if (op.type in SHAPES or op.type == CAST) and any(
+                placement.ops[name].type in VARIABLES
+                for name in op.colocated
+                if name in placement.ops
+            ):
                 continue
             judged += 1
             if (
@@ -74,25 +79,15 @@ def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:
     """Return whether a backward op is on its own tower's GPU and may stay there."""
     analysis, assigned = analyze(placement), placement.by_number[number].assigned
     tower, forward_op = analysis.tower_of[number], placement.by_number[forward]
-    if assigned is None or tower < 0:
+    if assigned is None or tower is None:
         return False
     devices = analysis.towers[tower].devices
     is_elsewhere = (
         bool(forward_op.colocated)
-        or analysis.tower_of[forward] < 0
+        or analysis.tower_of[forward] is None
         or requested_gpu(forward_op.requested) not in devices
     )
     return is_elsewhere and any(map(assigned.matches, devices))
-
-
-def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
-    """Return whether an op yields the shape of a ref variable, or casts it.
-
-    For resource variables the op `VariableShape` does the same.
-    """
-    return (op.type in SHAPES or op.type == CAST) and any(
-        placement.ops[name].type in VARIABLES for name in op.colocated if name in placement.ops
-    )
 
 
 def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Finding:
@@ -103,9 +98,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     where = placement.where(forward.name)
     summary = f"{op.name} sits on {found}, and its forward op{named} on {expected}"
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=expected,
         found=found,
         placed=op.name,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
@@ -22,7 +22,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, is_allowed, requested_device
+from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
 
 
@@ -64,11 +64,10 @@ class NoFallback(Rule):
         }
         for name in host_only_ops(placement, fallen):
             del fallen[name]
-        groups: dict[str, list[Op]] = {}
+        groups: dict[str, list[Op]] = defaultdict(list)
         for op in fallen.values():
-            leader = _leader(op, placement, fallen)
-            if leader is not None:
-                groups.setdefault(leader, []).append(op)
+            if (leader := _leader(op, placement, fallen)) is not None:
+                groups[leader].append(op)
         findings = [
             _finding(placement, placement.ops[name], group)
             for name, group in groups.items()
@@ -78,14 +77,11 @@ class NoFallback(Rule):
 
 
 def _fell_back(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
-    """Return whether an op that requests a GPU was assigned to another device."""
     if assigned is None:
         return False
     if assigned.type == "CPU":
         return True
-    if assigned.matches(requested) or machine is None:
-        return False
-    return not machine.has(requested)
+    return not assigned.matches(requested) and machine is not None and not machine.has(requested)
 
 
 def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]:
@@ -94,11 +90,7 @@ def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]
     These are ops that yield text, save, restore, print or check; ops that only such ops use; the
     switch of a value on the host, such as a predicate; and integers that replicas exchange under a
     strategy (row numbers of sparse gradients, counts of replicas that have a batch), since few
-    GPU kernels support integers.
-
-    Args:
-        placement: the program.
-        ops: the ops to choose from, by name, in creation order.
+    GPU kernels support integers. The result is a part of ``ops``, which are in creation order.
     """
     consumers: dict[str, list[Op]] = defaultdict(list)
     for op in placement.ops.values() if ops else ():
@@ -108,12 +100,14 @@ def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]
     found: set[str] = set()
     for op in reversed(list(ops.values())):
         users = consumers[op.name]
+        outputs = placement.details.outputs(op.name)
+        dtypes = {output.dtype for output in outputs}
         if (
             (users and all(user.name in found or _is_output(user) for user in users))
             or _is_output(op)
-            or _yields(placement, op, {"string"})
+            or dtypes == {"string"}
             or _switches_on_host(placement, op)
-            or _exchanges_integers(placement, op, users)
+            or (dtypes and dtypes <= {"int32", "int64"} and _is_exchanged(placement, op, users))
         ):
             found.add(op.name)
     return frozenset(found)
@@ -123,16 +117,8 @@ def _is_output(op: Op) -> bool:
     return op.type in FOR_PEOPLE or op.type in SAVERS
 
 
-def _yields(placement: Placement, op: Op, dtypes: Collection[str]) -> bool:
-    """Return whether all outputs of an op have one of the dtypes."""
-    outputs = placement.details.outputs(op.name)
-    return bool(outputs) and all(output.dtype in dtypes for output in outputs)
-
-
-def _exchanges_integers(placement: Placement, op: Op, users: Sequence[Op]) -> bool:
-    """Return whether an op yields integers that are only gathered, or splits a sum of integers."""
-    if not _yields(placement, op, {"int32", "int64"}):
-        return False
+def _is_exchanged(placement: Placement, op: Op, users: Sequence[Op]) -> bool:
+    """Return whether the value of an op is only gathered, or is a part of a sum over replicas."""
     if users and all(user.type == COLLECTIVE_GATHER for user in users):
         return True
     source = placement.ops.get(producer_of(op.inputs[0])) if op.type == CUT and op.inputs else None
@@ -141,7 +127,7 @@ def _exchanges_integers(placement: Placement, op: Op, users: Sequence[Op]) -> bo
 
 def _switches_on_host(placement: Placement, op: Op) -> bool:
     """Return whether an op switches a value on the host that is not a variable."""
-    if op.type not in SWITCHES or not op.fell_with_another or not op.inputs:
+    if not (op.type in SWITCHES and op.fell_with_another and op.inputs):
         return False
     producer = placement.ops.get(producer_of(op.inputs[0]))
     return (
@@ -209,12 +195,10 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
 
 
 def _data_inputs(op: Op) -> Iterator[str]:
-    """Return the inputs of ``op`` without control edges."""
     return (source for source in op.inputs if not source.startswith("^"))
 
 
 def _is_resource(source: str, placement: Placement) -> bool:
-    """Return whether an input is a variable, a table, a queue or another resource."""
     producer = placement.ops.get(producer_of(source))
     return producer is not None and holds_state(producer.type)
 
@@ -224,31 +208,28 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
 
     If ``op`` is a call, possibly only ops in its body fell back.
     """
-    followers = [follower for follower in group if follower.name != op.name]
-    itself = len(followers) < len(group)
+    followers = [follower.name for follower in group if follower.name != op.name]
+    count = len(followers)
+    itself = count < len(group)
     first = op if itself else group[0]
+    requested = requested_device(first)
     found = first.assigned.short if first.assigned else ""
     if itself:
-        with_it = f", and {len(followers)} bound to it" if followers else ""
-        what = (
-            f"{op.name} ({op.type}) asks for {requested_device(first)} and ends on "
-            f"{found}{with_it}"
-        )
+        with_it = f", and {count} bound to it" if followers else ""
+        what = f"{op.name} ({op.type}) asks for {requested} and ends on {found}{with_it}"
     else:
-        ops = "an op" if len(followers) == 1 else f"{len(followers)} ops"
+        ops, end = ("an op", "ends") if count == 1 else (f"{count} ops", "end")
         what = (
-            f"{ops} in the body of {op.name} ({op.type}), requested on {requested_device(first)}, "
-            f"end{'s' if len(followers) == 1 else ''} on {found}"
+            f"{ops} in the body of {op.name} ({op.type}), requested on {requested}, {end} on "
+            f"{found}"
         )
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="assigned",
-        expected=requested_device(first),
+        **about(op, "assigned"),
+        expected=requested,
         found=found,
         placed=first.name,
         alike=(first.fallback_reason, found, itself),
-        path=tuple(PathStep(follower.name, follower.name) for follower in followers),
+        path=tuple(PathStep(follower, follower) for follower in followers),
         devices=tuple(filter(None, (first.requested, first.assigned))),
         message=f"{what}: {first.fallback_reason or 'the placer gives no reason'}",
         consequence=_consequence(first, placement),
@@ -275,13 +256,13 @@ def _lacks_device(op: Op, placement: Placement) -> bool:
 def _consequence(op: Op, placement: Placement) -> str:
     if op.assigned is None:
         return ""
-    there = op.assigned.short
-    if _lacks_device(op, placement) and op.assigned.is_gpu:
+    there, lacks_device = op.assigned.short, _lacks_device(op, placement)
+    if lacks_device and op.assigned.is_gpu:
         asked = (kind.requested for kind in placement.kinds)
         busy = any(device.is_gpu and op.assigned.matches(device) for device in asked)
         more = ", in addition to its own work" if busy else ""
         return f"{there} does the work of {op.requested}{more}"
-    if _lacks_device(op, placement) or op.caller:
+    if lacks_device or op.caller:
         return f"{there} does the work of a GPU"
     if op.type in VARIABLES:
         return f"it stays on {there}, and every step copies it to each GPU that reads it"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -9,8 +9,9 @@ from placement_checks.analysis.towers.by_loss import reachability_masks
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NO_COMPUTATION
-from placement_checks.core.placement import TRAINABLE, Kind, Placement, producer_of
+from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
@@ -54,94 +55,84 @@ class NoIdleDevice(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        gpus = placement.machine.gpus if placement.machine else ()
         allowed = [Device.parse(name) for name in self.allow]
-        gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(device) for device in allowed))
-        if not gpus:
+        required = [
+            gpu
+            for gpu in (placement.machine.gpus if placement.machine else ())
+            if not any(map(gpu.matches, allowed))
+        ]
+        if not required:
             return self.not_checked("the machine has no GPU that must compute")
-        computing = {
-            kind: ops for kind, ops in placement.kinds.items() if kind.type not in NO_COMPUTATION
-        }
         work = Counter[Device | None]()
-        for kind, ops in computing.items():
-            work[kind.assigned] += ops
-        own = _own_tasks(placement, computing, gpus)
-        all_gpus = len(gpus)
-        gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
+        for kind, ops in placement.kinds.items():
+            if kind.type not in NO_COMPUTATION:
+                work[kind.assigned] += ops
+        own = _own_tasks(placement, required)
+        gpus = [gpu for gpu in required if gpu.task_device in own.get(gpu.job, [gpu.task_device])]
         idle = [gpu for gpu in gpus if not work[gpu]]
-        findings = _idle_findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
+        findings = list(_findings(placement, idle, gpus, work))
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
-            findings = list(_parameter_gpu_findings(placement, serving, gpus, work))
+            findings = list(_findings(placement, serving, gpus, work, are_serving=True))
         if not placement.all_devices and not findings:
             return self.without(placement.all_devices)
         note = _note(gpus, work)
-        if all_gpus > len(gpus):
-            others = plural(all_gpus - len(gpus), "GPU")
-            note += f"; other tasks have {others} for their own graphs"
+        if others := len(required) - len(gpus):
+            note += f"; other tasks have {plural(others, 'GPU')} for their own graphs"
         return self.verdict(findings, note)
 
 
-def _idle_findings(
+def _findings(
     placement: Placement,
     idle: Sequence[Device],
-    busy: Sequence[Device],
-    work: Counter[Device | None],
-) -> list[Finding]:
-    """Return a finding for each GPU without work; all have the same cause."""
-    if not idle:
-        return []
-    pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
-    others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
-    return [
-        Finding(
-            object=gpu.short,
-            op="",
-            evidence="assigned",
-            expected="ops that compute",
-            found="none",
-            ops=pinned,
-            placed=pinned[0] if pinned else None,
-            alike=others,
-            message=f"{gpu.short} computes nothing; {others}",
-            summary=f"{gpu.short} computes nothing",
-            consequence=_consequence(len(idle), len(busy)),
-            fix=f"{_fix(gpu)}, or set --gpus to the number of GPUs that the program is for",
-        )
-        for gpu in idle
-    ]
-
-
-def _parameter_gpu_findings(
-    placement: Placement,
-    serving: Sequence[Device],
     gpus: Sequence[Device],
     work: Counter[Device | None],
+    *,
+    are_serving: bool = False,
 ) -> Iterator[Finding]:
-    """Yield a finding for each GPU that only holds variables or combines results."""
-    busy = [gpu for gpu in gpus if gpu not in serving]
+    """Yield a finding for each idle GPU; all have the same cause.
+
+    ``are_serving`` is whether the idle GPUs hold variables or combine results of other GPUs.
+    """
+    if not idle:
+        return
+    busy = [gpu for gpu in gpus if gpu not in idle]
     pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
     others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
-    computes = "computes" if len(busy) == 1 else "compute"
-    for gpu in serving:
-        held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
-        task = f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
-        summary = f"{gpu.short} computes no part of a loss, and only {task}"
+    for gpu in idle:
+        if are_serving:
+            held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
+            task = (
+                f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
+            )
+            expected, found = "a part of a loss", f"it only {task}"
+            fault = f"computes no part of a loss, and only {task}"
+            consequence = (
+                f"the model is built {len(gpus)} times, and "
+                f"{join_and(each.short for each in busy)} "
+                f"{'computes' if len(busy) == 1 else 'compute'} one copy after the other"
+            )
+            more = (
+                "; to reserve a GPU for variables, declare it: "
+                f"--set no-idle-device.allow=/gpu:{gpu.index}"
+            )
+        else:
+            expected, found, fault = "ops that compute", "none", "computes nothing"
+            consequence = _consequence(len(idle), len(busy))
+            more = ", or set --gpus to the number of GPUs that the program is for"
         yield Finding(
             object=gpu.short,
             op="",
             evidence="assigned",
-            expected="a part of a loss",
-            found=f"it only {task}",
+            expected=expected,
+            found=found,
             ops=pinned,
             placed=pinned[0] if pinned else None,
-            alike=("serving", others),
-            message=f"{summary}; {others}",
-            summary=summary,
-            consequence=f"the model is built {len(gpus)} times, and "
-            f"{join_and(each.short for each in busy)} {computes} one copy after the other",
-            fix=f"{_fix(gpu)}; to reserve a GPU for variables, declare it: "
-            f"--set no-idle-device.allow=/gpu:{gpu.index}",
+            alike=(are_serving, others),
+            message=f"{gpu.short} {fault}; {others}",
+            summary=f"{gpu.short} {fault}",
+            consequence=consequence,
+            fix=f"{_fix(gpu)}{more}",
         )
 
 
@@ -165,7 +156,6 @@ def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
 def _describe_busy(
     placement: Placement, busy: Sequence[Device], work: Counter[Device | None], *, is_pinned: bool
 ) -> str:
-    """Return a clause that describes the GPUs that compute."""
     if not busy:
         return "no GPU computes anything"
     busiest = max(busy, key=lambda gpu: work[gpu])
@@ -192,16 +182,14 @@ def _consequence(idle: int, busy: int) -> str:
     return f"{idle:,} of {plural(idle + busy, 'GPU')} {adds} nothing to the step"
 
 
-def _own_tasks(
-    placement: Placement, computing: Iterable[Kind], gpus: Sequence[Device]
-) -> dict[str | None, set[Device]]:
+def _own_tasks(placement: Placement, gpus: Sequence[Device]) -> dict[str | None, set[Device]]:
     """Return, by job, the task that builds this graph, if other tasks build their own graphs."""
     wanted = set(gpus)
     master = placement.machine.stated_master if placement.machine else None
     tasks: dict[str | None, set[Device]] = defaultdict(set)
     unnamed = set()
-    for _, requested, assigned in computing:
-        if assigned in wanted:
+    for kind, requested, assigned in placement.kinds:
+        if kind not in NO_COMPUTATION and assigned in wanted:
             tasks[assigned.job].add(assigned.task_device)
             # Ops that name no task go to the master, which runs this program if it is known.
             if requested.task is None and (assigned.job, assigned.task) != master:
@@ -230,13 +218,7 @@ def gpus_without_loss(
 ) -> list[Device]:
     """Return the GPUs that compute no part of a loss, if the model is built once for each GPU.
 
-    These GPUs may hold variables, and average and apply gradients. A program that reserves a GPU
-    for this work builds its model fewer times than there are GPUs.
-
-    Args:
-        placement: the program.
-        single: the program for one GPU; None if it is unknown.
-        gpus: the GPUs that should compute.
+    ``single`` is the program for one GPU; None if it is unknown.
     """
     if len(gpus) < 2 or not _is_built_for_each(placement, single, len(gpus)):
         return []
@@ -259,13 +241,13 @@ def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int
     return 0 < single_losses * gpus <= len(losses) or _multiplies_reads(placement, single, gpus)
 
 
-def _loss_ops(placement: Placement) -> list[int]:
+def _loss_ops(placement: Placement) -> list[OpId]:
     number = analyze(placement).flow.number
     names = dict.fromkeys(map(producer_of, placement.step.objectives))
     return [number[name] for name in names if name in number]
 
 
-def _are_separate(analysis: TowerAnalysis, losses: Collection[int]) -> bool:
+def _are_separate(analysis: TowerAnalysis, losses: Collection[OpId]) -> bool:
     """Return whether no two losses depend on one op that computes with examples and variables."""
     flow = analysis.flow
     variables = [flow.number[variable.name] for variable in analysis.placement.variables]
@@ -300,15 +282,11 @@ def _computing_devices(placement: Placement) -> set[Device | None]:
     """
     analysis = analyze(placement)
     behind = analysis.flow.reachable(_loss_ops(placement))
-    computing = {
-        op
-        for readers in analysis.reads_by_gpu.readers.values()
-        for op in readers
-        if analysis.sites[op] is not None
-    }
+    readers = (op for ops in analysis.reads_by_gpu.readers.values() for op in ops)
+    computing = {op for op in readers if analysis.sites[op] is not None}
     computing |= {
         op
-        for op, kind in enumerate(analysis.flow.types)
+        for op, kind in zip(analysis.flow.ops, analysis.flow.types, strict=True)
         if op in behind and analysis.examples[op] and kind not in NO_COMPUTATION
     }
     return {

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
@@ -52,28 +52,19 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         found="refused by the placer",
         ops=(refusal.op,),
         placed=refusal.op,
-        alike=_refusal_kind(placement, op, reason),
-        path=tuple(_colocation_lines(rest)),
+        alike=op.requested
+        if op and placement.machine and not placement.machine.has(op.requested)
+        else (op.type if op else "", _DEVICE.sub("", reason)),
+        path=tuple(
+            PathStep(line.strip(), member[1] if member else "")
+            for line in rest
+            if (member := _MEMBER.fullmatch(line)) or _SUPPORTED.fullmatch(line)
+        ),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}",
         devices=(op.requested,) if op else (),
         consequence="the session refuses the graph, and no step runs",
         fix=_fix(placement, op, rest),
     )
-
-
-def _refusal_kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
-    """Return the key that groups refusals: a device that does not exist, or op type and reason."""
-    if op and placement.machine and not placement.machine.has(op.requested):
-        return op.requested
-    return op.type if op else "", _DEVICE.sub("", reason)
-
-
-def _colocation_lines(lines: Sequence[str]) -> Iterator[PathStep]:
-    """Yield the placer's lines on the colocation group: supported devices, and members."""
-    for line in lines:
-        member = _MEMBER.fullmatch(line)
-        if member or _SUPPORTED.fullmatch(line):
-            yield PathStep(line.strip(), member[1] if member else "")
 
 
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
-_EVERY_GPU = "every"  # stands for all GPUs if no program lists its GPUs
+_EVERY_GPU = "every"  # all GPUs, if no program lists its GPUs
 _DEFAULT_FRACTION = 0.95  # the largest share that is allowed by default
 _SETTINGS = {"allow_growth", "per_process_gpu_memory_fraction", "visible_device_list"}
 
@@ -89,16 +89,6 @@ class SessionMemory(Rule):
         note = f"next to {plural(len(others), 'program')}: {note}"
         return self.verdict(list(self._shared_gpu_findings(own, others)), note)
 
-    def _shared_gpu_findings(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
-        """Yield a finding for each GPU if all programs together take too much of its memory."""
-        named = {gpu for claim in (own, *others) for gpu in claim.gpus}
-        for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY_GPU]:
-            sharing = [claim for claim in others if claim.sees(gpu)]
-            total = round(sum(claim.share for claim in (own, *sharing)), 6)
-            takes_all = any(claim.share >= 1 for claim in (own, *sharing))
-            if own.sees(gpu) and sharing and (total > self.fraction or takes_all):
-                yield self._shared_gpu_finding(gpu, own, sharing, total)
-
     def _finding(self, own: Claim) -> Finding:
         takes = f"{own.share:g}" if own.share < 1 else "all"
         gpus = _gpus_text(own.gpus) if own.gpus else "every visible GPU"
@@ -115,24 +105,30 @@ class SessionMemory(Rule):
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",
         )
 
-    def _shared_gpu_finding(
-        self, gpu: str, own: Claim, others: Sequence[Claim], total: float
-    ) -> Finding:
-        where = "every GPU" if gpu == _EVERY_GPU else f"GPU {gpu}"
-        share = max(0.01, math.floor(100 * self.fraction / (1 + len(others))) / 100)
-        return Finding(
-            object="gpu_options" if gpu == _EVERY_GPU else f"/device:GPU:{gpu}",
-            op="",
-            evidence="configuration",
-            expected=f"at most {self.fraction:g} of its memory for all programs",
-            found=f"{total:g} of it",
-            message=f"this session takes {own}, and "
-            f"{'another program takes' if len(others) == 1 else 'other programs take'} "
-            f"{join_and(others)}: in total {100 * total:g}% of the "
-            f"memory of {where}, so the program that starts last fails",
-            fix="give each program its own GPUs (visible_device_list), or set "
-            f"per_process_gpu_memory_fraction to {share:.2g} in each",
-        )
+    def _shared_gpu_findings(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
+        """Yield a finding for each GPU if all programs together take too much of its memory."""
+        named = {gpu for claim in (own, *others) for gpu in claim.gpus}
+        for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY_GPU]:
+            sharing = [claim for claim in others if claim.sees(gpu)]
+            total = round(sum(claim.share for claim in (own, *sharing)), 6)
+            takes_all = any(claim.share >= 1 for claim in (own, *sharing))
+            if not (own.sees(gpu) and sharing and (total > self.fraction or takes_all)):
+                continue
+            where = "every GPU" if gpu == _EVERY_GPU else f"GPU {gpu}"
+            share = max(0.01, math.floor(100 * self.fraction / (1 + len(sharing))) / 100)
+            yield Finding(
+                object="gpu_options" if gpu == _EVERY_GPU else f"/device:GPU:{gpu}",
+                op="",
+                evidence="configuration",
+                expected=f"at most {self.fraction:g} of its memory for all programs",
+                found=f"{total:g} of it",
+                message=f"this session takes {own}, and "
+                f"{'another program takes' if len(sharing) == 1 else 'other programs take'} "
+                f"{join_and(sharing)}: in total {100 * total:g}% of the "
+                f"memory of {where}, so the program that starts last fails",
+                fix="give each program its own GPUs (visible_device_list), or set "
+                f"per_process_gpu_memory_fraction to {share:.2g} in each",
+            )
 
 
 class Claim(NamedTuple):
@@ -178,7 +174,6 @@ def _gpus_text(indices: Sequence[str]) -> str:
 
 
 def _note(claim: Claim) -> str:
-    """Return a description of a claim that is allowed."""
     if not claim.share:
         return "the memory grows on demand"
     if claim.share == 1 and claim.gpus:

@@ -12,7 +12,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.rules.base import Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -72,9 +72,17 @@ class ShardsBalanced(Rule):
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")
-        counted = _counted_variables(placement, job)
-        judged = [variable for variable in counted if not matches_any(variable.name, self.allow)]
-        shards = _shards(placement, job, judged)
+        names = {variable.name for variable in placement.variables}
+        counted = []
+        held: dict[int | None, list[Variable]] = {task: [] for task in jobs[job]}
+        for variable in placement.variables:
+            op = placement.ops[variable.name]
+            if op.assigned and op.assigned.job == job and names.isdisjoint(op.colocated):
+                counted.append(variable)
+                if not matches_any(variable.name, self.allow):
+                    held[op.assigned.task].append(variable)
+        shards = [Shard(Device(job, task=task), variables) for task, variables in held.items()]
+        judged = [variable for shard in shards for variable in shard.variables]
         if not judged:
             return self.not_checked(f"no variable is on /job:{job}")
         note = "; ".join(map(str, shards[:_MOST_NAMED]))
@@ -97,7 +105,6 @@ class ShardsBalanced(Rule):
         return replace(self.verdict(findings, note), figures=figures)
 
     def _heavy(self, shards: Sequence[Shard]) -> Sequence[Shard]:
-        """Return the servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
             return ()
@@ -134,29 +141,7 @@ def _server_job(placement: Placement) -> str:
     return servers.pop() if len(servers) == 1 else ""
 
 
-def _counted_variables(placement: Placement, job: str) -> list[Variable]:
-    """Return a job's variables that are not colocated with others, in creation order."""
-    names = {variable.name for variable in placement.variables}
-    return [
-        variable
-        for variable in placement.variables
-        for op in [placement.ops[variable.name]]
-        if op.assigned and op.assigned.job == job and names.isdisjoint(op.colocated)
-    ]
-
-
-def _shards(placement: Placement, job: str, variables: Sequence[Variable]) -> list[Shard]:
-    assert placement.machine is not None
-    held: dict[int | None, list[Variable]] = {task: [] for task in placement.machine.jobs[job]}
-    for variable in variables:
-        op = placement.ops[variable.name]
-        if op.assigned:
-            held[op.assigned.task].append(variable)
-    return [Shard(Device(job, task=task), variables) for task, variables in held.items()]
-
-
 def _bytes(variable: Variable) -> int | None:
-    """Return the size of a variable; None if its shape is unknown."""
     return Tensor(variable.dtype, variable.shape).bytes
 
 
@@ -184,9 +169,7 @@ def _round_robin_findings(
         if numbers[name] != turn:
             expected, found = str(shards[turn].task), str(shards[numbers[name]].task)
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="assigned",
+                **about(placement.ops[name], "assigned"),
                 expected=expected,
                 found=found,
                 placed=name,

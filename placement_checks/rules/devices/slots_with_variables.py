@@ -10,7 +10,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.rules.base import Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -61,7 +61,6 @@ class SlotsWithVariables(Rule):
 
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
-    """Yield each slot with its variable."""
     analysis = analyze(placement)
     shapes = {variable.name: variable[1:] for variable in placement.variables}
     for variable, updates in analysis.updates.by_variable.items():
@@ -80,7 +79,7 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
 def _slots_by_data_flow(
     analysis: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield slots and averages whose updates are composed of simple ops."""
+    """Yield slots and averages with updates that are composed of simple ops."""
     flow, read = analysis.flow, analysis.variables_read
     trained = gradient_flow(analysis.placement).trained
     for variable, updates in analysis.updates.by_variable.items():
@@ -106,9 +105,7 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
     expected = primary.assigned.short if primary.assigned else "no device"
     summary = f"{slot} is a slot of {variable} and sits on {found}"
     return Finding(
-        object=slot,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=expected,
         found=found,
         placed=slot,

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from placement_checks.analysis.step.transfers import (
     CopiedTensor,
@@ -20,7 +20,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule
+from placement_checks.rules.base import Rule, first_of_each
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -69,29 +69,49 @@ class TransferBudget(Rule):
                 raise ConfigError(field.name, f"{value} is below 0", "give a number of 0 or more")
 
     def check(self, evidence: Evidence) -> Verdict:
-        placement = evidence.placement
-        copied = copies(placement, self.rows)
-        return replace(self._judge_budgets(placement, copied), figures=_figures(transfers(copied)))
-
-    def _judge_budgets(self, placement: Placement, copied: list[CopiedTensor]) -> Verdict:
+        copied = copies(evidence.placement, self.rows)
+        sums = transfers(copied)
+        figures = [
+            {
+                "from": transfer.source.short,
+                "to": transfer.to.short,
+                "copies": transfer.copies,
+                "bytes": transfer.bytes,
+                "unknown": transfer.unknown,
+            }
+            for transfer in sums
+        ]
         links = network_transfers(copied)
-        note = _note(links or transfers(copied))
-        findings: dict[str, Finding] = {}
-        for finding in (
+        shown = links or sums
+        note = "; ".join(map(str, shown[:_MOST_PAIRS])) or "nothing is copied"
+        if len(shown) > _MOST_PAIRS:
+            note += f"; {len(shown) - _MOST_PAIRS} more, see place --transfers"
+        verdict = self._judge_budgets(evidence.placement, copied, links, note)
+        return replace(verdict, figures=figures)
+
+    def _judge_budgets(
+        self,
+        placement: Placement,
+        copied: list[CopiedTensor],
+        links: list[Transfer],
+        note: str,
+    ) -> Verdict:
+        findings = (
             *self._step_findings(placement, copied),
             *self._link_findings(placement, copied, links),
             *self._constant_findings(placement, copied),
-        ):
-            findings.setdefault(finding.object, finding)
+        )
         if findings:
-            return self.verdict(list(findings.values()), note)
+            return self.verdict(first_of_each(findings), note)
         budgets = (self.bytes, self.copies, self.link_bytes, self.link_copies)
         if all(budget is None for budget in budgets):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
         is_local = placement.machine is not None and placement.machine.is_local
         if (self.bytes, self.copies) == (None, None) and is_local:
             return self.not_checked("the machine is one host, without links between tasks", note)
-        if lost := _constants_of_unknown_size(placement, copied):
+        of_unknown_size = [copy for copy in _network_copies(copied) if copy.bytes is None]
+        sources = {producer_of(copy.tensor) for copy in of_unknown_size}
+        if lost := sum(placement.ops[name].type == CONST for name in sources):
             return self.not_checked(
                 f"the size of {plural(lost, 'constant')} that other tasks read is not known", note
             )
@@ -184,24 +204,12 @@ class _Excess(NamedTuple):
     amount: str
 
 
-def _note(sums: list[Transfer]) -> str:
-    note = "; ".join(map(str, sums[:_MOST_PAIRS])) or "nothing is copied"
-    if len(sums) > _MOST_PAIRS:
-        note += f"; {len(sums) - _MOST_PAIRS} more, see place --transfers"
-    return note
-
-
 def _size(copy: CopiedTensor) -> int:
     return copy.bytes or 0
 
 
 def _network_copies(copied: list[CopiedTensor]) -> list[CopiedTensor]:
     return [copy for copy in copied if copy.source.task_device != copy.to.task_device]
-
-
-def _constants_of_unknown_size(placement: Placement, copied: list[CopiedTensor]) -> int:
-    sent = {producer_of(copy.tensor) for copy in _network_copies(copied) if copy.bytes is None}
-    return sum(placement.ops[name].type == CONST for name in sent)
 
 
 def _find_excess(
@@ -219,19 +227,6 @@ def _whole_graph_note(placement: Placement) -> str:
     updates = analyze(placement).updates
     unknown = f"{updates.unknown}; {updates.fix}"
     return f" (all ops of the graph were counted: {unknown})" if updates.unknown else ""
-
-
-def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
-    return [
-        {
-            "from": transfer.source.short,
-            "to": transfer.to.short,
-            "copies": transfer.copies,
-            "bytes": transfer.bytes,
-            "unknown": transfer.unknown,
-        }
-        for transfer in sums
-    ]
 
 
 def _finding(

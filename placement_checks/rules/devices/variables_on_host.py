@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
@@ -9,14 +9,15 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
+    about,
     device_names,
     devices_text,
+    is_local,
     is_on,
     matches_any,
     requested_device,
@@ -88,9 +89,9 @@ class VariablesOnHost(Rule):
             and not machine.gpus
             and (machine.is_local or all(is_on(device, names) for device in machine.devices))
         ):
-            log_of_cpus = Need.GPUS.missing(evidence)
-            no_gpu = Missing(f"the machine ({machine}) has no GPU, so every op is on a CPU")
-            return self.without(no_gpu if log_of_cpus is None else log_of_cpus)
+            if (log_of_cpus := Need.GPUS.missing(evidence)) is not None:
+                return self.without(log_of_cpus)
+            return self.not_checked(f"the machine ({machine}) has no GPU, so every op is on a CPU")
         ops = (placement.ops[variable.name] for variable in placement.variables)
         placed = [op for op in ops if op.assigned]
         if not placed:
@@ -99,9 +100,11 @@ class VariablesOnHost(Rule):
         for op in placed:
             if op.assigned is None or matches_any(op.name, self.allow):
                 continue
-            names = self._declared_devices(placement, op.name)
+            is_local_variable = bool(self.local) and is_local(placement, op.name)
+            names = self.local if is_local_variable else device_names(self.device)
             if not is_on(op.assigned, names):
-                names = (*names, *self._role_devices(placement, op.name))
+                of_role = _role_devices(placement, op.name, local=is_local_variable)
+                names = (*names, *(device.short for device in of_role))
             if not is_on(op.assigned, names):
                 findings.append(_misplaced(placement, op, names))
             elif not (
@@ -115,51 +118,41 @@ class VariablesOnHost(Rule):
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
 
-    def _declared_devices(self, placement: Placement, variable: str) -> tuple[str, ...]:
-        is_local = bool(self.local) and _is_local(placement, variable)
-        return self.local if is_local else device_names(self.device)
 
-    def _role_devices(self, placement: Placement, variable: str) -> Iterator[str]:
-        """Yield the GPUs that the strategy or the role of a variable allows in addition."""
-        strategy = placement.strategy
-        if strategy is not None and (device := strategy.device_of(variable)) is not None:
-            yield device.short
-        elif (
-            strategy is not None
-            and variable in strategy.outside
-            and _is_scalar(placement, variable)
-        ):
-            yield from (device.short for device in strategy.replicas)
-        elif not (self.local and _is_local(placement, variable)):
-            role = roles(placement)[variable] if placement.requested else None
-            yield from (device.short for device in (role.devices if role is not None else ()))
-
-
-def _is_scalar(placement: Placement, name: str) -> bool:
-    return any(each.name == name and each.shape == () for each in placement.variables)
+def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequence[Device]:
+    """Return the GPUs that the strategy or the role of a variable allows in addition."""
+    strategy = placement.strategy
+    if strategy is not None and (device := strategy.device_of(variable)) is not None:
+        return (device,)
+    is_scalar = any(each.name == variable and each.shape == () for each in placement.variables)
+    if strategy is not None and variable in strategy.outside and is_scalar:
+        return strategy.replicas
+    return roles(placement)[variable].devices if placement.requested and not local else ()
 
 
 def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
+    follows = placement.requested and unshared(placement).is_on_own_tower(
+        _decided_by(op), op.assigned
+    )
+    request = ""
+    if placement.requested:
+        request = f"; it asks for {requested_device(op)}"
+        if op.colocated:
+            request = f"; it is colocated with {op.colocated[0]}"
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="assigned",
+        **about(op, "assigned"),
         expected=devices_text(names),
         found=found,
         placed=_decided_by(op),
         alike=(op.assigned.job, op.assigned.type, tuple(names)),
-        message=f"variable {op.name} sits on {found}, not on {devices_text(names)}"
-        f"{_request_text(placement, op)}",
+        message=f"variable {op.name} sits on {found}, not on {devices_text(names)}{request}",
         summary=f"variable {op.name} sits on {found}, not on {devices_text(names)}",
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0]),
-        follows="variables-shared"
-        if placement.requested
-        and unshared(placement).is_on_own_tower(_decided_by(op), op.assigned)
-        else None,
+        follows="variables-shared" if follows else None,
     )
 
 
@@ -190,9 +183,7 @@ def _fix(placement: Placement, op: Op, name: str) -> str:
 def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
     found = op.assigned.short if op.assigned else ""
     return Finding(
-        object=op.name,
-        op=op.type,
-        evidence="requested",
+        **about(op),
         expected=devices_text(names),
         found="no device",
         alike="no device",
@@ -204,23 +195,9 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
     )
 
 
-def _is_local(placement: Placement, variable: str) -> bool:
-    """Return whether a variable is in no collection of a program that has collections."""
-    collected = placement.collected
-    return any(collected.values()) and not any(variable in names for names in collected.values())
-
-
 def _decided_by(op: Op) -> str:
     """Return the op that decides the device of a variable, such as the variable of a slot."""
     return op.colocated[0] if op.colocated else op.name
-
-
-def _request_text(placement: Placement, op: Op) -> str:
-    if not placement.requested:
-        return ""
-    if op.colocated:
-        return f"; it is colocated with {op.colocated[0]}"
-    return f"; it asks for {requested_device(op)}"
 
 
 def _consequence(placement: Placement, op: Op) -> str:

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal
 
-from placement_checks.analysis.variables.clipping import norms_of_slices
+from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
@@ -104,23 +104,27 @@ class GradientsEqual(Rule):
         for trial in measured.trials:
             differences = self._differences(measured, trial)
             for difference in differences:
-                other = worst.setdefault(difference.variable, difference)
-                if _severity(difference) > _severity(other):
-                    worst[difference.variable] = difference
+                other = worst.get(difference.variable, difference)
+                worst[difference.variable] = max(other, difference, key=_severity)
             if factor != 1:
                 trial = divide_gradients(trial, factor)
                 differences = self._differences(measured, trial)
-            findings += _findings(placement, measured, trial, differences)
+            wrong = [difference for difference in differences if difference.state == "differs"]
+            variables = {difference.variable for difference in wrong}
+            diagnoses = _diagnose(placement, measured, trial, variables)
+            findings += [
+                _finding(placement, measured, difference, diagnoses[difference.variable])
+                for difference in wrong
+            ]
             if findings:  # other batches show the same mistake
                 break
         return self._verdict(measured, findings, list(worst.values()), notes)
 
     def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
-        from placement_checks.numerics.comparing import compare_gradients
+        from placement_checks.numerics.comparing import Limits, compare_gradients
 
-        differences = compare_gradients(
-            trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
-        )
+        limits = Limits(self.tolerance, self.noise)
+        differences = compare_gradients(trial, measured.precisions, limits)
         return [each for each in differences if not matches_any(each.variable, self.allow)]
 
     def _verdict(
@@ -131,14 +135,14 @@ class GradientsEqual(Rule):
         notes: Sequence[str],
     ) -> Verdict:
         names: dict[str, list[str]] = defaultdict(list)
+        compared: list[Difference] = []
+        zero: list[str] = []
         for difference in differences:
             names[difference.state].append(difference.variable)
-        compared = [
-            each for each in differences if each.state == "equal" and each.ratio is not None
-        ]
-        zero = [
-            each.variable for each in differences if each.state == "equal" and each.ratio is None
-        ]
+            if difference.state == "equal" and difference.ratio is None:
+                zero.append(difference.variable)
+            elif difference.state == "equal":
+                compared.append(difference)
         notes = list(notes)
         if noisy := names["noise"]:
             notes.append(f"too noisy to compare: {listed(noisy)}")
@@ -171,7 +175,6 @@ class GradientsEqual(Rule):
 
 
 def _severity(difference: Difference) -> tuple[bool, float]:
-    """Return the key that sorts the differences of one variable on several batches."""
     return difference.state == "differs", difference.error
 
 
@@ -179,9 +182,7 @@ def _missing(
     placement: Placement, measured: Measurement, name: str, *, in_reference: bool
 ) -> Finding:
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected="the reference's gradient" if in_reference else "no gradient",
         found="no gradient" if in_reference else "a gradient",
         ops=(measured.updates.get(name, name),),
@@ -190,16 +191,6 @@ def _missing(
         else f"{name} receives a gradient, but does not in {measured.reference}",
         fix="give both programs the same variables to train: var_list, trainable, stop_gradient",
     )
-
-
-def _findings(
-    placement: Placement, measured: Measurement, trial: Trial, differences: Sequence[Difference]
-) -> Iterator[Finding]:
-    """Yield a finding for each gradient that differs on one batch."""
-    wrong = [difference for difference in differences if difference.state == "differs"]
-    diagnoses = _diagnose(placement, measured, trial, {each.variable for each in wrong})
-    for difference in wrong:
-        yield _finding(placement, measured, difference, diagnoses[difference.variable])
 
 
 def _diagnose(
@@ -214,14 +205,11 @@ def _diagnose(
     )
 
     found = diagnose(measured, trial, [name for name in wrong if name not in trial.not_finite])
-    if placement.cached(norms_of_slices):
-        for name, diagnosis in found.items():
-            if diagnosis.mistake == "changed":
-                found[name] = NORM_OF_SLICES
-    if placement.cached(count_divisions):
-        for name, diagnosis in found.items():
-            if diagnosis.mistake == "statistics":
-                found[name] = COUNTS_OR_STATISTICS
+    for name, diagnosis in found.items():
+        if diagnosis.mistake == "changed" and placement.cached(norms_of_slices):
+            found[name] = NORM_OF_SLICES
+        elif diagnosis.mistake == "statistics" and placement.cached(count_divisions):
+            found[name] = COUNTS_OR_STATISTICS
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
@@ -242,6 +230,10 @@ def _finding(
     if ratio is not None and diagnosis.mistake == "scaled":
         scaling = loss_scalings(placement, ratio)
     verb = f"is {ratio:.4g} times" if ratio is not None else "is not"
+    if difference.ratio is None:
+        found = "NaN or infinite" if isnan(difference.error) else "not zero"
+    else:
+        found = f"{difference.ratio:.4g} times, off by {difference.error:.2g} eps"
     multiplied = ""
     if scaling:
         multiplied = (
@@ -250,11 +242,9 @@ def _finding(
         )
     summary = f"the gradient of {name} {verb} the reference's: {diagnosis.what}"
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected="the reference's gradient",
-        found=_error_text(difference),
+        found=found,
         ops=tuple(location.ops) or (measured.updates.get(name, name),),
         frames=location.frames,
         alike=(diagnosis.mistake, diagnosis.fix, location.frames),
@@ -264,9 +254,3 @@ def _finding(
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,
     )
-
-
-def _error_text(difference: Difference) -> str:
-    if difference.ratio is None:
-        return "NaN or infinite" if isnan(difference.error) else "not zero"
-    return f"{difference.ratio:.4g} times, off by {difference.error:.2g} eps"

@@ -6,9 +6,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placement_checks.analysis.step.schedule import Overlap, observed_overlap, possible_overlap
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, path_lines
@@ -86,7 +87,7 @@ class TowersOverlap(Rule):
         self, placement: Placement, trace: Trace, possible: Sequence[Overlap]
     ) -> Iterator[Finding]:
         """Yield a finding for each waiting tower, with the shortest path to an awaited tower."""
-        found: dict[int, tuple[int, float, list[int]]] = {}
+        found: dict[int, tuple[int, float, list[OpId]]] = {}
         for pair in possible:
             if pair.share >= self.least:
                 continue
@@ -101,11 +102,17 @@ class TowersOverlap(Rule):
             yield self._wait_finding(placement, late, early, share, path)
 
     def _wait_finding(
-        self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
+        self, placement: Placement, late: int, early: int, share: float, path: Sequence[OpId]
     ) -> Finding:
         analysis = analyze(placement)
         names = analysis.flow.names
-        waiting, awaited, by_control = _first_wait(analysis, late, path)
+        # The tower starts to wait at the first control dependency of the path, or else at the edge
+        # that leaves the tower.
+        edges = list(pairwise(path))
+        control_inputs = analysis.flow.control_inputs
+        by_control = [edge for edge in edges if edge[1] in control_inputs.get(edge[0], ())]
+        leaving = (edge for edge in edges if analysis.tower_of[edge[1]] != late)
+        waiting, awaited = by_control[0] if by_control else next(leaving)
         frames = frames_up_to(placement, names[waiting], names[awaited])
         return Finding(
             object=analysis.towers[late].devices[0].short,
@@ -115,7 +122,7 @@ class TowersOverlap(Rule):
             found=f"{share:.0%}",
             ops=(names[path[0]],),
             frames=frames,
-            alike=(frames, by_control),
+            alike=(frames, bool(by_control)),
             path=path_lines(placement, path),
             devices=(*analysis.towers[late].devices, *analysis.towers[early].devices),
             message=f"the tower on {analysis.towers[late]} computes at once with the tower on "
@@ -131,11 +138,11 @@ class TowersOverlap(Rule):
 def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     """Return a finding if the program feeds several towers, but only one GPU computes."""
     towers = len(placement.step.inputs)
-    gpus = len(placement.machine.gpus) if placement.machine else 0
+    gpus = placement.machine.gpus if placement.machine else ()
     step = trace.shortest
     busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
     used = {tower.devices for tower in analyze(placement).towers}
-    if towers < 2 or gpus < 2 or len(used) > 1 or len(busy) != 1:
+    if towers < 2 or len(gpus) < 2 or len(used) > 1 or len(busy) != 1:
         return None
     gpu = busy[0].short
     losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
@@ -154,7 +161,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     )
 
 
-def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
+def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[OpId]:
     """Return the path from the first op of tower ``late`` that waits back to an op of ``early``.
 
     Fed tensors wait for nothing.
@@ -173,11 +180,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     changed = True
     while changed:  # a second time only if a loop leads backwards
         changed = False
-        for op in range(len(waits)):
+        for op in flow.ops:
             before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
             if not waits[op] and op not in fed and any(waits[needed] for needed in before):
                 waits[op] = changed = True
-    first = next((op for op, name in enumerate(flow.names) if waits[op] and name in ran), None)
+    first = next((op for op in flow.ops if waits[op] and flow.names[op] in ran), None)
     if first is None:
         return []
     return flow.path(
@@ -186,17 +193,3 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
         lambda op: op not in fed,
         control_inputs=True,
     )
-
-
-def _first_wait(analysis: TowerAnalysis, late: int, path: Sequence[int]) -> tuple[int, int, bool]:
-    """Find the edge of a path at which a tower starts to wait.
-
-    Returns:
-        The waiting op, the awaited op, and whether a control dependency connects them. Without
-        control dependencies it is the edge that leaves the tower.
-    """
-    for waiting, awaited in pairwise(path):
-        if awaited in analysis.flow.control_inputs.get(waiting, ()):
-            return waiting, awaited, True
-    leaves = (pair for pair in pairwise(path) if analysis.tower_of[pair[1]] != late)
-    return *next(leaves), False

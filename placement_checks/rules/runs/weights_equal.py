@@ -3,15 +3,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.core.strategies import Strategy
+from placement_checks.rules.base import Rule, about, matches_any, unless_allowed
+from placement_checks.rules.gradient_mistakes import MistakeLocation
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.weight_mistakes import COPIES, find_cause, stale_copies
+from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
@@ -80,6 +85,7 @@ class WeightsEqual(Rule):
                 )
 
     def check(self, evidence: Evidence) -> Verdict:
+        from placement_checks.numerics.comparing import Limits
         from placement_checks.numerics.training_divergence import (
             compare_variables,
             compensated_factor,
@@ -95,24 +101,23 @@ class WeightsEqual(Rule):
         equal, divergences = compare_variables(
             measured,
             trajectory,
-            tolerance=self.tolerance,
-            times_noise=self.noise,
+            Limits(self.tolerance, self.noise),
             scale=measured.scale * compensated_factor(measured),
         )
         equal = [each for each in equal if not matches_any(each.variable, self.allow)]
         divergences = [
             each for each in divergences if not matches_any(each.difference.variable, self.allow)
         ]
+        diverging = [divergence.difference for divergence in divergences]
+        stale = variables_with_stale_copies(measured) - {each.variable for each in diverging}
         findings = [
             _divergence(placement, measured, trajectory, divergence, divergences)
             for divergence in sorted(divergences, key=lambda divergence: divergence.step)
         ]
-        diverging = {divergence.difference.variable for divergence in divergences}
-        findings += [
-            _stale_copy(placement, measured, trajectory, name)
-            for name in sorted(variables_with_stale_copies(measured) - diverging)
-            if not matches_any(name, self.allow)
-        ]
+        findings += unless_allowed(
+            (_stale_copy(placement, measured, trajectory, name) for name in sorted(stale)),
+            self.allow,
+        )
         racing = {
             name: read
             for name, read in variables_with_races(measured, trajectory).items()
@@ -120,8 +125,7 @@ class WeightsEqual(Rule):
         }
         undetectable = undetectable_changes(measured, trajectory, equal)
         verdict = self._verdict(trajectory, findings, equal, racing, undetectable)
-        differences = [*(divergence.difference for divergence in divergences), *equal]
-        return replace(verdict, figures=[difference.figures() for difference in differences])
+        return replace(verdict, figures=[each.figures() for each in (*diverging, *equal)])
 
     def _verdict(
         self,
@@ -164,8 +168,7 @@ class WeightsEqual(Rule):
         steps = plural(len(trajectory.steps), "step")
         notes = [f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"]
         if undetectable:
-            name = max(undetectable, key=lambda name: undetectable[name])
-            part = undetectable[name]
+            name, part = max(undetectable.items(), key=lambda item: item[1])
             if part > _LITTLE and not isinf(part):
                 notes.append(
                     f"an error of up to {part:.0%} of the change of {name} would not be detected"
@@ -174,7 +177,6 @@ class WeightsEqual(Rule):
 
 
 def _changes(trajectory: Trajectory, name: str) -> bool:
-    """Whether the steps of the reference change a variable; equal constants prove nothing."""
     last = trajectory.steps[-1][name]
     return bool((last.expected != last.start).any())
 
@@ -187,7 +189,7 @@ def _divergence(
     divergences: Sequence[Divergence],
 ) -> Finding:
     name = divergence.difference.variable
-    cause = find_cause(placement, measured, trajectory, divergence, divergences)
+    cause = _find_cause(placement, measured, trajectory, divergence, divergences)
     steps = plural(divergence.step, "step")
     if isfinite(divergence.error):
         found = f"off by {divergence.error:.2g} of its change in the reference"
@@ -196,9 +198,7 @@ def _divergence(
     else:
         found = "changed, but not in the reference"
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected=f"the reference's value after {steps}",
         found=found,
         ops=tuple(cause.place.ops) or (measured.updates.get(name, name),),
@@ -214,12 +214,10 @@ def _divergence(
 def _stale_copy(
     placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
 ) -> Finding:
-    """Return the finding on a variable whose gradient differs although all variables are equal."""
+    """Return the finding on a gradient that differs although all variables are equal."""
     steps = plural(len(trajectory.steps), "step")
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="executed",
+        **about(placement.ops[name], "executed"),
         expected="the reference's gradient from equal variables",
         found=f"a different gradient after {steps}",
         ops=tuple(stale_copies(placement, name).ops) or (measured.updates.get(name, name),),
@@ -229,3 +227,178 @@ def _stale_copy(
         consequence=COPIES.consequence,
         fix=COPIES.fix,
     )
+
+
+class Cause(NamedTuple):
+    """A likely cause.
+
+    Attributes:
+        what: a clause that describes it.
+        fix: what to change.
+        consequence: what it means for the training; ``""`` if that is obvious.
+        follows: the rule whose findings explain it, if any.
+        place: the ops on the lines to edit, if they are known.
+    """
+
+    what: str
+    fix: str
+    consequence: str = ""
+    follows: str | None = None
+    place: MistakeLocation = MistakeLocation()
+
+
+COPIES = Cause(
+    "towers compute with values that the step does not update, such as copies of the variables",
+    "let all towers read the variables that the step updates: use get_variable in a reused scope, "
+    "without copies",
+    "after the first step the gradients are computed from old weights",
+)
+
+
+def _find_cause(
+    placement: Placement,
+    measured: Measurement,
+    trajectory: Trajectory,
+    divergence: Divergence,
+    divergences: Sequence[Divergence],
+) -> Cause:
+    """Return the likely cause of a divergence, one of all divergences."""
+    from placement_checks.numerics.training_divergence import (
+        find_trained_variable,
+        variables_with_stale_copies,
+    )
+
+    if earlier := _earlier_cause(measured, trajectory, divergence, divergences):
+        return earlier
+    name = divergence.difference.variable
+    if _is_integer(measured, name):
+        reference, towers = trajectory.steps[divergence.step - 1][name].moved
+        return Cause(
+            f"a step changes it by {towers.flat[0]:g}, and in the reference by "
+            f"{reference.flat[0]:g}"
+            if towers.size == 1
+            else "a step changes it by other amounts than in the reference",
+            "count one for each step, for any number of towers and rows",
+            "values that depend on it, such as a decaying learning rate, change at another time",
+        )
+    trained = find_trained_variable(name, trajectory.trained)
+    if trained in variables_with_stale_copies(measured):
+        return COPIES._replace(place=stale_copies(placement, trained or name))
+    strategy = placement.strategy
+    if strategy is not None and strategy.is_later_copy(name):
+        return _mirrored_copy_cause(strategy, name, divergence.moved)
+    return _change_cause(placement, name, divergence.moved, is_trained=trained == name)
+
+
+def _earlier_cause(
+    measured: Measurement,
+    trajectory: Trajectory,
+    divergence: Divergence,
+    divergences: Sequence[Divergence],
+) -> Cause | None:
+    """Return an earlier mistake that explains a divergence, if there is one."""
+    from placement_checks.numerics.comparing import differing_variables
+    from placement_checks.numerics.training_divergence import find_trained_variable
+
+    name = divergence.difference.variable
+    trained = find_trained_variable(name, trajectory.trained)
+    wrong = differing_variables(measured.trials[0], measured.precisions)
+    root = "gradients-equal" if wrong else None
+    if trained in wrong:
+        what = "the gradient differs, see gradients-equal"
+        return Cause(what, "fix gradients-equal first", follows="gradients-equal")
+    if trained is None and wrong and not _is_integer(measured, name):
+        what = f"the gradient of {min(wrong)} differs, which may be the cause"
+        return Cause(what, "fix that first", follows="gradients-equal")
+    if trained != name and trained in {other.difference.variable for other in divergences}:
+        return Cause(f"it follows {trained}", "fix that first", follows=root)
+    first = min(divergences, key=lambda other: other.step)
+    if divergence.step > first.step:
+        return Cause(
+            f"it follows {first.difference.variable}, which differs after "
+            f"{plural(first.step, 'step')}",
+            "fix that first",
+            follows=root,
+        )
+    return None
+
+
+def _is_integer(measured: Measurement, name: str) -> bool:
+    return measured.dtypes[name].startswith(("int", "uint"))
+
+
+def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
+    device = strategy.replicas[strategy.copies[name].replica].short
+    amount = " by another amount than" if moved is None else f" {moved:.3g} times as much as"
+    return Cause(
+        f"that step changes the copy on {device}{amount} the copy on {strategy.replicas[0].short}",
+        "update every copy with the same value: a sum over all replicas, and no value that "
+        "differs between replicas, such as the replica's number",
+        "the copies diverge: each replica trains another model, and only the first replica's is "
+        "saved",
+    )
+
+
+def _change_cause(
+    placement: Placement, name: str, moved: float | None, *, is_trained: bool
+) -> Cause:
+    """Return the likely cause, judged by the change of a variable in a step.
+
+    ``moved`` is its change relative to the reference's change, as in `Divergence.moved`.
+    """
+    if moved is not None and abs(moved) < 1e-3:
+        return Cause(
+            "it does not change",
+            "make sure that the step runs the op that updates it, and that towers share it",
+            "it keeps its initial value",
+        )
+    if moved is None or abs(moved - 1) <= 1e-3:
+        return Cause(
+            "the step updates it differently", "compare the ops that update it in both programs"
+        )
+    number, location = repeated_updates(placement, name, is_trained=is_trained)
+    updates = f": {number} ops in a step update it" if number > 1 else ""
+    despite = ", though its gradient is equal" if is_trained else ""
+    return Cause(
+        f"that step changes it {moved:.3g} times as much{despite}{updates}",
+        "update it once per step for all towers together, with the reference's learning rate",
+        "training has another learning rate than on one GPU" if is_trained else "",
+        place=location,
+    )
+
+
+def stale_copies(placement: Placement, variable: str) -> MistakeLocation:
+    """Return the variables that towers read instead of ``variable``, and that no step updates.
+
+    Their initial values are copies of it.
+    """
+    analysis = analyze(placement)
+    flow = analysis.flow
+
+    def starts_as_copy(name: str) -> bool:
+        written = [op for _, values in flow.writers.get(flow.number[name], ()) for op in values]
+        return flow.number[variable] in flow.reachable(written)
+
+    frozen = analysis.variables_read - analysis.updates.by_variable.keys() - {variable}
+    return MistakeLocation([name for name in sorted(frozen) if starts_as_copy(name)])
+
+
+def repeated_updates(
+    placement: Placement, name: str, *, is_trained: bool
+) -> tuple[int, MistakeLocation]:
+    """Return how many ops of a step update a variable, and the updates that are wrong, if any.
+
+    For a trained variable, the wrong updates are the ops that are not optimizer updates. For
+    another variable, the location is the call that repeats its update for each tower.
+    """
+    analysis = analyze(placement)
+    names, types = analysis.flow.names, analysis.flow.types
+    updates = [update.op for update in analysis.updates.by_variable.get(name, ())]
+    if len(updates) < 2:
+        return len(updates), MistakeLocation()
+    if is_trained:
+        others = [op for op in updates if not is_gradient_update(types[op])]
+        return len(updates), MistakeLocation([names[op] for op in others])
+    trained = next(iter(gradient_flow(placement).trained.values()), ())
+    frames = frames_up_to(placement, names[updates[0]], names[trained[0].op]) if trained else ()
+    return len(updates), MistakeLocation([names[op] for op in updates], frames)

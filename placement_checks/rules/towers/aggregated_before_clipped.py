@@ -4,14 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.clipping import ClippedGradient, clipped_per_tower
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.gradient_flow import (
+    ClippedGradient,
+    clipped_per_tower,
+    gradient_flow,
+)
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
-from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.rules.base import (
+    KERAS,
+    Rule,
+    about,
+    keras_limit_finding,
+    matches_any,
+    path_lines,
+    shorten,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -59,21 +69,18 @@ class AggregatedBeforeClipped(Rule):
                 f"--set aggregated-before-clipped.allow={'*' if len(names) > 1 else names[0]}",
             )
         copies = placement.strategy.copies if placement.strategy else {}
-        originals = [
-            each
-            for each in clipped
-            if each.variable not in copies or copies[each.variable].of == each.variable
-        ]
-        by_keras = [each for each in originals if _is_by_keras(placement, each)]
-        findings = [_keras_finding(placement, by_keras)] if by_keras else []
-        findings += [_finding(placement, each) for each in originals if each not in by_keras]
+        by_keras, findings = [], []
+        for each in clipped:
+            if each.variable in copies and copies[each.variable].of != each.variable:
+                continue
+            op = analyze(placement).flow.names[each.op]
+            if CLIPPING in placement.details.parts_of_keras(op):
+                by_keras.append(each)
+            else:
+                findings.append(_finding(placement, each))
+        if by_keras:
+            findings.insert(0, _keras_finding(placement, by_keras))
         return self.verdict(findings, plural(len(trained), "variable"))
-
-
-def _is_by_keras(placement: Placement, clipped: ClippedGradient) -> bool:
-    """Whether an optimizer with ``clipnorm``, ``global_clipnorm`` or ``clipvalue`` clips."""
-    op = analyze(placement).flow.names[clipped.op]
-    return CLIPPING in placement.details.parts_of_keras(op)
 
 
 def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> Finding:
@@ -95,9 +102,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
 def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
     return Finding(
-        object=clipped.variable,
-        op=placement.ops[clipped.variable].type,
-        evidence="requested",
+        **about(placement.ops[clipped.variable]),
         expected=_EXPECTED,
         found=_FOUND,
         ops=(analyze(placement).flow.names[clipped.op],),

@@ -3,7 +3,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
+from operator import or_
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -12,7 +13,7 @@ from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, matches_any
+from placement_checks.rules.base import Rule, about, unless_allowed
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -47,34 +48,16 @@ class CreatedInScope(Rule):
             return self.without(
                 NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
             )
-        findings = [
-            _finding(placement, strategy, each)
-            for each in _created_outside_scope(placement, strategy)
-            if not matches_any(each.variable, self.allow)
-        ]
+        findings = unless_allowed(_created_outside_scope(placement, strategy), self.allow)
         count = len(placement.variables) - len(strategy.outside)
         return self.verdict(findings, f"{plural(count, 'variable')} of {strategy.name}")
-
-
-class _Outside(NamedTuple):
-    """A variable that was created outside the scope of a strategy.
-
-    Attributes:
-        variable: its name.
-        is_trained: whether gradients update it; else it is an optimizer's slot.
-        updates: the number of its updates in one step.
-    """
-
-    variable: str
-    is_trained: bool
-    updates: int
 
 
 _LATER_REPLICA = re.compile(r"(^|/)replica_[1-9]\d*/")  # ops of all replicas but the first
 
 
-def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator[_Outside]:
-    """Find trained variables and slots that replicas share by mistake.
+def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
+    """Yield findings on trained variables and slots that replicas share by mistake.
 
     Replicas share a variable by mistake if each of them updates it, or if it is on a GPU and the
     strategy has copies of other variables. A variable on the host that is updated once may be
@@ -94,7 +77,9 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
         )
         on_gpu = placement.ops[name].requested.is_gpu
         if strategy.is_of_workers or by_each_replica or (on_gpu and strategy.copies):
-            yield _Outside(name, name in trained, len(updates))
+            yield _finding(
+                placement, strategy, name, is_trained=name in trained, updates=len(updates)
+            )
 
 
 def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
@@ -106,11 +91,9 @@ def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
     flow, by_variable = analysis.flow, analysis.updates.by_variable
     shapes = {variable.name: variable.shape for variable in placement.variables}
     masks = flow.propagate(flow.marks([flow.number[name]] for name in variables))
-    used = 0
-    for name in gradient_flow(placement).trained:
-        for update in by_variable[name]:
-            for value in update.values:
-                used |= masks[value]
+    trained = gradient_flow(placement).trained
+    taken = (value for name in trained for update in by_variable[name] for value in update.values)
+    used = reduce(or_, (masks[value] for value in taken), 0)
     return {
         name
         for bit, name in enumerate(variables)
@@ -124,31 +107,30 @@ def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
     }
 
 
-def _finding(placement: Placement, strategy: Strategy, outside: _Outside) -> Finding:
-    op = placement.ops[outside.variable]
+def _finding(
+    placement: Placement, strategy: Strategy, variable: str, *, is_trained: bool, updates: int
+) -> Finding:
+    op = placement.ops[variable]
     replicas = plural(len(strategy.replicas), "replica")
-    use = "is trained by" if outside.is_trained else "holds gradients for the optimizer of"
+    use = "is trained by" if is_trained else "holds gradients for the optimizer of"
     if strategy.is_of_workers:
         state = "each worker has its own"
         consequence = "each worker trains its own model, and the first worker's is saved"
     else:
         state = "there is only one" + (f", on {op.requested.short}" if op.requested else "")
         consequence = (
-            f"each replica updates it: {outside.updates} updates race instead of one"
-            if outside.updates > 1
+            f"each replica updates it: {updates} updates race instead of one"
+            if updates > 1
             else "all other replicas read it from there in each step"
         )
     return Finding(
-        object=outside.variable,
-        op=op.type,
-        evidence="requested",
+        **about(op),
         expected=f"created under the scope of {strategy.name}",
         found="created outside of it",
-        message=f"{outside.variable} {use} {replicas}, but was created outside of "
+        message=f"{variable} {use} {replicas}, but was created outside of "
         f"strategy.scope(): {state}",
         consequence=consequence,
-        fix=f"create the {'model' if outside.is_trained else 'optimizer'} under "
-        "`with strategy.scope():`",
-        alike=(outside.is_trained, outside.updates, op.requested),
+        fix=f"create the {'model' if is_trained else 'optimizer'} under `with strategy.scope():`",
+        alike=(is_trained, updates, op.requested),
         devices=(op.requested,),
     )

@@ -10,10 +10,11 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, matches_any, path_lines
+from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, about, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -73,19 +74,13 @@ def _finding(
     placement: Placement,
     advice: _Advice,
     variable: str,
-    missing: Sequence[int],
+    missing: Sequence[TowerIndex],
     used: int,
     never_used: bool,
 ) -> Finding:
-    """Return the finding on an update that leaves towers out.
+    """Return the finding on an update that takes gradients of ``used``, but not of ``missing``.
 
-    Args:
-        placement: the program.
-        advice: which line to edit.
-        variable: the variable.
-        missing: the towers that read it, and have no part in its update.
-        used: the towers that have a part in its update, a bit each.
-        never_used: whether the missing towers have no part in any variable's update.
+    ``never_used`` is whether no update of any variable takes gradients of the missing towers.
     """
     analysis = analyze(placement)
     update = gradient_flow(placement).trained[variable][0]
@@ -97,9 +92,7 @@ def _finding(
     others = f", but only those of {towers}" if used else ""
     look_at, fix = advice.edit(update)
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected="an update by the gradients of all towers that read it",
         found=f"an update by the gradients of {towers}",
         ops=(look_at,),
@@ -159,7 +152,7 @@ class _Advice:
             op
             for op in sorted(self._gradients.ancestors(update))
             if op != update.op and not self._analysis.backward.ops[op]
-            if self._analysis.tower_of[op] < 0 and self._gradients.gradient_inputs(op)
+            if self._analysis.tower_of[op] is None and self._gradients.gradient_inputs(op)
         )
         first = next(filter(None, map(self._if_located, outside)), None)
         return (flow.names[update.op], _AVERAGE) if first is None else (first, _ADD_EACH)
@@ -173,12 +166,12 @@ class _Advice:
                 return variable, op
         return None
 
-    def _if_located(self, op: int) -> str | None:
+    def _if_located(self, op: OpId) -> str | None:
         """Return the name of an op, if its source line is known."""
         name = self._analysis.flow.names[op]
         return name if self._placement.where(name) else None
 
-    def _combining_op(self, update: Update) -> int | None:
+    def _combining_op(self, update: Update) -> OpId | None:
         """Return the first op that adds gradients to each other, or to a variable."""
         analysis, gradient_inputs = self._analysis, self._gradients.gradient_inputs
         behind = self._gradients.ancestors(update)
@@ -198,7 +191,7 @@ class _Advice:
         )
         # An op outside of the towers comes before an op in one.
         return min(
-            (*sums, *writers), key=lambda op: (analysis.tower_of[op] >= 0, op), default=None
+            (*sums, *writers), key=lambda op: (analysis.tower_of[op] is not None, op), default=None
         )
 
 

@@ -9,6 +9,7 @@ from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
 from placement_checks.core.op_types import (
     CAST,
@@ -25,8 +26,19 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines, requested_device
-from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.rules.base import (
+    KERAS,
+    Rule,
+    about,
+    first_of_each,
+    keras_limit_finding,
+    matches_any,
+    path_lines,
+    repetitions,
+    requested_device,
+    shorten,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural
@@ -61,38 +73,30 @@ class InputsDistinct(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         uses = list(input_uses(analysis))
-        findings: dict[str, Finding] = {}
-        for finding in (
+        findings = (
             *self._shared_slices(analysis, uses),
             *_input_ops_on_gpus(placement),
             *_repeated_pipelines(analysis, uses),
             *_equal_rows(evidence, uses),
-        ):
-            if not matches_any(finding.object, self.allow):
-                findings.setdefault(finding.object, finding)
-        if not uses and not findings:
+        )
+        found = first_of_each(unless_allowed(findings, self.allow))
+        if not uses and not found:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         slices = len({(use.tower, use.tensor) for use in uses})
-        return self.verdict(
-            list(findings.values()), f"{plural(slices, 'input')} of {len(analysis.towers)} towers"
-        )
+        return self.verdict(found, f"{plural(slices, 'input')} of {len(analysis.towers)} towers")
 
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
         """Yield findings on slices that several towers read; one for all of train_on_batch."""
         placement = analysis.placement
-        equal = EqualTensors(placement, analysis.flow)
-        readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
-        for use in uses:
-            readers[equal.key(use.tensor)].setdefault(use.tower, use.tensor)
+        equal = EqualTensors(analysis)
+        slices = ((equal.key(use.tensor), use.tower, use.tensor) for use in uses)
         of_keras = []
-        for by_tower in readers.values():
-            first, *others = sorted(by_tower)
-            for tower in others:
-                name = producer_of(by_tower[tower])
-                if TRAIN_ON_BATCH not in placement.details.parts_of_keras(name):
-                    yield _shared_slice(analysis, first, by_tower[first], tower, by_tower[tower])
-                elif not matches_any(name, self.allow):
-                    of_keras.append(name)
+        for tower, tensor, later, copy in repetitions(slices):
+            name = producer_of(copy)
+            if TRAIN_ON_BATCH not in placement.details.parts_of_keras(name):
+                yield _shared_slice(analysis, tower, tensor, later, copy)
+            elif not matches_any(name, self.allow):
+                of_keras.append(name)
         if of_keras:
             yield _train_on_batch(analysis, of_keras)
 
@@ -117,7 +121,6 @@ def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
 def _shared_slice(
     analysis: TowerAnalysis, tower: int, tensor: str, later: int, copy: str
 ) -> Finding:
-    """Return the finding on two towers that compute with one tensor, or with two equal tensors."""
     flow, placement = analysis.flow, analysis.placement
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
@@ -126,18 +129,14 @@ def _shared_slice(
     consumer = None
     if tensor == copy:
         same = f"both read {copy.removesuffix(':0')}"
-        fix = _OWN_BATCH
         if kind in CUTS or kind in PLACEHOLDERS:
             consumer = _first_consumer(analysis, later, copy)
-        if consumer:
-            fix = _OWN_PART
+        fix = _OWN_PART if consumer else _OWN_BATCH
     else:
         same = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="a separate slice for each tower",
         found=f"one slice for {both}",
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
@@ -152,7 +151,6 @@ def _shared_slice(
 
 
 def _first_consumer(analysis: TowerAnalysis, tower: int, tensor: str) -> str | None:
-    """Return the first op of a tower that takes a tensor."""
     for op in analysis.flow.consumers[analysis.flow.number[producer_of(tensor)]]:
         inputs = analysis.placement.by_number[op].inputs
         takes = tensor in inputs or tensor.removesuffix(":0") in inputs
@@ -167,13 +165,10 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
         return
     prefetched = {kind.requested for kind in kinds if kind.type == GENERATOR_DATASET}
     for op in placement.ops.values():
-        if op.requested in prefetched and op.type in PREFETCHERS:
-            continue
-        if op.requested.is_gpu and _is_input_op(op.type) and not op.caller:
+        is_prefetcher = op.requested in prefetched and op.type in PREFETCHERS
+        if op.requested.is_gpu and _is_input_op(op.type) and not op.caller and not is_prefetcher:
             yield Finding(
-                object=op.name,
-                op=op.type,
-                evidence="requested",
+                **about(op),
                 expected="/device:CPU:0",
                 found=requested_device(op),
                 message=f"{op.name} ({op.type}) is an input op and requests "
@@ -193,19 +188,16 @@ def _is_input_op(kind: str) -> bool:
 
 
 def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-    """Yield findings on input pipelines of one tower that are built like another tower's."""
-    equal = EqualTensors(analysis.placement, analysis.flow, by_kind=True)
-    holders: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for holder, tower in single_tower_pipelines(analysis, uses):
-        holders[equal.key(analysis.flow.names[holder])].setdefault(tower, holder)
-    for by_tower in holders.values():
-        first, *others = sorted(by_tower)
-        for tower in others:
-            yield _repeated_pipeline(analysis, first, by_tower[first], tower, by_tower[tower])
+    equal = EqualTensors(analysis, by_kind=True)
+    pipelines = (
+        (equal.key(analysis.flow.names[holder]), tower, holder)
+        for holder, tower in single_tower_pipelines(analysis, uses)
+    )
+    return (_repeated_pipeline(analysis, *each) for each in repetitions(pipelines))
 
 
 def _repeated_pipeline(
-    analysis: TowerAnalysis, tower: int, holder: int, later: int, copy: int
+    analysis: TowerAnalysis, tower: TowerIndex, holder: OpId, later: TowerIndex, copy: OpId
 ) -> Finding:
     flow, placement = analysis.flow, analysis.placement
     name, original = flow.names[copy], flow.names[holder]
@@ -225,9 +217,7 @@ def _repeated_pipeline(
             "tower its part: dataset.shard(num_gpus, i)"
         )
     return Finding(
-        object=name,
-        op=flow.types[copy],
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="one input pipeline for all towers",
         found=f"a separate pipeline for the tower on {other}",
         ops=() if shard is None else (flow.names[shard],),
@@ -242,7 +232,7 @@ def _repeated_pipeline(
     )
 
 
-def _shard_op(analysis: TowerAnalysis, holder: int) -> int | None:
+def _shard_op(analysis: TowerAnalysis, holder: OpId) -> OpId | None:
     """Return the op that takes a shard of the data for an iterator, if there is one."""
     flow = analysis.flow
     datasets = [value for _, values in flow.writers.get(holder, ()) for value in values]
@@ -253,7 +243,6 @@ def _shard_op(analysis: TowerAnalysis, holder: int) -> int | None:
 
 
 def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
-    """Yield findings on towers that were fed the same rows as an earlier tower."""
     placement = evidence.placement
     strategy = placement.strategy
     of_workers = strategy is not None and strategy.is_of_workers
@@ -264,16 +253,13 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
     towers = sorted(rows if of_workers else rows.keys() - incomplete)
     for position, later in enumerate(towers):
         equal = (each for each in towers[:position] if _are_equal(rows[each], rows[later]))
-        first = next(equal, None)
-        if first is None:
+        if (first := next(equal, None)) is None:
             continue
         mask = 1 << first | 1 << later
         both = analyze(placement).names_of(mask)
         original, name = producer_of(next(iter(rows[first]))), producer_of(next(iter(rows[later])))
         yield Finding(
-            object=name,
-            op=placement.ops[name].type,
-            evidence="requested",
+            **about(placement.ops[name]),
             expected="different rows for each tower",
             found=f"the same rows for {both}",
             message=f"{both} received the same rows, from {original} and {name}",

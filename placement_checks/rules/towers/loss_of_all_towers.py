@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -16,7 +19,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, path_lines, repetitions, unless_allowed
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 
@@ -71,12 +74,12 @@ class LossOfAllTowers(Rule):
                     )
                 findings.append(finding)
         return self.verdict(
-            [finding for finding in findings if not matches_any(finding.object, self.allow)],
+            unless_allowed(findings, self.allow),
             f"{len(reported)} reported as loss, {len(of_losses)} in summaries",
         )
 
 
-def _written_summaries(analysis: TowerAnalysis) -> list[int]:
+def _written_summaries(analysis: TowerAnalysis) -> list[OpId]:
     """Return the summaries that are written: only merged summaries, if the program merges any.
 
     Under a strategy TensorFlow writes only the summaries of the first replica.
@@ -84,7 +87,7 @@ def _written_summaries(analysis: TowerAnalysis) -> list[int]:
     types = analysis.flow.types
     summaries = analysis.flow.having(SUMMARIES.__contains__)
     if analysis.placement.strategy is not None:
-        summaries = [op for op in summaries if _tower_of_summary(analysis, op) <= 0]
+        summaries = [op for op in summaries if not _tower_of_summary(analysis, op)]
     merged = {
         op
         for op in summaries
@@ -93,110 +96,90 @@ def _written_summaries(analysis: TowerAnalysis) -> list[int]:
     return [op for op in summaries if not merged or op in merged or types[op] in SUMMARY_WRITES]
 
 
-def _tower_of_summary(analysis: TowerAnalysis, summary: int) -> int:
-    """Return the tower that a summary shows; -1 if it shows several, or none."""
-    mask = analysis.towers_behind[summary] & analysis.all_towers
-    return mask.bit_length() - 1 if mask.bit_count() == 1 else analysis.tower_of[summary]
+def _tower_of_summary(analysis: TowerAnalysis, summary: OpId) -> TowerIndex | None:
+    """Return the tower that a summary shows; None if it shows several, or none."""
+    tower = single_tower(analysis.towers_behind[summary] & analysis.all_towers)
+    return analysis.tower_of[summary] if tower is None else tower
 
 
-def _loss_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
-    """Yield the scalar summaries that depend on a loss."""
-    is_loss = [0] * len(analysis.flow.names)
-    for losses in analysis.losses.by_tower:
-        for loss in losses:
-            is_loss[loss] = 1
-    if not any(is_loss):
-        return
-    depends_on_loss = analysis.flow.propagate(is_loss)
-    for op in summaries:
-        if analysis.flow.types[op] in SCALAR_SUMMARIES and depends_on_loss[op]:
-            yield op
+def _loss_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[OpId]:
+    flow = analysis.flow
+    if any(analysis.losses.by_tower):
+        depends_on_loss = flow.propagate(flow.marks(analysis.losses.by_tower))
+        for op in summaries:
+            if flow.types[op] in SCALAR_SUMMARIES and depends_on_loss[op]:
+                yield op
 
 
-def _partial_loss(analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
+def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]:
     """Yield a finding if a loss, in one tensor or several, does not depend on every tower."""
     placement = analysis.placement
-    read = 0
-    for op in ops:
-        read |= analysis.towers_behind[op]
-    read &= analysis.all_towers
+    read = reduce(or_, (analysis.towers_behind[op] for op in ops), 0) & analysis.all_towers
     if not read or read == analysis.all_towers:
         return
     name, kind = analysis.flow.names[ops[-1]], analysis.flow.types[ops[-1]]
-    without = analysis.names_of(analysis.all_towers ^ read)
     towers = analysis.names_of(read)
     path = analysis.flow.path(ops[-1], lambda op: bool(analysis.own_towers[op]))
     yield Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="a loss of all towers",
         found=f"the loss of {towers}",
         path=path_lines(placement, path),
         message=f"{name} ({kind}) reports only the loss of {towers}; it does not depend on "
-        f"{without}",
+        f"{analysis.names_of(analysis.all_towers ^ read)}",
         summary=f"{name} ({kind}) reports only the loss of {towers}",
         devices=analysis.devices_of(analysis.all_towers),
         consequence="the printed number looks like the loss of the batch, and is the loss of a "
         "part of it",
-        fix=_OVER_TOWERS if placement.strategy is None else _OVER_REPLICAS,
+        fix="in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"
+        if placement.strategy is None
+        else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' "
+        "if each replica's loss is the mean of its rows",
         alike=read,
         at=placement.cached(LoopLines).line(name),
     )
 
 
-def _repeated_summaries(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[Finding]:
+def _repeated_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[Finding]:
     """Yield findings on summaries that one line builds in several towers."""
     flow, placement = analysis.flow, analysis.placement
-    by_line: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
-    for op in summaries:
-        tower = _tower_of_summary(analysis, op)
-        frames = tuple(placement.details.frames(flow.names[op]))
-        if tower >= 0 and frames:
-            by_line[flow.types[op], frames].setdefault(tower, op)
-    for by_tower in by_line.values():
-        first, *others = sorted(by_tower)
-        original = flow.names[by_tower[first]]
-        for tower in others:
-            if _show_same_variable(analysis, by_tower[first], by_tower[tower]):
-                continue
-            name = flow.names[by_tower[tower]]
-            yield Finding(
-                object=name,
-                op=flow.types[by_tower[tower]],
-                ops=(name, original),
-                evidence="requested",
-                expected="one summary for all towers",
-                found=f"one for the tower on {analysis.towers[tower]}",
-                path=path_lines(placement, [by_tower[first], by_tower[tower]]),
-                message=f"each tower writes its own summary: the line that builds {name} also "
-                f"builds {original} for the tower on {analysis.towers[first]}",
-                consequence="there is a curve for each tower, of its part of each batch, and no "
-                "curve of the whole batch",
-                fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
-                "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
-                alike="repeated",
-                devices=analysis.towers[first].devices,
-            )
+    by_line = (
+        ((flow.types[op], frames), tower, op)
+        for op in summaries
+        if (tower := _tower_of_summary(analysis, op)) is not None
+        and (frames := tuple(placement.details.frames(flow.names[op])))
+    )
+    for first, summary, later, copy in repetitions(by_line):
+        if _show_same_variable(analysis, summary, copy):
+            continue
+        name, original = flow.names[copy], flow.names[summary]
+        yield Finding(
+            **about(placement.ops[name]),
+            ops=(name, original),
+            expected="one summary for all towers",
+            found=f"one for the tower on {analysis.towers[later]}",
+            path=path_lines(placement, [summary, copy]),
+            message=f"each tower writes its own summary: the line that builds {name} also "
+            f"builds {original} for the tower on {analysis.towers[first]}",
+            consequence="there is a curve for each tower, of its part of each batch, and no "
+            "curve of the whole batch",
+            fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
+            "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
+            alike="repeated",
+            devices=analysis.towers[first].devices,
+        )
 
 
-def _show_same_variable(analysis: TowerAnalysis, summary: int, other: int) -> bool:
+def _show_same_variable(analysis: TowerAnalysis, summary: OpId, other: OpId) -> bool:
     """Whether two summaries show the same variable, and nothing that depends on examples."""
     flow = analysis.flow
-    if analysis.examples[summary] or analysis.examples[other]:
-        return False
-    shown = [
+    shown, other_shown = (
         {each for each in flow.reachable([op]) if flow.types[each] in VARIABLES}
         for op in (summary, other)
-    ]
-    return shown[0] == shown[1]
+    )
+    return not (analysis.examples[summary] or analysis.examples[other]) and shown == other_shown
 
 
-_OVER_TOWERS = "in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"
-_OVER_REPLICAS = (
-    "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' if each "
-    "replica's loss is the mean of its rows"
-)
 _NOT_KNOWN = Missing(
     "no reported loss is known: the step fetches none",
     "the function that builds the graph may return it: {'loss': loss}",

@@ -7,7 +7,7 @@ from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_lo
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 
 
@@ -44,11 +44,9 @@ class LossesApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyze(placement)
-        findings = [
-            finding
-            for finding in (_finding(placement, mixed) for mixed in mixed_losses(placement))
-            if not matches_any(finding.object, self.allow)
-        ]
+        findings = unless_allowed(
+            (_finding(placement, mixed) for mixed in mixed_losses(placement)), self.allow
+        )
         note = f"{len(analysis.towers)} towers"
         if analysis.losses.joint:
             note = "one loss of all towers; its parts were checked"
@@ -69,16 +67,17 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     # The last op of the path that depends on both towers adds the other tower's loss.
     has_own = (op for op in reversed(mixed.path) if analysis.towers_behind[op] >> mixed.tower & 1)
     finding = Finding(
-        object=loss,
-        op=placement.ops[loss].type,
-        evidence="requested",
+        **about(placement.ops[loss]),
         expected=f"only ops of the tower on {tower}",
         found=f"{contained} of the tower on {other}",
         ops=(names[next(has_own, mixed.path[0])],),
         path=path_lines(placement, mixed.path),
         message=f"the loss of the tower on {tower}, {loss}, contains results of the tower on "
         f"{other}, such as {contained}",
-        consequence=_COUNTED_TWICE if analysis.examples[mixed.path[-1]] else _DECAYS_MORE,
+        consequence="the other tower's examples count in both losses, and so more than once"
+        if analysis.examples[mixed.path[-1]]
+        else "the penalty counts once more with every tower: weights decay more, the more GPUs "
+        "there are",
         fix="add up this tower's losses only: tf.compat.v1.get_collection(key, scope), of "
         "`with tf.name_scope(f'tower_{i}') as scope:`",
         alike="mixed",
@@ -100,9 +99,3 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         alike=("misplaced", mixed.other),
         devices=other.devices,
     )
-
-
-_COUNTED_TWICE = "the other tower's examples count in both losses, and so more than once"
-_DECAYS_MORE = (
-    "the penalty counts once more with every tower: weights decay more, the more GPUs there are"
-)

@@ -1,20 +1,37 @@
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, locate, matches_any
+from placement_checks.rules.base import (
+    NUMBERED_NAME,
+    Rule,
+    about,
+    first_of_each,
+    is_local,
+    locate,
+    matches_any,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.tower_variables import OwnVariables
+from placement_checks.rules.source_lines import (
+    LoopLines,
+    loop_lines_of_variables,
+    made_by_tf_variable,
+    variable_line,
+)
 from placement_checks.util.text import nearest, plural
+
+_Shape = tuple[int | None, ...] | None
 
 
 @dataclass(frozen=True)
@@ -54,114 +71,86 @@ class NamesPortable(Rule):
             return self.without(one_tower)
         if not placement.variables and not (reference and reference.variables):
             return self.not_checked("neither the graph nor its reference has variables")
-        findings = self._named_after_towers(placement) if one_tower is None else {}
+        findings = self._named_after_towers(placement) if one_tower is None else []
         if reference and not (placement.step.traced and reference.step.traced):
-            for finding in _differences(placement, reference):
-                if not matches_any(finding.object, self.allow):
-                    findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
+            findings += unless_allowed(_differences(placement, reference), self.allow)
+        return self.verdict(first_of_each(findings), plural(len(placement.variables), "variable"))
 
-    def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
+    def _named_after_towers(self, placement: Placement) -> list[Finding]:
         analysis = analyze(placement)
-        scopes = _TowerScopes(analysis)
+        scopes = _tower_scopes(analysis)
         named: dict[str, str] = {}
         for name in _checkpointed(placement):
-            scope = scopes.find(name)
+            outer = accumulate(name.split("/")[:-1], "{}/{}".format)
+            scope = next((each for each in outer if each in scopes), None)
             is_slot = name.rpartition("/")[0] in named
             if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
-        own = OwnVariables(placement, named)
-        return {
-            name: _named_after_tower(
-                analysis, own, name, scope, scopes.towers[scope].bit_length() - 1
-            )
+        lines = loop_lines_of_variables(placement, named)
+        return [
+            _named_after_tower(analysis, lines, name, scope, scopes[scope])
             for name, scope in named.items()
-        }
+        ]
 
 
 def _named_after_tower(
-    analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, number: int
+    analysis: TowerAnalysis, lines: LoopLines, variable: str, scope: str, number: int
 ) -> Finding:
     tower = analysis.towers[number]
-    is_tf_variable = own.uses_tf_variable(variable)
+    is_tf_variable = made_by_tf_variable(analysis.placement, variable)
     return Finding(
-        object=variable,
-        op=analysis.placement.ops[variable].type,
-        evidence="requested",
+        **about(analysis.placement.ops[variable]),
         expected="a name without the scope of a tower",
         found=f"the scope of the tower on {tower}",
         message=f"variable {variable} is named after the tower on {tower}: {scope}/ contains its "
         "ops",
         consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
         "checkpoint",
-        fix=_GET_VARIABLE if is_tf_variable else _NAME_SCOPE,
+        fix="use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
+        "tf.name_scope to names"
+        if is_tf_variable
+        else "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: "
+        "get_variable does not add it to names",
         alike=(scope.rstrip("0123456789"), is_tf_variable),
         devices=tower.devices,
-        at=own.line(variable),
+        at=variable_line(analysis.placement, lines, variable),
     )
 
 
-_NAME_SCOPE = (
-    "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: get_variable "
-    "does not add it to names"
-)
-_GET_VARIABLE = (
-    "use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
-    "tf.name_scope to names"
-)
-
-
-class _TowerScopes:
-    """The name scopes of a graph, and the towers with ops in them.
-
-    Attributes:
-        towers: for each scope the towers with ops in it, a bit each.
-    """
-
-    _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
-
-    def __init__(self, analysis: TowerAnalysis) -> None:
-        self._count = len(analysis.towers)
-        self.towers: dict[str, int] = defaultdict(int)
-        for op, towers in enumerate(analysis.own_towers):
-            towers &= analysis.all_towers
-            if towers and not analysis.backward.ops[op]:
-                scope = analysis.flow.names[op].rpartition("/")[0]
-                while scope and towers & ~self.towers[scope]:
-                    self.towers[scope] |= towers
-                    scope = scope.rpartition("/")[0]
-        # The towers of each scope, by the outer scope and the name with and without its number.
-        self._siblings: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for scope, towers in self.towers.items():
-            outer, _, name = scope.rpartition("/")
-            numbered = self._NUMBERED.fullmatch(name)
-            for stem in {name, numbered[1] if numbered else name}:
-                self._siblings[outer, stem].append(towers)
-
-    def find(self, variable: str) -> str | None:
-        """Return the scope of one tower in a variable's name, if each tower has such a scope."""
-        parts = variable.split("/")
-        for depth in range(1, len(parts)):
-            scope = "/".join(parts[:depth])
-            numbered = self._NUMBERED.fullmatch(parts[depth - 1])
-            if numbered is None or self.towers.get(scope, 0).bit_count() != 1:
-                continue
-            siblings = self._siblings["/".join(parts[: depth - 1]), numbered[1]]
-            if all(siblings.count(1 << tower) == 1 for tower in range(self._count)):
-                return scope
-        return None
+def _tower_scopes(analysis: TowerAnalysis) -> dict[str, TowerIndex]:
+    """Return the scopes of single towers, if each tower has one such scope, with the tower."""
+    towers_in: dict[str, int] = defaultdict(int)
+    for op, mask in enumerate(analysis.own_towers):
+        towers = mask & analysis.all_towers
+        if towers and not analysis.backward.ops[op]:
+            scope = analysis.flow.names[op].rpartition("/")[0]
+            while scope and towers & ~towers_in[scope]:
+                towers_in[scope] |= towers
+                scope = scope.rpartition("/")[0]
+    # The scopes with equal towers, by the outer scope and the name with and without its number.
+    siblings: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    of_tower: dict[str, tuple[str, str]] = {}
+    for scope, within in towers_in.items():
+        outer, _, name = scope.rpartition("/")
+        numbered = NUMBERED_NAME.fullmatch(name)
+        for stem in {name, numbered[1] if numbered else name}:
+            siblings[outer, stem][within] += 1
+        if numbered and within.bit_count() == 1:
+            of_tower[scope] = outer, numbered[1]
+    return {
+        scope: TowerIndex(towers_in[scope].bit_length() - 1)
+        for scope, stem in of_tower.items()
+        if all(siblings[stem][1 << tower] == 1 for tower in range(len(analysis.towers)))
+    }
 
 
 def _checkpointed(placement: Placement) -> Iterator[str]:
     """Yield the variables that a checkpoint holds, without copies for single towers."""
-    collections = placement.collected.values()
-    has_collections = any(collections)
     for variable in placement.variables:
-        name = variable.name
-        is_local = has_collections and not any(name in names for names in collections)
-        role = roles(placement)[name]
-        if not is_local and (role.tower is None or not role.devices):
-            yield name
+        role = roles(placement)[variable.name]
+        of_all_towers = role.tower is None or not role.devices
+        if of_all_towers and not is_local(placement, variable.name):
+            yield variable.name
 
 
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
@@ -198,9 +187,11 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 consequence=f"the value that {program} trained is not restored, without an error",
                 fix=same_names,
             )
-    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(
-        placement, reference_shapes
-    )
+    trained = set(placement.collected.get(TRAINABLE, ()))
+    for group in variable_layout(placement).mirrored:  # a checkpoint holds one copy of each
+        copies = list(group.copies.values())
+        is_first_new = reference_shapes.keys().isdisjoint(copies)
+        trained.difference_update(copies[1:] if is_first_new else copies)
     for name in shapes:
         is_accumulator = roles(placement)[name].kind == "accumulator"
         if name in trained and name not in reference_shapes and not is_accumulator:
@@ -226,11 +217,8 @@ def _difference(
     consequence: str,
     fix: str,
 ) -> Finding:
-    """Return the finding on a variable, with the line that built it in the given program."""
     finding = Finding(
-        object=name,
-        op=program.ops[name].type,
-        evidence="requested",
+        **about(program.ops[name]),
         expected=expected,
         found=found,
         message=message,
@@ -241,25 +229,9 @@ def _difference(
     return locate(finding, program)
 
 
-def _may_be_equal(
-    shape: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None
-) -> bool:
-    """Whether two shapes may be equal: an unknown rank or size matches any."""
+def _may_be_equal(shape: _Shape, other: _Shape) -> bool:
     if shape is None or other is None:
         return True
     return len(shape) == len(other) and all(
-        None in (size, another) or size == another
-        for size, another in zip(shape, other, strict=True)
+        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other, strict=True)
     )
-
-
-def _other_copies(placement: Placement, reference_names: Collection[str]) -> frozenset[str]:
-    """Return the copies of mirrored variables that a checkpoint need not hold.
-
-    A checkpoint holds one copy of each.
-    """
-    found: set[str] = set()
-    for group in variable_layout(placement).mirrored:
-        names = list(group.copies.values())
-        found.update(names if any(name in reference_names for name in names) else names[1:])
-    return frozenset(found)

@@ -29,7 +29,14 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import AVERAGE, Rule, matches_any, path_lines
+from placement_checks.rules.base import (
+    AVERAGE,
+    Rule,
+    about,
+    matches_any,
+    path_lines,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -74,11 +81,9 @@ class OneUpdate(Rule):
         if not updates.by_variable:
             reason = updates.unknown or "the train op updates no variable"
             return self.not_checked(reason, fix=updates.fix)
-        findings = [
-            finding
-            for finding in (*_repeated_updates(analysis), *_miscounts(analysis))
-            if not matches_any(finding.object, self.allow)
-        ]
+        findings = unless_allowed(
+            (*_repeated_updates(analysis), *_miscounts(analysis)), self.allow
+        )
         if findings and updates.unknown:
             return self.not_checked(updates.unknown, fix=updates.fix)
         counter, op = next(_separate_counters(analysis), ("", ""))
@@ -99,27 +104,24 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     """
     shapes = {variable.name: variable.shape for variable in analysis.placement.variables}
     trained = gradient_flow(analysis.placement).trained
-    read_by_updates = {
-        analysis.flow.names[holder]
-        for updates in trained.values()
-        for update in updates
-        for value in update.values
-        for holder in [analysis.flow.state_holder(_read_op(analysis, value))]
-        if holder is not None
-    }
+    flow = analysis.flow
+    taken = (value for each in trained.values() for update in each for value in update.values)
+    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in taken)
+    holders = map(flow.state_holder, reads)
+    read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
+        is_scalar = shapes.get(variable) == ()
         if variable in trained:
             repeated = analysis.updates.at_once(trained[variable])
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
                 continue
         elif moves := _updates_by_towers(analysis, updates):
             repeated = moves
-        elif variable in read_by_updates and shapes[variable] == ():
+        elif variable in read_by_updates and is_scalar:
             repeated = analysis.updates.at_once(updates)
         else:
             continue
         if len(repeated) > 1:
-            is_scalar = shapes.get(variable) == ()
             yield _repeated_update(analysis, variable, repeated, is_scalar=is_scalar)
 
 
@@ -143,9 +145,7 @@ def _repeated_update(
         )
         fix = "apply the optimizer once, to all of its variables, or use one for each group"
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected="1 update a step",
         found=f"{count} updates",
         ops=(analysis.flow.names[updates[1].op],),
@@ -221,11 +221,6 @@ def _decays(analysis: TowerAnalysis, update: Update) -> bool:
 _KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
 
 
-def _read_op(analysis: TowerAnalysis, op: int) -> int:
-    """Return the input of a variable read; any other op itself."""
-    return analysis.flow.inputs[op][0] if analysis.flow.types[op] in VARIABLE_READS else op
-
-
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     """Yield findings on step counters that one step does not increment by one."""
     if analysis.updates.unknown:
@@ -233,6 +228,8 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     placement, by_variable = analysis.placement, analysis.updates.by_variable
     declared = [name for name in placement.step.counters if name in placement.ops]
     separate = {counter for counter, _ in _separate_counters(analysis)}
+    # If no op increments a counter, the call that applies gradients is the line to edit.
+    applying = [updates[-1] for updates in gradient_flow(placement).trained.values()][-1:]
     others = (*_repeated_counters(analysis), *_constant_counters(analysis))
     for counter in dict.fromkeys([*declared, *others]):
         updates = analysis.updates.at_once(by_variable.get(counter, ()))
@@ -251,12 +248,10 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
         pace = f"advances {speed} times as fast" if speed else "stays as in the first step"
         schedule = "a schedule that depends on it, such as the decay of the learning rate,"
         yield Finding(
-            object=counter,
-            op=placement.ops[counter].type,
-            evidence="requested",
+            **about(placement.ops[counter]),
             expected="incremented by 1 in each step",
             found=fault,
-            ops=(analysis.flow.names[updates[-1].op],) if updates else _applying_op(analysis),
+            ops=tuple(analysis.flow.names[update.op] for update in updates[-1:] or applying),
             path=path_lines(placement, [update.op for update in updates]),
             message=f"the step counter {counter} is {fault}",
             consequence=f"{schedule} {pace}",
@@ -267,12 +262,6 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
 _APPLY_WITH_STEP = (
     "optimizer.apply_gradients(…, global_step=tf.compat.v1.train.get_or_create_global_step())"
 )
-
-
-def _applying_op(analysis: TowerAnalysis) -> tuple[str, ...]:
-    """Return an op of the call that applies gradients, if there is one."""
-    trained = gradient_flow(analysis.placement).trained.values()
-    return tuple(analysis.flow.names[updates[-1].op] for updates in trained)[-1:]
 
 
 def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
@@ -330,21 +319,18 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
 def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> bool:
     """Whether other variables depend on a counter, and all of them are updated as often."""
     flow = analysis.flow
-    dependent: set[str] = set()
-    reached = [flow.number[counter]]
-    seen = set(reached)
-    for op in reached:
-        for consumer in flow.consumers[op]:
-            if consumer in seen:
-                continue
-            seen.add(consumer)
-            holder = None
-            if is_update(flow.types[consumer]):
-                holder = flow.state_holder(flow.inputs[consumer][0])
-            if holder is None or flow.names[holder] == counter:
-                reached.append(consumer)  # an update yields the new value
-            else:
-                dependent.add(flow.names[holder])
+
+    def updated(op: int) -> str:
+        holder = flow.state_holder(flow.inputs[op][0]) if is_update(flow.types[op]) else None
+        return "" if holder is None else flow.names[holder]
+
+    # An update of the counter yields its new value.
+    reached = flow.reachable(
+        [flow.number[counter]],
+        along=flow.consumers,
+        until=lambda op: updated(op) not in ("", counter),
+    )
+    dependent = set(map(updated, reached)) - {"", counter}
     by_variable = analysis.updates.by_variable
     return bool(dependent) and all(
         len(analysis.updates.at_once(by_variable.get(name, ()))) >= times for name in dependent

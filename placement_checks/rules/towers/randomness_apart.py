@@ -2,18 +2,28 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, matches_any, path_lines
-from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.rules.base import (
+    KERAS,
+    Rule,
+    about,
+    keras_limit_finding,
+    matches_any,
+    path_lines,
+    repetitions,
+    shorten,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -44,71 +54,60 @@ class RandomnessApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         strategy = evidence.placement.strategy
-        by_seed: dict[Hashable, dict[int, int]] = defaultdict(dict)
-        count = 0
-        for op, tower, seed in _draws(analysis):
-            count += 1
-            if seed is not None:
-                by_seed[seed].setdefault(tower, op)
-        shared = list(_shared_draws(analysis))
-        if not count and not shared:
+        draws, shared = list(_draws(analysis)), list(_shared_draws(analysis))
+        count = max(len(draws), len(shared))
+        if not count:
             return self.not_checked("no tower draws random numbers")
         findings = []
         of_keras = []
-        for by_tower in by_seed.values():
-            for tower in sorted(by_tower)[1:]:
-                name = analysis.flow.names[by_tower[tower]]
-                if matches_any(name, self.allow):
-                    continue
-                if strategy is not None and _is_seeded_by_keras(
-                    analysis, strategy, by_tower[tower]
-                ):
-                    of_keras.append(name)
-                else:
-                    findings.append(_equal_seeds(analysis, by_tower, tower))
+        for tower, original, later, draw in repetitions(each for each in draws if each[0]):
+            name = analysis.flow.names[draw]
+            if matches_any(name, self.allow):
+                continue
+            if strategy is not None and _is_seeded_by_keras(analysis, strategy, draw):
+                of_keras.append(name)
+            else:
+                findings.append(_equal_seeds(analysis, tower, original, later, draw))
         objects = {*of_keras, *(finding.object for finding in findings)}
-        findings += [
-            finding
-            for finding in shared
-            if finding.object not in objects and not matches_any(finding.object, self.allow)
-        ]
+        shared = [finding for finding in shared if finding.object not in objects]
+        findings += unless_allowed(shared, self.allow)
         if strategy is not None and of_keras:
             findings.append(_equal_seeds_of_keras(analysis, strategy, of_keras))
-        return self.verdict(findings, plural(max(count, len(shared)), "random op"))
+        return self.verdict(findings, plural(count, "random op"))
 
 
-def _draws(analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
+def _draws(analysis: TowerAnalysis) -> Iterator[tuple[Hashable, TowerIndex, OpId]]:
     """Find the random ops of towers in a step.
 
     Yields:
-        The op, its tower, and a key that ops with equal random numbers share, or None.
+        A key that ops with equal random numbers share, or None; the op's tower; and the op.
     """
     placement, flow = analysis.placement, analysis.flow
-    equal = EqualTensors(placement, flow)
+    equal = EqualTensors(analysis)
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
         tower = analysis.tower_of[op]
-        if tower < 0 or not analysis.updates.steps[op]:
+        if tower is None or not analysis.updates.steps[op]:
             continue
         name, kind = flow.names[op], flow.types[op]
         if kind in RANDOM_SEEDED:
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-            yield op, tower, (kind, *seeds) if any(seeds) else None
+            yield (kind, *seeds) if any(seeds) else None, tower, op
         else:
             seed = RANDOM_STATELESS[kind]
             inputs = [
                 tensor for tensor in placement.ops[name].inputs if not tensor.startswith("^")
             ]
-            yield op, tower, (kind, *(equal.key(tensor) for tensor in inputs[seed : seed + 1]))
+            yield (kind, *map(equal.key, inputs[seed : seed + 1])), tower, op
 
 
-def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: int) -> Finding:
-    """Return the finding on a draw that is equal to the first tower's draw."""
+def _equal_seeds(
+    analysis: TowerAnalysis, tower: TowerIndex, original: OpId, later: TowerIndex, draw: OpId
+) -> Finding:
     placement, flow = analysis.placement, analysis.flow
-    first = min(by_tower)
-    name, original = flow.names[by_tower[tower]], flow.names[by_tower[first]]
-    kind = flow.types[by_tower[tower]]
-    if kind in RANDOM_SEEDED:
+    name, first = flow.names[draw], flow.names[original]
+    is_seeded = flow.types[draw] in RANDOM_SEEDED
+    if is_seeded:
         fix = (
             f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
             "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"
@@ -116,18 +115,16 @@ def _equal_seeds(analysis: TowerAnalysis, by_tower: Mapping[int, int], tower: in
     else:
         fix = _ADD_TOWER if placement.strategy is None else _ADD_REPLICA
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="different random numbers for each tower",
-        found=f"the random numbers of {original}",
-        path=path_lines(placement, [by_tower[first], by_tower[tower]]),
-        message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
-        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
+        found=f"the random numbers of {first}",
+        path=path_lines(placement, [original, draw]),
+        message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
+        f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
         consequence=_SAME_NOISE,
         fix=fix,
-        alike=kind in RANDOM_SEEDED,
-        devices=(*analysis.towers[tower].devices, *analysis.towers[first].devices),
+        alike=is_seeded,
+        devices=(*analysis.towers[tower].devices, *analysis.towers[later].devices),
     )
 
 
@@ -166,8 +163,9 @@ _IN_REPLICA = re.compile(r"^replica_\d+/")  # a strategy's scope of each replica
 def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
     """Yield findings on random ops that give several towers the same numbers."""
     flow = analysis.flow
-    equal = EqualTensors(analysis.placement, flow)
-    users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    equal = EqualTensors(analysis)
+    users: dict[OpId, dict[Hashable, dict[TowerIndex, OpId]]]
+    users = defaultdict(lambda: defaultdict(dict))
     for use in random_uses(analysis):
         users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():
@@ -178,9 +176,7 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
         mask = sum(1 << tower for tower in most)
         towers = analysis.names_of(mask)
         yield Finding(
-            object=name,
-            op=flow.types[draw],
-            evidence="requested",
+            **about(analysis.placement.ops[name]),
             expected="different random numbers for each tower",
             found=f"one draw for {towers}",
             path=path_lines(analysis.placement, [draw, *consumers]),

@@ -1,21 +1,33 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.keras_parts import NORMALIZATION
+from placement_checks.core.keras_parts import FIT, NORMALIZATION
 from placement_checks.core.missing import NotApplicable
-from placement_checks.core.placement import Placement
+from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
+from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import ADD_UP, Rule, matches_any, path_lines
-from placement_checks.rules.collective_sums import sums_without_key, unmet_sums
-from placement_checks.rules.keras_limits import KERAS, keras_limit_finding, shorten
+from placement_checks.rules.base import (
+    ADD_UP,
+    KERAS,
+    Rule,
+    about,
+    keras_limit_finding,
+    matches_any,
+    path_lines,
+    requested_device,
+    shorten,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -67,34 +79,22 @@ class ReplicasInSync(Rule):
         copies = replicas(placement).copies
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
-        unmet = [
-            finding
-            for finding in unmet_sums(placement, strategy)
-            if not matches_any(finding.object, self.allow)
-        ]
-        if unmet:
+        if unmet := unless_allowed(_unmet_sums(placement, strategy), self.allow):
             return self.verdict(unmet)  # drifting copies would follow from these
-        drifting = {
-            variable: groups
-            for variable, groups in replicas(placement).drifting.items()
-            if not matches_any(variable, self.allow)
-        }
-        averages = [name for name in drifting if _is_moving_average(placement, name)]
-        findings = [*sums_without_key(placement, strategy, self.allow)]
+        averages = []  # of a BatchNormalization of Keras
+        drifting = []
+        for variable, groups in replicas(placement).drifting.items():
+            if matches_any(variable, self.allow):
+                continue
+            is_trained = variable in gradient_flow(placement).trained
+            if not is_trained and NORMALIZATION in placement.details.parts_of_keras(variable):
+                averages.append(variable)
+            else:
+                drifting.append(_drifting_copies(placement, strategy, variable, groups))
+        findings = [*_sums_without_key(placement, strategy, self.allow)]
         if averages:
             findings.append(_drifting_averages(placement, strategy, averages))
-        findings += [
-            _drifting_copies(placement, strategy, variable, groups)
-            for variable, groups in drifting.items()
-            if variable not in averages
-        ]
-        return self.verdict(findings, f"copies of {plural(len(copies), 'variable')}")
-
-
-def _is_moving_average(placement: Placement, variable: str) -> bool:
-    """Whether a BatchNormalization of Keras made the variable and updates it."""
-    is_trained = variable in gradient_flow(placement).trained
-    return not is_trained and NORMALIZATION in placement.details.parts_of_keras(variable)
+        return self.verdict([*findings, *drifting], f"copies of {plural(len(copies), 'variable')}")
 
 
 def _drifting_averages(
@@ -149,9 +149,7 @@ def _drifting_copies(
         )
     is_trained = variable in gradient_flow(placement).trained
     return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
+        **about(placement.ops[variable]),
         expected=_SAME_UPDATE,
         found=found,
         ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
@@ -176,3 +174,167 @@ _AGGREGATE = (
     "create it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
     "have its own value, with synchronization=tf.VariableSynchronization.ON_READ"
 )
+
+
+_COLLECTIVES = frozenset({COLLECTIVE_REDUCE, COLLECTIVE_GATHER})
+_BY_HIERARCHY = "tf.distribute.{}(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())"
+_NO_KEY_CONSEQUENCE = (
+    "the first step fails with InvalidArgumentError: You must feed a value for placeholder tensor"
+)
+
+
+def _sums_without_key(
+    placement: Placement, strategy: Strategy, allow: Sequence[str]
+) -> Iterator[Finding]:
+    """Yield a finding if sums over replicas have no key, in the first step or in all.
+
+    In a function the instance key is a placeholder, which a call of the function feeds. A call in
+    a branch of another function does not feed it (cross_device_utils.py, ``_next_instance_key``).
+    """
+    created = [
+        name
+        for name in strategy.made_in_step
+        if not strategy.is_later_copy(name) and not matches_any(name, allow)
+    ]
+    if created and any(analyze(placement).flow.having(_COLLECTIVES.__contains__)):
+        yield _in_first_call(placement, strategy, created)
+        return
+    sums = [name for name in replicas(placement).sums_without_key if not matches_any(name, allow)]
+    if sums:
+        yield _in_loop(placement, strategy, sums)
+
+
+def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[str]) -> Finding:
+    """Report variables that the step creates.
+
+    TensorFlow creates them in one branch, and runs the step in the other branch.
+    """
+    by_hierarchy = (
+        "" if strategy.is_of_workers else f", or use {_BY_HIERARCHY.format(strategy.name)}"
+    )
+    return keras_limit_finding(
+        placement,
+        created,
+        "the first step creates variables, so TensorFlow runs it in a branch, where the sums over "
+        f"replicas have no instance key: {shorten(created)}",
+        _NO_KEY_CONSEQUENCE,
+        "create them under the scope before the first step: layers with model.build(...), slots "
+        f"with optimizer.build(model.trainable_variables){by_hierarchy}",
+        expected="variables that exist before the first step",
+        found="variables that the first step creates",
+        library="TensorFlow",
+    )
+
+
+def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> Finding:
+    in_fit = FIT in placement.details.parts_of_keras(sums[0])
+    caller = f"fit of {KERAS}" if in_fit else "the program"
+    single_steps = ", or steps_per_execution=1" if in_fit else ""
+    return keras_limit_finding(
+        placement,
+        sums,
+        f"{caller} runs several steps in one call, where the sums over replicas have no instance "
+        f"key: {shorten(sums)}",
+        _NO_KEY_CONSEQUENCE,
+        f"use {_BY_HIERARCHY.format(strategy.name)}{single_steps}",
+        expected="sums with an instance key",
+        found="sums with a key placeholder that is never fed",
+        library=KERAS if in_fit else "TensorFlow",
+    )
+
+
+def collective_groups(placement: Placement) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the groups of collectives that wait for each other, because their keys are equal.
+
+    Collectives of unknown size or keys are left out.
+
+    Yields:
+        The number of members that the group needs to run, and its members in creation order.
+    """
+    groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    for op in placement.ops.values():
+        if op.type in _COLLECTIVES:
+            # The inputs after the value are the group size, the group key and the instance key.
+            keys = [placement.details.value(producer_of(source)) for source in op.inputs[1:4]]
+            if None not in keys:
+                groups[op.type, *((key or ())[-1] for key in keys)].append(op.name)
+    for (_, size, *_), members in groups.items():
+        yield size, members
+
+
+def _unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
+    """Yield findings on collectives that replicas do not join, or join with different shapes.
+
+    The graph of a single worker of a cluster has no such findings, because other workers join its
+    collectives.
+    """
+    for size, members in collective_groups(placement) if strategy.is_whole else ():
+        values = [_input_tensor(placement, name) for name in members]
+        if len(members) < size:
+            yield _incomplete(placement, strategy, size, members)
+        elif len(members) > size or len(set(values)) > 1:
+            yield _unequal(placement, members, values)
+
+
+def _input_tensor(placement: Placement, collective: str) -> Tensor | None:
+    producer, _, index = placement.ops[collective].inputs[0].partition(":")
+    outputs = placement.details.outputs(producer)
+    return outputs[int(index or 0)] if outputs else None
+
+
+def _incomplete(
+    placement: Placement, strategy: Strategy, size: int, members: Sequence[str]
+) -> Finding:
+    name = members[0]
+    devices = [placement.ops[member].requested for member in members]
+    absent = [
+        replica
+        for replica in strategy.replicas
+        if not any(replica.matches(device) for device in devices)
+    ]
+    joining = join_and(dict.fromkeys(device.short for device in devices))
+    return Finding(
+        **about(placement.ops[name]),
+        expected=plural(size, "replica"),
+        found=str(len(members)),
+        ops=tuple(members),
+        message=f"{_noun(placement, name)} {name} waits for {plural(size, 'replica')}, "
+        f"but only {joining} {'joins' if len(members) == 1 else 'join'} it"
+        + (f", not {join_and(replica.short for replica in absent)}" if absent else ""),
+        devices=(*devices, *absent),
+        consequence="the step never ends",
+        fix="run the same step in every worker; let only the chief process the result of the step",
+        alike=("waits", tuple(devices)),
+    )
+
+
+def _unequal(
+    placement: Placement, members: Sequence[str], values: Sequence[Tensor | None]
+) -> Finding:
+    name = members[0]
+    inputs = join_and(
+        f"{_shape_text(value)} from {requested_device(placement.ops[member])}"
+        for member, value in zip(members, values, strict=True)
+    )
+    return Finding(
+        **about(placement.ops[name]),
+        expected="one shape",
+        found=inputs,
+        ops=tuple(members),
+        message=f"{_noun(placement, name)} {name} gets {inputs}",
+        consequence="the step fails, or never ends",
+        fix="build the same model in every worker",
+        alike="other shapes",
+        devices=tuple(placement.ops[member].requested for member in members),
+    )
+
+
+def _noun(placement: Placement, name: str) -> str:
+    return "the sum" if placement.ops[name].type == COLLECTIVE_REDUCE else "the gather"
+
+
+def _shape_text(value: Tensor | None) -> str:
+    if value is None or value.shape is None:
+        return "values of unknown shape"
+    shape = ", ".join("?" if size is None else str(size) for size in value.shape)
+    return f"{value.dtype} [{shape}]"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from placement_checks.analysis.graph.value_numbering import Difference, differences
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 
 
@@ -40,7 +41,7 @@ class TowersAlike(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         losses, towers = analysis.losses, analysis.towers
-        findings: dict[str, Finding] = {}
+        findings = []
         for number in range(1, len(towers)):
             first, other = losses.by_tower[0], losses.by_tower[number]
             if len(first) != len(other):
@@ -50,13 +51,12 @@ class TowersAlike(Rule):
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = towers[0].reads.keys() & towers[number].reads.keys()
-            for difference in differences(
-                placement, analysis.flow, analysis.examples, first, other, shared
-            ):
-                finding = _finding(analysis, number, difference)
-                if not matches_any(finding.object, self.allow):
-                    findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), f"{len(towers)} towers")
+            findings += [
+                _finding(analysis, number, difference)
+                for difference in differences(analysis, first, other, shared)
+            ]
+        findings = first_of_each(unless_allowed(findings, self.allow))
+        return self.verdict(findings, f"{len(towers)} towers")
 
 
 def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Finding:
@@ -65,9 +65,7 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     where = placement.where(original)
     at = f", {where}" if where and where != placement.where(name) else ""
     return Finding(
-        object=name,
-        op=flow.types[difference.other],
-        evidence="requested",
+        **about(placement.ops[name]),
         expected=difference.expected,
         found=difference.found,
         path=path_lines(placement, difference.path),
@@ -84,8 +82,8 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
 
 
 def _without_penalties(
-    analysis: TowerAnalysis, losses: Sequence[int], others: Sequence[int]
-) -> Iterator[tuple[int, int]]:
+    analysis: TowerAnalysis, losses: Sequence[OpId], others: Sequence[OpId]
+) -> Iterator[tuple[OpId, OpId]]:
     """Yield the pairs of ops to compare: the losses of two towers, without weight penalties.
 
     If a penalty is added before the loss is scaled, the pairs are the losses before scaling and
@@ -102,14 +100,14 @@ def _without_penalties(
 
 
 def _unscaled(
-    analysis: TowerAnalysis, loss: int, other: int
-) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    analysis: TowerAnalysis, loss: OpId, other: OpId
+) -> tuple[tuple[OpId, OpId], list[tuple[OpId, OpId]]]:
     """Return two losses without the scaling ops that they have in common, and the factors.
 
     Factors that are constants are left out.
     """
     flow = analysis.flow
-    factors: list[tuple[int, int]] = []
+    factors: list[tuple[OpId, OpId]] = []
     while (kind := flow.types[loss]) == flow.types[other] and kind in IDENTITIES | SCALES:
         pairs = list(zip(flow.inputs[loss], flow.inputs[other], strict=False))
         scaled = [pair for pair in pairs if all(analysis.examples[op] for op in pair)]

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     GATHERS,
     LINEAR,
@@ -18,7 +18,14 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import (
+    Rule,
+    about,
+    first_of_each,
+    matches_any,
+    path_lines,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -61,10 +68,13 @@ class TrainablesTrained(Rule):
             return self.not_checked("the graph computes no gradients")
         if analysis.updates.by_variable.keys().isdisjoint(trainable):
             return self.not_checked("the step updates no trainable variable")
-        findings = {each.variable: _untrained(placement, each) for each in untrained(placement)}
-        for name in _trained_in_reference(evidence):
-            findings.setdefault(name, _trained_in_reference_only(evidence, name))
-        found = [each for name, each in findings.items() if not matches_any(name, self.frozen)]
+        findings = first_of_each(
+            (
+                *(_untrained(placement, *each) for each in untrained(placement)),
+                *_trained_in_reference_only(evidence),
+            )
+        )
+        found = unless_allowed(findings, self.frozen)
         unused = [
             name for name in without_gradient_use(placement) if not matches_any(name, self.frozen)
         ]
@@ -81,35 +91,27 @@ class TrainablesTrained(Rule):
         return self.verdict(found, plural(len(trainable), "trainable variable"))
 
 
-class Untrained(NamedTuple):
-    """A trainable variable that no step updates.
-
-    Attributes:
-        variable: its name.
-        lost: the last op of its gradient, which no op uses; None if no loss reads it.
-    """
-
-    variable: str
-    lost: int | None
-
-
-def untrained(placement: Placement) -> Iterator[Untrained]:
-    """Find trainable variables without an update: no loss reads them, or the gradient is lost.
+def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
+    """Find trainable variables that no step updates.
 
     If a loss reads a variable, and the program does not take its gradient, it is frozen on
     purpose.
+
+    Yields:
+        The name of the variable, and the last op of its gradient, which no op uses; None if no
+        loss reads the variable.
     """
     analysis = analyze(placement)
     for variable in _trainables_without_update(placement):
         readers = analysis.reads_by_gpu.readers[variable.name]
         if not any(map(analysis.reads_by_gpu.in_loss, readers)):
-            yield Untrained(variable.name, None)
+            yield variable.name, None
         elif (lost := next(_lost_gradients(analysis, variable, readers), None)) is not None:
-            yield Untrained(variable.name, lost)
+            yield variable.name, lost
 
 
 def without_gradient_use(placement: Placement) -> Iterator[str]:
-    """Yield the trainable variables without an update whose gradients are taken but not used."""
+    """Yield the trainable variables without an update, if their gradients are taken but unused."""
     flow, gradients = analyze(placement).flow, placement.step.taken
     for variable in _trainables_without_update(placement):
         ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
@@ -118,15 +120,15 @@ def without_gradient_use(placement: Placement) -> Iterator[str]:
 
 
 def _trainables_without_update(placement: Placement) -> Iterator[Variable]:
-    analysis = analyze(placement)
     trainable = placement.collected.get(TRAINABLE, frozenset())
     for variable in placement.variables:
-        if variable.name in trainable and not _is_updated(analysis, variable.name):
+        if variable.name in trainable and not _is_updated(placement, variable.name):
             yield variable
 
 
-def _is_updated(analysis: TowerAnalysis, variable: str) -> bool:
+def _is_updated(placement: Placement, variable: str) -> bool:
     """Whether the step updates a variable, or an op of another step does by its gradient."""
+    analysis = analyze(placement)
     flow = analysis.flow
     return variable in analysis.updates.by_variable or any(
         is_gradient_update(flow.types[op])
@@ -139,7 +141,7 @@ _LOOKUPS = VARIABLE_LOOKUPS | GATHERS
 
 
 def _lost_gradients(
-    analysis: TowerAnalysis, variable: Variable, readers: Sequence[int]
+    analysis: TowerAnalysis, variable: Variable, readers: Sequence[OpId]
 ) -> Iterator[int]:
     """Yield the last ops of a variable's gradients that the program takes but does not apply.
 
@@ -149,35 +151,29 @@ def _lost_gradients(
     """
     flow, backward = analysis.flow, analysis.backward
     reading = set(readers)
-    seen = {
+    gradients = {
         op
         for op, (forward, _) in backward.forward.items()
         if forward in reading and _may_be_gradient(analysis, op, forward, variable)
     }
-    todo = sorted(seen)
-    for op in todo:
+
+    def scaled(op: OpId) -> Iterator[OpId]:
+        return (consumer for consumer in flow.consumers[op] if flow.types[consumer] in LINEAR)
+
+    for op in sorted(flow.reachable(gradients, along=scaled)):
         consumers = flow.consumers[op]
-        shown = [consumer for consumer in consumers if _only_shows(analysis, consumer)]
-        if len(shown) == len(consumers) and (shown or not backward.ops[op]):
-            yield op
-        further = [
-            consumer
+        if (consumers or not backward.ops[op]) and all(
+            flow.types[consumer] in SUMMARIES
+            or (
+                flow.types[consumer] == SUM_OF_SQUARES
+                and not analysis.reads_by_gpu.in_loss(consumer)
+            )
             for consumer in consumers
-            if flow.types[consumer] in LINEAR and consumer not in seen
-        ]
-        seen.update(further)
-        todo += further
+        ):
+            yield op
 
 
-def _only_shows(analysis: TowerAnalysis, consumer: int) -> bool:
-    """Whether an op shows a gradient, or computes its norm outside of a loss."""
-    kind = analysis.flow.types[consumer]
-    return kind in SUMMARIES or (
-        kind == SUM_OF_SQUARES and not analysis.reads_by_gpu.in_loss(consumer)
-    )
-
-
-def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: Variable) -> bool:
+def _may_be_gradient(analysis: TowerAnalysis, op: OpId, forward: OpId, variable: Variable) -> bool:
     """Whether the backward op of a reader may yield the variable's gradient, by its shape."""
     outputs = analysis.placement.details.outputs(analysis.flow.names[op])
     return analysis.flow.types[forward] in _LOOKUPS or any(
@@ -185,20 +181,7 @@ def _may_be_gradient(analysis: TowerAnalysis, op: int, forward: int, variable: V
     )
 
 
-def _trained_in_reference(evidence: Evidence) -> Iterator[str]:
-    """Yield the trainable variables that only the step of the reference updates."""
-    if not evidence.reference:
-        return
-    analysis, updates = analyze(evidence.placement), analyze(evidence.reference).updates
-    if updates.unknown:
-        return
-    for name in evidence.placement.collections[TRAINABLE]:
-        if name in updates.by_variable and not _is_updated(analysis, name):
-            yield name
-
-
-def _untrained(placement: Placement, variable: Untrained) -> Finding:
-    name, lost = variable
+def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
     if lost is None:
         found = "no update"
         reason = "no loss reads it, so it has no gradient"
@@ -207,9 +190,7 @@ def _untrained(placement: Placement, variable: Untrained) -> Finding:
         found = f"a gradient that ends at {gradient}"
         reason = f"its gradient, {gradient}, is computed and not applied"
     return Finding(
-        object=name,
-        op=placement.ops[name].type,
-        evidence="requested",
+        **about(placement.ops[name]),
         expected="an update in each step",
         found=found,
         ops=() if lost is None else _applying_op(placement),
@@ -221,20 +202,25 @@ def _untrained(placement: Placement, variable: Untrained) -> Finding:
     )
 
 
-def _trained_in_reference_only(evidence: Evidence, name: str) -> Finding:
-    reference = evidence.reference.program if evidence.reference else ""
-    return Finding(
-        object=name,
-        op=evidence.placement.ops[name].type,
-        evidence="requested",
-        expected=f"an update in each step, as in {reference}",
-        found="no update",
-        ops=_applying_op(evidence.placement),
-        message=f"{name} is trainable, and no step updates it; the step of {reference} does",
-        summary=f"{name} is trainable, and no step updates it",
-        consequence="it keeps its initial value",
-        fix=_APPLY_ALL,
-    )
+def _trained_in_reference_only(evidence: Evidence) -> Iterator[Finding]:
+    """Yield findings on the trainable variables that only the step of the reference updates."""
+    placement, reference = evidence.placement, evidence.reference
+    if not reference or analyze(reference).updates.unknown:
+        return
+    for name in placement.collections[TRAINABLE]:
+        if name not in analyze(reference).updates.by_variable or _is_updated(placement, name):
+            continue
+        yield Finding(
+            **about(placement.ops[name]),
+            expected=f"an update in each step, as in {reference.program}",
+            found="no update",
+            ops=_applying_op(placement),
+            message=f"{name} is trainable, and no step updates it; the step of "
+            f"{reference.program} does",
+            summary=f"{name} is trainable, and no step updates it",
+            consequence="it keeps its initial value",
+            fix=_APPLY_ALL,
+        )
 
 
 def _applying_op(placement: Placement) -> tuple[str, ...]:

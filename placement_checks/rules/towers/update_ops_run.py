@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.variables.running_statistics import Statistics, statistics
+from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -58,14 +59,11 @@ class UpdateOpsRun(Rule):
         updates = [
             op for op in program_statistics.updates if not matches_any(names[op], self.allow)
         ]
-        evaluation = [
-            _evaluation_update(analysis, op)
-            for op in program_statistics.evaluation_updates
-            if steps[op] and not analysis.updates.unknown
-            if not matches_any(names[op], self.allow)
-        ]
-        if evaluation:
-            return self.verdict(evaluation)
+        if not analysis.updates.unknown:
+            evaluation = (op for op in program_statistics.evaluation_updates if steps[op])
+            findings = (_evaluation_update(analysis, op) for op in evaluation)
+            if found := unless_allowed(findings, self.allow):
+                return self.verdict(found)
         if not updates:
             return self.not_checked("no op updates statistics, such as batch normalization's")
         if analysis.updates.unknown:
@@ -74,7 +72,10 @@ class UpdateOpsRun(Rule):
         runs = len(updates) - len(left_out)
         if left_out and not self.tower:
             tower = program_statistics.only_tower(updates)
-            if tower is not None and _is_choice(analysis, program_statistics, tower, updates):
+            # A loop over towers may leave the last tower's updates by mistake.
+            if tower is not None and (
+                tower < len(analysis.towers) - 1 or program_statistics.are_grouped(updates)
+            ):
                 return self.verdict(
                     [],
                     f"the step runs the updates of {analysis.names_of(1 << tower)} alone; if the "
@@ -90,32 +91,23 @@ class UpdateOpsRun(Rule):
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
         return self.verdict([_skipped_update(analysis, op, runs) for op in left_out], note)
 
-    def _required(self, analysis: TowerAnalysis, updates: Sequence[int]) -> Iterator[int]:
-        """Yield the updates that should run: of the declared tower, or all, and of no tower."""
-        device = Device.parse("" if self.tower == _ALL else self.tower).over(LOCALHOST)
-        for op in updates:
-            towers = [analysis.towers[n] for n in analysis.towers_in(analysis.towers_behind[op])]
-            is_declared = not towers or any(device in tower.devices for tower in towers)
-            if self.tower in ("", _ALL) or is_declared:
-                yield op
+    def _required(self, analysis: TowerAnalysis, updates: Sequence[OpId]) -> Sequence[OpId]:
+        """Return the updates that should run: of the declared tower, or all, and of no tower."""
+        if self.tower in ("", _ALL):
+            return updates
+        device = Device.parse(self.tower).over(LOCALHOST)
+
+        def is_required(op: int) -> bool:
+            towers = [*analysis.towers_in(analysis.towers_behind[op])]
+            return not towers or any(device in analysis.towers[each].devices for each in towers)
+
+        return list(filter(is_required, updates))
 
 
-def _is_choice(
-    analysis: TowerAnalysis, program_statistics: Statistics, tower: int, updates: Sequence[int]
-) -> bool:
-    """Whether the program runs only one tower's updates on purpose.
-
-    A loop over towers may leave the last tower's updates by mistake.
-    """
-    return tower < len(analysis.towers) - 1 or program_statistics.are_grouped(updates)
-
-
-def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:
+def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(analysis.placement.ops[name]),
         expected="not part of the step",
         found="part of the step",
         message=f"{name} ({kind}), the update{_of_variable(analysis, op)} by a copy of the model "
@@ -128,16 +120,14 @@ def _evaluation_update(analysis: TowerAnalysis, op: int) -> Finding:
     )
 
 
-def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
+def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     towers = analysis.towers_behind[op] & analysis.all_towers
     by = f" by {analysis.names_of(towers)}" if towers else ""
     roots = [analysis.flow.names[root] for root in analysis.updates.roots[:3]]
     train_op = " and ".join(roots)
     return Finding(
-        object=name,
-        op=kind,
-        evidence="requested",
+        **about(analysis.placement.ops[name]),
         expected=f"part of {train_op}",
         found="not part of the step",
         message=f"{name} ({kind}), the update{_of_variable(analysis, op)}{by}, is not part of the "
@@ -147,20 +137,18 @@ def _skipped_update(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
         consequence="evaluation uses statistics of the other towers' examples alone"
         if runs
         else "evaluation uses the initial values: no step changes them",
-        fix=f"{_GROUP}{_ONE_TOWER if runs else ''}",
+        fix="make the train op tf.group(train_op, "
+        "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)), of all scopes"
+        + (f"; if one tower's are enough, {_DECLARE}" if runs else ""),
         alike=bool(runs),
         devices=analysis.devices_of(towers),
     )
 
 
-def _of_variable(analysis: TowerAnalysis, op: int) -> str:
+def _of_variable(analysis: TowerAnalysis, op: OpId) -> str:
     flow = analysis.flow
     holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
     return f" of {flow.names[holder]}" if holder is not None else ""
 
 
-_GROUP = (
-    "make the train op tf.group(train_op, "
-    "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)), of all scopes"
-)
-_ONE_TOWER = "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
+_DECLARE = "declare it: --set update-ops-run.tower=/gpu:0"

@@ -4,27 +4,37 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import zip_longest
 from operator import or_
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.towers.discovery import GpuReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import GpuIndex
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import REUSE, Rule, matches_any
-from placement_checks.rules.requirements import Need
-from placement_checks.rules.tower_variables import (
-    Copy,
-    OwnVariables,
-    gpu_count,
-    is_trained,
-    not_checkpointed,
+from placement_checks.rules.base import (
+    NUMBERED_NAME,
+    REUSE,
+    Rule,
+    about,
+    matches_any,
+    unless_allowed,
 )
-from placement_checks.util.text import listed, plural
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import (
+    LoopLines,
+    loop_lines_of_variables,
+    made_by_tf_variable,
+    variable_line,
+)
+from placement_checks.util.text import join_and, listed, plural
 
 
 @dataclass(frozen=True)
@@ -72,14 +82,15 @@ class VariablesShared(Rule):
         reads = analysis.reads_by_gpu
         towers = len(analysis.towers)
         single = _single_gpu_program(evidence)
-        if not placement.variables:
-            return self.not_checked("the graph has no variables")
-        not_saved = [not_checkpointed(placement, name) for name in _not_global(placement)]
-        if len(reads.gpus) < 2 and single is None and not not_saved:
+        not_saved = [_not_checkpointed(placement, name) for name in _not_global(placement)]
+        if len(reads.gpus) < 2 and not single and not not_saved:
             where = f"on {reads.gpus[0].device.short} only" if reads.gpus else "on no GPU"
-            reason = f"variables are read {where}, and {_why_not_compared(evidence)}"
+            reason = f"variables are read {where}, and {single}"
             return self.not_checked(reason, one_tower=len(reads.gpus) == 1)
-        is_one_model = _is_one_model(placement)
+        # All GPUs hold parts of one model if it has one loss, or one for each micro-batch. A joint
+        # loss of several towers does not count as one loss.
+        has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
+        is_one_model = has_one_loss and analysis.by_loss is None and towers == 1
         may_grow = {
             name
             for name, role in roles(placement).items()
@@ -88,91 +99,69 @@ class VariablesShared(Rule):
         }
         diverging = {finding.object: finding for finding in _diverging_copies(placement)}
         known = {*may_grow, *diverging}
-        if single is not None:
+        if single:
             known.update(variable.name for variable in single.variables)
         copies = {
             copy.variable: copy
-            for copy in _copies(placement, grows=single is not None and not is_one_model)
-            if copy.variable not in known and not self._is_allowed(copy.variable)
+            for copy in _copies(placement, grows=bool(single) and not is_one_model)
+            if copy.variable not in known and not matches_any(copy.variable, self.allow)
         }
-        own = OwnVariables(placement, {*copies, *(copy.original for copy in copies.values())})
-        findings = [each for name, each in diverging.items() if not self._is_allowed(name)]
-        findings += [own.duplicate_finding(copy) for copy in copies.values()]
-        if single is not None:
+        lines = loop_lines_of_variables(
+            placement, {*copies, *(copy.original for copy in copies.values())}
+        )
+        findings = [*diverging.values()]
+        findings += [_duplicate(placement, lines, copy) for copy in copies.values()]
+        if single:
             slots = _variables_by_slot(placement)
             findings += [
-                own.additional_finding(variable, slot=bool(slots.get(variable)))
+                _additional(placement, lines, variable, is_slot=bool(slots.get(variable)))
                 for variable in _added_variables(placement, single, {*copies, *diverging}, slots)
-                if variable not in may_grow and not self._is_allowed(variable)
+                if variable not in may_grow
             ]
-        findings += [
-            finding
-            for finding in self._not_as_declared(placement)
-            if not self._is_allowed(finding.object)
-        ]
-        if self.layout and towers < 2 and not findings and not not_saved:
+        if self.layout == "mirrored":
+            findings += _central_variables(placement)
+        elif self.layout == "central":
+            findings += _mirrored_variables(placement)
+        findings = unless_allowed(findings, self.allow) + not_saved
+        if self.layout and towers < 2 and not findings:
             reason = f"the layout is declared {self.layout}, but there are no two towers to judge"
             return self.not_checked(reason, one_tower=towers == 1)
-        note = _collection_sizes(evidence, single)
+        note = _collection_sizes(placement, single)
         if actual.mirrored:
             note = f"{actual}; {note}"
-        if single is None and reads.joined_gpus:
+        if not single and reads.joined_gpus:
             note += "; GPUs that use each other's results count as parts of one model"
-        return self.verdict([*findings, *not_saved], note)
-
-    def _is_allowed(self, variable: str) -> bool:
-        return matches_any(variable, self.allow)
-
-    def _not_as_declared(self, placement: Placement) -> Iterator[Finding]:
-        if self.layout == "mirrored":
-            yield from _central_variables(placement)
-        elif self.layout == "central":
-            yield from _mirrored_variables(placement)
+        return self.verdict(findings, note)
 
 
-def _is_one_model(placement: Placement) -> bool:
-    """Whether all GPUs hold parts of one model, with one loss, or one loss for each micro-batch.
-
-    A joint loss of several towers does not count as one loss.
-    """
-    analysis = analyze(placement)
-    has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
-    return has_one_loss and analysis.by_loss is None and len(analysis.towers) == 1
-
-
-def _single_gpu_program(evidence: Evidence) -> Placement | None:
+def _single_gpu_program(evidence: Evidence) -> Placement | Missing:
     """Return the program built for one GPU, if its collections can be compared."""
-    if not evidence.single_gpu or _has_as_many_towers(evidence.placement, evidence.single_gpu):
-        return None
-    return evidence.single_gpu if any(evidence.placement.collections.values()) else None
-
-
-def _why_not_compared(evidence: Evidence) -> str:
-    single = evidence.single_gpu
+    placement, single = evidence.placement, evidence.single_gpu
     if not single:
-        return str(single)
-    if _has_as_many_towers(evidence.placement, single):
-        towers = len(analyze(single).reads_by_gpu.gpus)
-        return f"built for one GPU it still has {towers} towers"
-    return "no variable is in a collection"
+        return single
+    towers, single_towers = (len(analyze(each).reads_by_gpu.gpus) for each in (placement, single))
+    if 1 < towers <= single_towers:
+        return Missing(f"built for one GPU it still has {single_towers} towers")
+    if not any(placement.collections.values()):
+        return Missing("no variable is in a collection")
+    return single
 
 
-def _has_as_many_towers(placement: Placement, single: Placement) -> bool:
-    """Whether the program for one GPU has as many towers as the program for several."""
-    towers = len(analyze(placement).reads_by_gpu.gpus)
-    return 1 < towers <= len(analyze(single).reads_by_gpu.gpus)
+class _Copy(NamedTuple):
+    """A variable that one tower reads where another tower reads the original."""
+
+    variable: str
+    tower: GpuReads
+    original: str
+    original_tower: GpuReads
 
 
-def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
+def _copies(placement: Placement, *, grows: bool) -> Iterator[_Copy]:
     """Pair the variables that not all towers read, by their use and in the order of creation.
 
     GPUs that hold parts of one model count as one tower, and each part is paired with a part of
-    the first tower.
-
-    Args:
-        placement: the program.
-        grows: whether the collections grow with the number of GPUs. GPUs that hold parts of the
-            only model are then paired as towers.
+    the first tower. If the collections grow with the number of GPUs (``grows``), GPUs that hold
+    parts of the only model are paired as towers.
     """
     reads = analyze(placement).reads_by_gpu
     gpus = reads.gpus
@@ -180,12 +169,13 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
     in_collections = {*names.get(TRAINABLE, ()), *names.get(GLOBAL, ())}
     # Variables have the same use if the same op type reads them. Variables in no collection are
     # local, such as a metric's.
-    own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    own: dict[tuple[object, ...], dict[GpuIndex, list[str]]]
+    own = defaultdict(lambda: defaultdict(list))
     for name, *shape_and_dtype in placement.variables:
-        readers = [number for number, gpu in enumerate(gpus) if name in gpu.reads]
+        readers = [number for number in reads.gpu_indices if name in gpus[number].reads]
         if 0 < len(readers) < len(gpus) and (not names or name in in_collections):
             reader = placement.ops[gpus[readers[0]].reads[name]].type
-            use = (*shape_and_dtype, is_trained(placement, name), reader)
+            use = (*shape_and_dtype, _is_trained(placement, name), reader)
             own[use][readers[0]].append(name)
     for by_gpu in own.values():
         models = reads.models(sorted(by_gpu))
@@ -196,7 +186,7 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[Copy]:
             for number, partner in zip(model, [*first, *first[:1] * len(model)], strict=False):
                 for original, copy in zip(by_gpu[partner], by_gpu[number], strict=False):
                     if original not in gpus[number].reads:
-                        yield Copy(copy, gpus[number], original, gpus[partner])
+                        yield _Copy(copy, gpus[number], original, gpus[partner])
 
 
 def _added_variables(
@@ -258,9 +248,7 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
         for tower, name in group.diverging.items():
             update = _update_text(placement, name)
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="requested",
+                **about(placement.ops[name]),
                 expected=f"an update by the same gradients as {listed(others)}",
                 found=update,
                 path=tuple(
@@ -296,9 +284,7 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
         name, readers = variable.name, layout.readers.get(variable.name, 0)
         if name in trainable and readers.bit_count() > 1:
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="requested",
+                **about(placement.ops[name]),
                 expected="a copy for each tower",
                 found="one variable for several towers",
                 message=f"{name} is one variable, which {analysis.names_of(readers)} read, but "
@@ -318,9 +304,7 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
         (_, first), *others = sorted(group.copies.items())
         for tower, name in others:
             yield Finding(
-                object=name,
-                op=placement.ops[name].type,
-                evidence="requested",
+                **about(placement.ops[name]),
                 expected=f"{first}, for all towers",
                 found="a copy for one tower",
                 message=f"{name} is a copy of {first} for the tower on {analysis.towers[tower]}, "
@@ -336,15 +320,14 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
 _COLLECTIONS = {TRAINABLE: "trainable", GLOBAL: "global"}
 
 
-def _collection_sizes(evidence: Evidence, single: Placement | None) -> str:
+def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     """Return the sizes of the collections with one tower and with N, for the note."""
-    placement = evidence.placement
     sizes = {key: len(placement.collections.get(key, ())) for key in _COLLECTIONS}
     summary = f"{sizes[TRAINABLE]:,} trainable and {plural(sizes[GLOBAL], 'global variable')}"
-    if single is None:
-        reason = f"judged by data flow only: {_why_not_compared(evidence)}"
+    if not single:
+        reason = f"judged by data flow only: {single}"
         return f"{summary}; {reason}" if placement.collections else reason
-    gpus = gpu_count(placement) or "more"
+    gpus = _gpu_count(placement) or "more"
     before = {key: len(single.collections.get(key, ())) for key in _COLLECTIONS}
     if before == sizes:
         return f"{summary} with 1 tower and with {gpus}"
@@ -352,3 +335,146 @@ def _collection_sizes(evidence: Evidence, single: Placement | None) -> str:
         f"{plural(before[key], f'{kind} variable')} with 1 tower and {sizes[key]:,} with {gpus}"
         for key, kind in _COLLECTIONS.items()
     )
+
+
+def _duplicate(placement: Placement, lines: LoopLines, copy: _Copy) -> Finding:
+    """Return the finding on a variable that a tower reads instead of the original."""
+    tower, other = copy.tower.device.short, copy.original_tower.device.short
+    updates = analyze(placement).updates
+    trained = _is_trained(placement, copy.variable)
+    if trained and (updates.unknown or copy.variable in updates.by_variable):
+        kind, consequence = "trained separately", _TRAINED_APART
+    else:
+        kind = "separate variables"
+        consequence = _NOT_UPDATED if trained else _SEPARATE_STATE
+    by_tf_variable = made_by_tf_variable(placement, copy.variable)
+    numbered = None if by_tf_variable else _tower_number(placement, copy)
+    if numbered:
+        fix = (
+            f"remove the tower's number from the name {numbered}, and build each tower under "
+            f"`{REUSE}`"
+        )
+    else:
+        fix = _USE_GET_VARIABLE if by_tf_variable else _SHARE
+    return Finding(
+        **about(placement.ops[copy.variable]),
+        expected=f"{copy.original}, which the tower on {other} reads",
+        found=f"another variable in the tower on {tower}",
+        path=(
+            PathStep(
+                f"{copy.original} -> {copy.original_tower.reads[copy.original]} ({other})",
+                copy.original,
+            ),
+            PathStep(
+                f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})", copy.variable
+            ),
+        ),
+        message=f"the tower on {tower} reads {copy.variable}, but the tower on {other} reads "
+        f"{copy.original}: they are {kind}",
+        consequence=consequence,
+        fix=fix,
+        alike=("doubled", trained, by_tf_variable, numbered),
+        ops=(copy.variable, copy.original),
+        devices=(copy.tower.device, copy.original_tower.device),
+        at=variable_line(placement, lines, copy.variable),
+    )
+
+
+def _tower_number(placement: Placement, copy: _Copy) -> str | None:
+    """Return the part of the original's name that contains the number of its tower.
+
+    The result is None if the two names differ by more than the numbers of their towers. A
+    number that only makes a name unique, as in dense_1 and dense_3, is not a tower number.
+    """
+    parts = zip_longest(copy.original.split("/"), copy.variable.split("/"), fillvalue="")
+    different = [pair for pair in parts if pair[0] != pair[1]]
+    if len(different) != 1:
+        return None
+    original, duplicate = (NUMBERED_NAME.fullmatch(part) for part in different[0])
+    if original is None or duplicate is None or original[1] != duplicate[1]:
+        return None
+    gpus = [tower.device for tower in analyze(placement).reads_by_gpu.gpus]
+    distance = gpus.index(copy.tower.device) - gpus.index(copy.original_tower.device)
+    return different[0][0] if int(duplicate[2]) - int(original[2]) == distance else None
+
+
+def _additional(
+    placement: Placement, lines: LoopLines, variable: str, *, is_slot: bool
+) -> Finding:
+    """Return the finding on a variable that the program for one GPU does not have."""
+    gpus = analyze(placement).reads_by_gpu.gpus
+    readers = [tower.device for tower in gpus if variable in tower.reads]
+    names = [device.short for device in readers]
+    by = ""
+    if readers:
+        read = "the tower on {} reads" if len(readers) == 1 else "the towers on {} read"
+        by = f"; {read.format(join_and(names))} it"
+    number = _gpu_count(placement)
+    summary = f"{variable} exists only when the program is built with more than one tower"
+    return Finding(
+        **about(placement.ops[variable]),
+        expected="the variables of the program with one tower",
+        found="an additional variable" + (f" with {plural(number, 'GPU')}" if number else ""),
+        message=f"{summary}{by}",
+        summary=summary,
+        consequence="each optimizer adapts its steps only to the gradients of its own tower"
+        if is_slot
+        else "a checkpoint of this program does not fit the program for one GPU",
+        fix=_ONE_OPTIMIZER if is_slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
+        alike=("added", is_slot, tuple(names)),
+        devices=tuple(readers),
+        at=lines.line(variable),
+    )
+
+
+def _is_trained(placement: Placement, variable: str) -> bool:
+    trainable = placement.collected.get(TRAINABLE)
+    return trainable is None or variable in trainable
+
+
+def _gpu_count(placement: Placement) -> int:
+    return len(placement.machine.gpus) if placement.machine else 0
+
+
+def _not_checkpointed(placement: Placement, variable: str) -> Finding:
+    """Return the finding on a trainable variable that is not in GLOBAL_VARIABLES."""
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type if variable in placement.ops else "",
+        evidence="requested",
+        expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
+        found="in TRAINABLE_VARIABLES only",
+        message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
+        "global_variables_initializer() does not initialize it, and a Saver does not save it",
+        fix="create it without `collections`, or with both: "
+        "collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, "
+        "tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES]",
+    )
+
+
+_USE_GET_VARIABLE = (
+    "in the model use tf.compat.v1.get_variable instead of tf.Variable, and variable_scope "
+    f"instead of name_scope, and build each tower under `{REUSE}`"
+)
+_SHARE = (
+    "call one layer object once per tower, or use get_variable and build each tower under "
+    f"`{REUSE}`"
+)
+_ONE_OPTIMIZER = (
+    "create the optimizer once, before the loop over towers, and call apply_gradients once, "
+    "after the loop"
+)
+_CREATE_ALWAYS = (
+    "create it for any number of GPUs, or allow it: --set variables-shared.allow=PATTERN"
+)
+_TRAINED_APART = (
+    "each tower learns only from its own part of each batch; evaluation and export use the "
+    "weights of one tower"
+)
+_NOT_UPDATED = (
+    "no step updates it: the tower computes gradients of weights that keep their initial values"
+)
+_SEPARATE_STATE = (
+    "each tower has its own value, and evaluation reads one of them, which has seen only the "
+    "examples of that tower"
+)

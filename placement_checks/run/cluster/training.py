@@ -18,7 +18,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
-    from placement_checks.core.program import Batch, Target
+    from placement_checks.core.program import Batch, TargetLike
     from placement_checks.run.feeding.declared import DeclaredFeeding
     from placement_checks.run.runnable import RunnableProgram
     from placement_checks.run.session import ProgramSession
@@ -118,7 +118,7 @@ class Cluster:
 
     def train(
         self,
-        target: Target,
+        target: TargetLike,
         *,
         batch: Batch = None,
         steps: int = 1,
@@ -166,7 +166,7 @@ class Cluster:
         return Trained(self._executed_placement(program.placement, devices), losses)
 
     def _prepare(
-        self, target: Target, batch: Batch, rows: int
+        self, target: TargetLike, batch: Batch, rows: int
     ) -> tuple[RunnableProgram, DeclaredFeeding | None]:
         """Return a program built for the machine, and its feeding if it has inputs.
 

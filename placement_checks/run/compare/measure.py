@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.numerics.comparing import Difference, compare_gradients, differing_variables
-from placement_checks.numerics.reducing import select_all
+from placement_checks.numerics.sampling import select_all
 from placement_checks.numerics.training_divergence import (
     compare_variables,
     compensated_factor,
@@ -24,10 +24,8 @@ from placement_checks.run.compare.replayed_checks import ReplayedChecks
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.compare.steps import take_steps
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.interface import Batch
-from placement_checks.run.feeding.replayed import ReplayedFeeding, error_context
+from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.preconditions import (
-    ancestors,
     check_all_fed,
     check_comparable,
     check_repeatable,
@@ -69,7 +67,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     check_comparable(pair.towers, pair.reference)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
-        error_context(feeding),
+        feeding.error_context(),
         step(f"running {pair.towers.name}"),
         full_precision(),
         ProgramSession(pair.towers, conditions.seconds) as towers,
@@ -138,12 +136,12 @@ class _Comparison:
             scale=self._conditions.scale,
             strategy=program.placement.strategy.name if program.placement.strategy else "",
             trajectory=trajectory,
-            unread={**single.gradient_tensors.unread, **program.gradient_tensors.unread},
+            unread={**single.gradients.unread, **program.gradients.unread},
             missing=dict(self._missing_gradients()),
             changed=frozenset([*clipped_gradients(single), *clipped_gradients(program)]),
             races=shared_races(program, single),
-            optimizers=frozenset(program.gradient_tensors.optimizers),
-            updates=program.gradient_tensors.updates,
+            optimizers=frozenset(program.gradients.optimizers),
+            updates=program.gradients.updates,
             notes=self._notes,
         )
 
@@ -156,7 +154,7 @@ class _Comparison:
         except (OSError, RuntimeError) as error:
             return replace(measured, notes=[*self._notes, f"the case cannot be saved: {error}"])
 
-    def _trial(self, batch: Batch, rows: int) -> Trial:
+    def _trial(self, batch: Arrays, rows: int) -> Trial:
         """Compare gradients on one batch; if they differ, also run the reference on its rows."""
         sessions, runs = self._sessions, self._sessions.reference_runs
         trial = sessions.gradients(batch, rows)
@@ -197,16 +195,16 @@ class _Comparison:
     def _missing_gradients(self) -> Iterator[tuple[str, bool]]:
         """Yield variables that get a gradient in one program only; True if in the reference."""
         program, single = self._towers.program, self._reference.program
-        found, expected = program.gradient_tensors, single.gradient_tensors
-        for name in expected.gradients:
-            if name not in found.gradients and name not in found.unread:
+        found, expected = program.gradients, single.gradients
+        for name in expected.by_variable:
+            if name not in found.by_variable and name not in found.unread:
                 yield name, True
-        for name in found.gradients:
-            untrained = name not in expected.gradients and name not in expected.unread
+        for name in found.by_variable:
+            untrained = name not in expected.by_variable and name not in expected.unread
             if untrained and name in single.variables:
                 yield name, False
 
-    def _check_finite(self, expected: Arrays, batch: Batch) -> None:
+    def _check_finite(self, expected: Arrays, batch: Arrays) -> None:
         """Check that the gradients of the reference are finite.
 
         Raises:
@@ -228,12 +226,12 @@ class _Comparison:
         raise InputError(self._reference.program.name, message, fix)
 
     def _origin(
-        self, session: ProgramSession, variable: str, feeds: Batch
+        self, session: ProgramSession, variable: str, feeds: Arrays
     ) -> tuple[str, str | None]:
         """Return the first op that makes a gradient NaN or infinite, and its source line."""
         program = session.program
-        gradient = program.gradient_tensors.gradients[variable].values
-        op = session.first_not_finite(ancestors(program, [gradient], feeds), feeds)
+        gradient = program.gradients.by_variable[variable].values
+        op = session.first_not_finite(program.ancestors([gradient], feeds), feeds)
         op = op or producer_of(gradient)
         return op, program.placement.where(op)
 

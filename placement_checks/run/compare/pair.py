@@ -10,10 +10,15 @@ from typing import final
 
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.program import BatchFunction, BuiltProgram
+from placement_checks.core.program import BatchFunction, CapturedProgram
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.declared import MIN_ROWS, DeclaredFeeding
-from placement_checks.run.feeding.inferred import InferredInputs, infer_inputs, random_tensors
+from placement_checks.run.feeding.inferred import (
+    FedProgram,
+    InferredInputs,
+    infer_inputs,
+    random_tensors,
+)
 from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
 from placement_checks.run.runnable import RunnableProgram, make_runnable
 from placement_checks.util.text import plural
@@ -36,8 +41,8 @@ class ProgramPair:
 
     @staticmethod
     def from_programs(
-        towers: BuiltProgram,
-        reference: BuiltProgram,
+        towers: CapturedProgram,
+        reference: CapturedProgram,
         devices: Devices,
         *,
         ends_at: float = math.inf,
@@ -103,7 +108,8 @@ class ProgramPair:
                 "give --batch",
             )
         with input_errors_as_reasons():
-            random_values, reference_random_values = (
-                random_tensors(each, _RANDOM_SECONDS) for each in (self.towers, self.reference)
+            towers, reference = (
+                FedProgram(each, random_tensors(each, _RANDOM_SECONDS))
+                for each in (self.towers, self.reference)
             )
-        return infer_inputs(self.towers, self.reference, random_values, reference_random_values)
+        return infer_inputs(towers, reference)

@@ -20,9 +20,9 @@ from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, Trial
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.block_statistics import weighted_mean
 from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
+from placement_checks.numerics.sampling import weighted_mean
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural
@@ -109,8 +109,8 @@ class ReplayedChecks:
         unexplained = [name for name, found in diagnoses.items() if found is UNEXPLAINED]
         if unexplained:
             raise self._inconclusive(unexplained, "and no known mistake explains it")
-        if self._feeding.unequal_scalars:
-            fed = join_and(f"'{name}'" for name in self._feeding.unequal_scalars)
+        if self._feeding.inputs.unequal_scalars:
+            fed = join_and(f"'{name}'" for name in self._feeding.inputs.unequal_scalars)
             raise self._inconclusive(wrong, f"and the two are fed different numbers for {fed}")
         changed = wrong & measured.changed
         if not per_tower:
@@ -142,12 +142,13 @@ class ReplayedChecks:
         If the reference does not take more rows, its graph must show a division by their number.
         """
         feeding, runs = self._feeding, self._sessions.reference_runs
-        if not feeding.any_batch_size:
+        if not feeding.inputs.any_batch_size:
             return self._divides_by_rows()
         part = feeding.parts[0]
         with contextlib.suppress(InputError):
             once = np.array(runs.losses(self._batch, part))
-            repeated = np.array(runs.losses(self._batch, feeding.repeat_rows(part)))
+            more = [*part] * (feeding.inputs.reference_rows // len(part) + 1)
+            repeated = np.array(runs.losses(self._batch, more))
             return bool(np.all(_close(once, repeated)))
         return False
 
@@ -167,7 +168,7 @@ class ReplayedChecks:
         name = tensor if ":" in tensor else f"{tensor}:0"
         feeds = self._feeding.to_reference(self._batch)
         value = np.asarray(self._sessions.reference.run(name, feeds))
-        return bool(np.all(value) and not np.any(value % self._feeding.reference_rows))
+        return bool(np.all(value) and not np.any(value % self._feeding.inputs.reference_rows))
 
 
 def _is_mean_per_tower(trial: Trial, measured: Measurement) -> bool:

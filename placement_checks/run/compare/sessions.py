@@ -12,11 +12,15 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Elements, Sample, Trial
-from placement_checks.numerics.block_statistics import measure_noise, weighted_mean
-from placement_checks.numerics.reducing import build_trial, select_all
+from placement_checks.numerics.sampling import (
+    build_trial,
+    measure_noise,
+    select_all,
+    weighted_mean,
+)
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.interface import Batch, Feeding
-from placement_checks.run.session import ProgramSession, Values
+from placement_checks.run.feeding.interface import Feeding
+from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import track
 
 _MAX_SINGLE_ROWS = 128  # each row needs a run
@@ -86,7 +90,7 @@ class PairedSessions:
         self.reference_runs = ReferenceRuns(reference, feeding, towers.program.gpus)
         self.feeding = feeding
         self.start: Mapping[str, npt.NDArray[Any]] = {}
-        self.batches: list[Batch] = []
+        self.batches: list[Arrays] = []
         self.on_parts = False
         self._scale = conditions.scale
         self._orders = orders
@@ -102,7 +106,7 @@ class PairedSessions:
         if case and case.start:
             self.start = case.initial_values(values)
         else:
-            trained = self.reference.program.gradient_tensors.gradients
+            trained = self.reference.program.gradients.by_variable
             self.start = {
                 name: _compact(self._vary(value) if name in trained else value)
                 for name, value in values.items()
@@ -117,18 +121,18 @@ class PairedSessions:
         size = max(1.0, abs(float(value.flat[0])))
         return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
 
-    def batch(self, rows: int) -> Batch:
+    def batch(self, rows: int) -> Arrays:
         """Return a new batch, and store it for the case that may be saved."""
         batch = self.feeding.batch(self._rng, rows)
         self.batches.append(batch)
         return batch
 
-    def both(self, batch: Batch) -> Iterator[tuple[ProgramSession, Batch]]:
+    def both(self, batch: Arrays) -> Iterator[tuple[ProgramSession, Arrays]]:
         """Yield each session with its feeds."""
         yield self.towers, self.feeding.to_towers(batch)
         yield self.reference, self.to_reference(batch)
 
-    def to_reference(self, batch: Batch) -> Batch:
+    def to_reference(self, batch: Arrays) -> Arrays:
         """Return the feeds of the reference: all rows, or the rows of the first tower."""
         rows = self.reference_runs.split(self.feeding.rows)[0] if self.on_parts else None
         return self.feeding.to_reference(batch, rows)
@@ -148,7 +152,7 @@ class PairedSessions:
             if order != given or len(given) < 2:
                 return order
 
-    def gradients(self, batch: Batch, rows: int) -> Trial:
+    def gradients(self, batch: Arrays, rows: int) -> Trial:
         """Return the gradients of both programs on one batch."""
         found = self.towers.gradients(self.feeding.to_towers(batch))
         expected = self.expected(batch, rows)
@@ -159,15 +163,15 @@ class PairedSessions:
         split = self.feeding.split if rows == self.feeding.rows else ()
         return build_trial(rows, split, expected, found, noise)
 
-    def expected(self, batch: Batch, rows: int, order: Sequence[int] | None = None) -> Values:
+    def expected(self, batch: Arrays, rows: int, order: Sequence[int] | None = None) -> Arrays:
         """Return the gradients that the program should have on one batch."""
         if self.on_parts:
             return self.reference_runs.mean_over_towers(batch, rows, order)
         return self.reference_runs.gradients(batch, order)
 
     def expected_step(
-        self, batch: Batch, order: Sequence[int] | None = None, *, with_gradients: bool
-    ) -> Values:
+        self, batch: Arrays, order: Sequence[int] | None = None, *, with_gradients: bool
+    ) -> Arrays:
         """Let the reference take the step that the program should take.
 
         Returns:
@@ -191,18 +195,18 @@ class ReferenceRuns:
         self._feeding = feeding
         self._towers = towers
 
-    def gradients(self, batch: Batch, rows: Sequence[int] | None = None) -> Values:
+    def gradients(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
         """Return the gradients on the given rows, in this order; by default on all."""
         return self._reference.gradients(self._feeding.to_reference(batch, rows))
 
-    def losses(self, batch: Batch, rows: Sequence[int] | None = None) -> list[float]:
+    def losses(self, batch: Arrays, rows: Sequence[int] | None = None) -> list[float]:
         """Return the losses on the given rows, by default on all; each summed to a scalar."""
         names = list(self._reference.program.placement.step.objectives)
         values = self._reference.run(names, self._feeding.to_reference(batch, rows))
         return [float(np.sum(np.asarray(value, np.float64))) for value in values]
 
     def mean_over_towers(
-        self, batch: Batch, rows: int, order: Sequence[int] | None = None
+        self, batch: Arrays, rows: int, order: Sequence[int] | None = None
     ) -> dict[str, Array]:
         """Return the mean over the gradients on the rows of each tower.
 
@@ -225,18 +229,20 @@ class ReferenceRuns:
         size = rows // self._towers
         return [tuple(range(at, min(at + size, rows))) for at in range(0, rows, size)]
 
-    def per_tower(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
+    def per_tower(
+        self, batch: Arrays, rows: int, elements: Mapping[str, Elements]
+    ) -> list[Sample]:
         """Return some elements of the gradients on the rows of each tower."""
         return self._samples(batch, self.split(rows), elements)
 
-    def per_row(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
+    def per_row(self, batch: Arrays, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
         """Return some elements of the gradients on every single row; none for large batches."""
         singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return self._samples(batch, singles, elements)
 
     def _samples(
         self,
-        batch: Batch,
+        batch: Arrays,
         parts: Sequence[tuple[int, ...]],
         elements: Mapping[str, Elements],
     ) -> list[Sample]:
@@ -248,7 +254,7 @@ class ReferenceRuns:
         return samples
 
     def shifted(
-        self, batch: Batch, rows: int, elements: Mapping[str, Elements]
+        self, batch: Arrays, rows: int, elements: Mapping[str, Elements]
     ) -> Iterator[tuple[str, Arrays]]:
         """Yield gradients with the rows of one input shifted against the other inputs.
 

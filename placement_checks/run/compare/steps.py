@@ -16,21 +16,21 @@ import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
-from placement_checks.core.measurement import Trajectory, Trial, VariableStep
+from placement_checks.core.measurement import Arrays, Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.block_statistics import add_noise, uncertain_elements
-from placement_checks.numerics.reducing import (
+from placement_checks.numerics.sampling import (
+    add_noise,
     build_variable_step,
     sample_elements,
     select_elements,
+    uncertain_elements,
 )
 from placement_checks.numerics.training_divergence import find_trained_variable, is_proportional
 from placement_checks.run.compare.sessions import PairedSessions
-from placement_checks.run.feeding.interface import Batch
 from placement_checks.run.preconditions import clipped_gradients, random_op_in_step
 from placement_checks.run.runnable import RunnableProgram
-from placement_checks.run.session import ProgramSession, Values
+from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import track
 from placement_checks.util.text import plural
 
@@ -53,7 +53,7 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     if isinstance(reference, Missing):
         return reference
     compared = list(_tower_steps(sessions, batches, reference))
-    trained = frozenset(sessions.reference.program.gradient_tensors.gradients)
+    trained = frozenset(sessions.reference.program.gradients.by_variable)
     return Trajectory(compared, trained, _gradients_after(sessions, reference.end))
 
 
@@ -81,7 +81,7 @@ def step_blocker(sessions: PairedSessions) -> Missing | None:
 def _alternates(program: RunnableProgram) -> bool:
     """Whether several training ops update different variables, as in a GAN."""
     analysis = analyze(program.placement)
-    trained = program.gradient_tensors.gradients
+    trained = program.gradients.by_variable
     groups = set()
     for name in program.placement.step.train_op:
         flow = analysis.flow
@@ -105,10 +105,10 @@ def _per_tower_blocker(sessions: PairedSessions) -> Missing | None:
             return Missing(
                 f"{per_tower}, and the gradient of {name} is clipped or otherwise changed"
             )
-    if name := next(iter(reference.gradient_tensors.unread), None):
+    if name := next(iter(reference.gradients.unread), None):
         return Missing(f"{per_tower}, and the gradient of {name} cannot be read")
     shapes = {variable.name: variable.shape for variable in reference.placement.variables}
-    for name, gradient in reference.gradient_tensors.gradients.items():
+    for name, gradient in reference.gradients.by_variable.items():
         shape = reference.graph.get_tensor_by_name(gradient.values).shape
         if not shape.is_compatible_with(shapes[name]):
             return Missing(
@@ -128,18 +128,18 @@ class _ReferenceSteps(NamedTuple):
         end: all variables after the last step.
     """
 
-    values: list[Values]
+    values: list[Arrays]
     noise: list[dict[str, float]]
     uncertain: Mapping[str, npt.NDArray[np.bool_]]
-    end: Values
+    end: Arrays
 
 
 def _reference_steps(
-    sessions: PairedSessions, batches: Sequence[Batch]
+    sessions: PairedSessions, batches: Sequence[Arrays]
 ) -> _ReferenceSteps | Missing:
     """Take the steps of the reference, and the same steps with the rows in other orders."""
     reference, rows = sessions.reference, sessions.feeding.rows
-    with_gradients = not is_proportional(sessions.towers.program.gradient_tensors.optimizers)
+    with_gradients = not is_proportional(sessions.towers.program.gradients.optimizers)
     orders = sessions.orders(rows)
     reference.load(sessions.start)
     values, gradients = [], []
@@ -162,7 +162,7 @@ def _reference_steps(
     return _ReferenceSteps(compared, noise, uncertain, values[-1])
 
 
-def _diverged(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
+def _diverged(sessions: PairedSessions, values: Sequence[Arrays]) -> Missing | None:
     """Return why the values after the steps of the reference cannot be compared.
 
     Raises:
@@ -184,7 +184,7 @@ def _diverged(sessions: PairedSessions, values: Sequence[Values]) -> Missing | N
 
 
 def _tower_steps(
-    sessions: PairedSessions, batches: Sequence[Batch], reference: _ReferenceSteps
+    sessions: PairedSessions, batches: Sequence[Arrays], reference: _ReferenceSteps
 ) -> Iterator[dict[str, VariableStep]]:
     """Take the steps of the program, and yield each compared with the reference."""
     towers, comparison = sessions.towers, _StepComparison(sessions, reference)
@@ -208,7 +208,7 @@ class _StepComparison:
         self._values = [_with_copies(sessions, values) for values in reference.values]
         self._noise = [_with_copies(sessions, noise) for noise in reference.noise]
         self._uncertain = reference.uncertain
-        self._trained = sessions.reference.program.gradient_tensors.gradients
+        self._trained = sessions.reference.program.gradients.by_variable
         self.names = self._values[0].keys()
         self._elements = {name: sample_elements(self._start[name].size) for name in self.names}
         self._before = {
@@ -233,7 +233,7 @@ class _StepComparison:
         )
 
 
-def _numeric(session: ProgramSession, values: Values) -> Values:
+def _numeric(session: ProgramSession, values: Arrays) -> Arrays:
     """Return the numeric variables, without local ones such as metrics."""
     names = session.program.built.initial.compared
     return {
@@ -243,7 +243,7 @@ def _numeric(session: ProgramSession, values: Values) -> Values:
     }
 
 
-def _comparable(sessions: PairedSessions, values: Values) -> Values:
+def _comparable(sessions: PairedSessions, values: Arrays) -> Arrays:
     """Return the variables that should be equal in both programs.
 
     Variables that replicas change separately are omitted. Statistics of rows are omitted if the
@@ -253,7 +253,7 @@ def _comparable(sessions: PairedSessions, values: Values) -> Values:
     values = {name: value for name, value in values.items() if name not in unsynchronized}
     if not sessions.on_parts:
         return values
-    trained = sessions.reference.program.gradient_tensors.gradients
+    trained = sessions.reference.program.gradients.by_variable
     return {
         name: value
         for name, value in values.items()
@@ -272,7 +272,7 @@ def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[
     }
 
 
-def _gradients_after(sessions: PairedSessions, end: Values) -> Trial:
+def _gradients_after(sessions: PairedSessions, end: Arrays) -> Trial:
     """Compare gradients after the last step, with the reference's variables in both programs.
 
     The program's own steps determine all its other state, such as copies of variables that no step

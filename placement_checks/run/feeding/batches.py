@@ -13,7 +13,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any, cast
@@ -22,8 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.measurement import Arrays
 from placement_checks.core.program import Batch, BatchFunction
-from placement_checks.targets.importing import resolve
+from placement_checks.core.target import Target
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.importing import import_program
 
 SUFFIX = ".npz"
 _MAX_FILES = 32  # in the cache directory, including the newest
@@ -33,8 +36,6 @@ _UNFINISHED = ".part"
 _MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
 _KINDS = "biufcSU"  # kinds of dtypes: numbers and strings, but neither objects nor records
 _BY_POSITION = 2  # arguments that a batch function takes by position: rng and n
-
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
@@ -50,24 +51,38 @@ def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
             the arguments of the target.
         UsageError: ``batch`` is not callable.
     """
-    if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
-        return Case.load(Path(batch))
-    if isinstance(batch, str):
-        named = resolve(batch)
-        if isinstance(named, Path):
+    parsed = parse_batch(batch)
+    if not isinstance(parsed, Target):
+        return parsed
+    program = import_program(parsed)
+    program.check_given(_BY_POSITION)
+    bound = partial(program.build, **program.given.for_gpus(gpus))
+    return cast("BatchFunction", update_wrapper(bound, program.build))
+
+
+def parse_batch(batch: Batch) -> Target | BatchFunction | None:
+    """Parse the name of a batch function, or read a saved case; the function is not loaded.
+
+    Raises:
+        InputError: the target does not exist or names no function, or the case cannot be read.
+        UsageError: ``batch`` is not callable.
+    """
+    if isinstance(batch, str | Path):
+        if Path(batch).suffix == SUFFIX:
+            return Case.load(Path(batch))
+        if isinstance(batch, Path):
+            raise InputError(
+                str(batch),
+                "is not a saved case",
+                f"name a {SUFFIX} file that a run has saved",
+                is_predicate=True,
+            )
+        target = parse_target(batch)
+        if target.kind != "function":
             raise InputError(
                 batch, "is not a function", "name one, such as train.py:batch", is_predicate=True
             )
-        named.check_given(_BY_POSITION)
-        bound = partial(named.build, **named.given.for_gpus(gpus))
-        return cast("BatchFunction", update_wrapper(bound, named.build))
-    if isinstance(batch, Path):
-        raise InputError(
-            str(batch),
-            "is not a saved case",
-            f"name a {SUFFIX} file that a run has saved",
-            is_predicate=True,
-        )
+        return target
     if batch is not None and not callable(batch):
         raise UsageError(
             f"batch {batch!r:.60}",

@@ -9,7 +9,6 @@ Arrays of rank 0 are fed whole.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,33 +19,26 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import PLACEHOLDERS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
-from placement_checks.core.script import Script
+from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code
-from placement_checks.graph.op_origins import static_shape
+from placement_checks.graph.details import static_shape
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.interface import Batch, Split
+from placement_checks.run.feeding.interface import Feeding, argument_name
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, join_and, plural
 
 MIN_ROWS = 16  # in a batch without a fixed size
 _MIN_ROWS_PER_TOWER = 4
-_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
 
-class DeclaredFeeding:
+class DeclaredFeeding(Feeding):
     """Feeds programs that declare their inputs, and their reference if there is one.
 
-    Implements `interface.Feeding`.
-
-    Attributes:
-        rows: the number of rows in a global batch that the towers share evenly.
-        generated: whether the rows are random because there is no batch function.
-        uneven_rows: the number of rows in a second batch, which the towers cannot share evenly,
-            for a program that splits the batch itself and takes batches of any size; else 0.
-        split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
+    There is a second, uneven batch for a program that splits batches itself and takes any size.
     """
 
     def __init__(
@@ -74,25 +66,23 @@ class DeclaredFeeding:
             InputError: the programs, the batch size and the shares contradict each other.
             CannotRun: a program declares no inputs.
         """
-        saved = batch_function.rows if isinstance(batch_function, Case) else 0
-        towers = inputs_from_batch_names(towers, batch_function, saved or rows or MIN_ROWS)
-        if reference:
-            reference = inputs_from_batch_names(
-                reference, batch_function, saved or rows or MIN_ROWS
-            )
-        _check_inputs(towers, reference)
-        self._programs = [towers, reference] if reference else [towers]
-        self._towers = towers
-        self._reference = reference or towers
-        self.generated = batch_function is None
+        self._name = getattr(batch_function, "__qualname__", "") or "the batch function"
+        self._batch_function = batch_function
+        saved = 0
         if isinstance(batch_function, Case):
-            name = batch_function.name
+            saved = batch_function.rows
+            self._name = batch_function.name or self._name
             # A case is fed several times: for the trace, the measurement and the timing.
-            self._batch_function: BatchFunction | None = batch_function.rewound()
-        else:
-            name = getattr(batch_function, "__qualname__", "")
-            self._batch_function = batch_function
-        self._name = name or "the batch function"
+            self._batch_function = batch_function.rewound()
+        self._programs = [
+            _with_inputs(program, batch_function, saved or rows or MIN_ROWS)
+            for program in (towers, reference)
+            if program
+        ]
+        _check_inputs(*self._programs)
+        towers = self._towers = self._programs[0]
+        self._reference = self._programs[-1]
+        self.generated = batch_function is None
         self._shares = list(shares) or [1] * len(towers.inputs)
         if len(self._shares) != len(towers.inputs):
             raise InputError(
@@ -107,13 +97,11 @@ class DeclaredFeeding:
         smallest = max(min_rows, _MIN_ROWS_PER_TOWER * total)
         self.rows = rows or fixed or saved or total * -(-smallest // total)
         _check_rows(towers.name, self.rows, fixed, total)
-        takes_any_size = towers.shared and not fixed and not rows
-        self.uneven_rows = self.rows + 1 if takes_any_size and total > 1 else 0
-        self.split: Split = () if towers.shared else self._split_rows()
-
-    def _split_rows(self) -> Split:
-        ends = np.cumsum([0, *self._shares]) * self.rows // sum(self._shares)
-        return tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
+        if not towers.shared:
+            ends = np.cumsum([0, *self._shares]) * self.rows // sum(self._shares)
+            self.split = tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
+        elif total > 1 and not fixed and not rows:
+            self.uneven_rows = self.rows + 1
 
     def _fixed_batch_size(self) -> int:
         """Return the size of the global batch that the placeholders require; 0 for any size.
@@ -139,13 +127,8 @@ class DeclaredFeeding:
             )
         return total
 
-    def batch(self, rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of one batch by name; arrays of rank 0 hold no rows.
-
-        Raises:
-            InputError: the batch function raised, or returned arrays that cannot be fed.
-            CannotRun: no random rows can be generated for an input.
-        """
+    def batch(self, rng: np.random.Generator, rows: int) -> Arrays:
+        """Return the arrays of one batch by name; arrays of rank 0 hold no rows."""
         mappings = (mapping for program in self._programs for mapping in program.inputs)
         names = sorted({name for mapping in mappings for name in mapping})
         if self._batch_function is None:
@@ -209,11 +192,10 @@ class DeclaredFeeding:
             return rng.integers(0, 2, size=shape).astype(dtype.as_numpy_dtype)
         raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'", "give --batch")
 
-    def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """Return the feeds of the reference for the given rows, in this order; by default all."""
+    def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
         return _feeds(self._reference, self._reference.inputs[0], _select_rows(batch, rows))
 
-    def to_towers(self, batch: Batch) -> Batch:
+    def to_towers(self, batch: Arrays) -> Arrays:
         """Return the feeds of the program: the parts of the towers, or one batch for all."""
         feeds: dict[str, npt.NDArray[Any]] = {}
         split = [None] if self._towers.shared else self.split
@@ -222,7 +204,7 @@ class DeclaredFeeding:
         return feeds
 
 
-def inputs_from_batch_names(
+def _with_inputs(
     program: RunnableProgram, batch_function: BatchFunction | None, rows: int
 ) -> RunnableProgram:
     """Declare inputs for a program that has none, if the batch names its placeholders.
@@ -240,10 +222,19 @@ def inputs_from_batch_names(
     """
     if program.inputs or batch_function is None:
         return program
-    names = _batch_keys(batch_function, rows)
+    if isinstance(batch_function, Case):
+        batch_function = batch_function.rewound()  # a call takes a batch out of the case
+    try:
+        with users_code("", "the batch function", None):
+            names = [str(name) for name in batch_function(np.random.default_rng(0), rows)]
+    except InputError:  # `DeclaredFeeding.batch` reports the error
+        return program
     if not names:
         return program
-    replicas = [_tensors_by_argument(tensors) for tensors in program.placement.step.inputs]
+    replicas = [
+        {argument_name(tensor): tensor if ":" in tensor else f"{tensor}:0" for tensor in tensors}
+        for tensors in program.placement.step.inputs
+    ]
     if len(replicas) > 1 and all(set(names) <= tensors.keys() for tensors in replicas):
         inputs = [{name: tensors[name] for name in names} for tensors in replicas]
         return replace(program, inputs=inputs)
@@ -255,26 +246,9 @@ def inputs_from_batch_names(
     return program
 
 
-def _tensors_by_argument(tensors: Sequence[str]) -> dict[str, str]:
-    """Return the input tensors of one replica by argument name, without TensorFlow's suffix."""
-    return {
-        _UNIQUE_SUFFIX.sub("", producer_of(tensor)): tensor if ":" in tensor else f"{tensor}:0"
-        for tensor in tensors
-    }
-
-
-def _batch_keys(batch_function: BatchFunction, rows: int) -> list[str]:
-    """Return the names of the arrays in a batch; empty if there is no batch of this size."""
-    try:
-        with users_code("", "the batch function", None):
-            return [str(name) for name in batch_function(np.random.default_rng(0), rows)]
-    except InputError:
-        return []  # `DeclaredFeeding.batch` reports the error
-
-
-def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) -> None:
-    """Check that both programs have inputs, and that the reference's are for one tower."""
-    for program in (towers, reference) if reference else (towers,):
+def _check_inputs(*programs: RunnableProgram) -> None:
+    """Check that all programs have inputs, and that the reference's are for one tower."""
+    for program in programs:
         if program.inputs:
             continue
         if isinstance(program.built.program, Script):
@@ -287,7 +261,9 @@ def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) ->
             "return them from the function that builds the "
             "graph: {'inputs': [{'x': x, 'y': y}, …]}",
         )
-    if reference and not reference.shared:
+    for reference in programs[1:]:
+        if reference.shared:
+            continue
         raise InputError(
             reference.name,
             f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
@@ -311,13 +287,13 @@ def _check_rows(program: str, rows: int, fixed: int, total: int) -> None:
         )
 
 
-def _select_rows(batch: Batch, rows: Sequence[int] | None) -> Batch:
+def _select_rows(batch: Arrays, rows: Sequence[int] | None) -> Arrays:
     if rows is None:
         return batch
     return {name: array[list(rows)] if array.ndim else array for name, array in batch.items()}
 
 
-def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
+def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Arrays) -> Arrays:
     """Return the arrays by the tensors that they are fed to.
 
     Raises:

@@ -17,9 +17,8 @@ both programs use the same values.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,31 +28,27 @@ import numpy.typing as npt
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.core.errors import CannotRun
+from placement_checks.core.ids import TowerIndex
+from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import producer_of
-from placement_checks.run.preconditions import ancestors, gradient_tensors
+from placement_checks.run.feeding.interface import argument_name
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and
-
-Values = Mapping[str, npt.NDArray[Any]]
-
-_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
 
 class RowInput(NamedTuple):
     """Tensors that are fed the same rows.
 
     Attributes:
-        name: the name of the rows in a batch.
         towers: the tensors of the program: one for each tower, or one for all.
-        reference: the tensor of the reference.
+        reference: the tensor of the reference, which is also the name of the rows in a batch.
         per_row: the number of entries on the first axis of a tensor that belong to one row.
         rows: the recorded rows of all towers; if ``per_row`` is above 1, the second axis holds the
             entries of a row.
     """
 
-    name: str
     towers: Sequence[str]
     reference: str
     per_row: int
@@ -80,70 +75,98 @@ class InferredInputs:
     any_batch_size: bool
     split: Sequence[int]
     inputs: Sequence[RowInput]
-    tower_values: Values
-    reference_values: Values
+    tower_values: Arrays
+    reference_values: Arrays
     unequal_scalars: Sequence[str] = ()
 
 
-def infer_inputs(
-    towers: RunnableProgram,
-    reference: RunnableProgram,
-    random_values: Values,
-    reference_random_values: Values,
-) -> InferredInputs:
-    """Infer the rows of a program and its reference, and the tensors that take them.
+class FedTensor(NamedTuple):
+    """A tensor that is fed.
 
-    Args:
-        towers: the program, with the values that it was fed.
-        reference: the program for one GPU, with the values that it was fed.
-        random_values: the values that random ops of the program drew on these feeds.
-        reference_random_values: the values that random ops of the reference drew.
-
-    Raises:
-        CannotRun: the recorded values do not identify the rows.
+    Attributes:
+        tensor: its name.
+        array: the recorded value.
+        row: the shape of a row in the graph; None for an axis of any length.
+        dtype: the name of its dtype.
+        tower: the index of the only tower that reads it, or None.
+        any_length: whether its first axis may have any length.
+        is_random: whether a random op yields it.
+        in_model: whether losses or gradients depend on it.
     """
-    pairs, tower_values, reference_values = match_tensors(
-        towers, reference, random_values, reference_random_values
-    )
-    rows, reference_rows = _batch_sizes(pairs, towers.name)
-    row_pairs, value_pairs = [], []
-    for pair in pairs:
-        per_row = _entries_per_row(pair, rows, reference_rows)
-        if per_row is not None:
-            row_pairs.append((pair, per_row))
-        elif pair.can_share_value:
-            value_pairs.append(pair)
-        elif not pair.reference.is_random:
-            lengths = join_and(map(_length, pair.towers))
-            names = join_and(f"'{fed.tensor}'" for fed in pair.towers)
-            raise CannotRun(
-                f"cannot identify the rows: {towers.name} is fed {lengths} for {names} and "
-                f"{reference.name} {_length(pair.reference)} for '{pair.reference.tensor}', but "
-                f"other tensors are fed {rows} and {reference_rows}",
-                "give --batch",
+
+    tensor: str
+    array: npt.NDArray[Any]
+    row: tuple[int | None, ...]
+    dtype: str
+    tower: TowerIndex | None
+    any_length: bool
+    is_random: bool
+    in_model: bool
+
+    @property
+    def name_and_kind(self) -> tuple[Hashable, ...]:
+        """What a tensor and its counterpart have in common, besides the shape of a row."""
+        return argument_name(self.tensor).rpartition("/")[2], *self.kind
+
+    @property
+    def kind(self) -> tuple[Hashable, ...]:
+        return self.dtype, self.is_random, self.array.ndim
+
+
+# What counterparts have in common, in the order in which it is tried. The last takes axes of fixed
+# length only, because rows may be padded to the longest row of their batch.
+_KEYS: Sequence[Callable[[FedTensor], Hashable]] = (
+    lambda fed: (fed.name_and_kind, fed.array.shape[1:]),
+    lambda fed: (fed.kind, fed.array.shape[1:]),
+    lambda fed: (fed.name_and_kind, fed.row),
+)
+
+
+class FedProgram:
+    """A program and the values that it was fed.
+
+    Attributes:
+        program: the program, with recorded feeds.
+        tensors: by name, the tensors that were fed and those that random ops yield, in the
+            building order of the graph.
+    """
+
+    def __init__(self, program: RunnableProgram, random_values: Arrays) -> None:
+        """Describe the fed tensors.
+
+        Args:
+            program: a program with recorded feeds.
+            random_values: the values of `random_tensors`.
+        """
+        self.program = program
+        analysis = analyze(program.placement)
+        number = analysis.flow.number
+        in_model = _model_ops(program, ())
+        tensors = []
+        for name, value in {**program.built.fed, **random_values}.items():
+            op, _, output = name.partition(":")
+            if op not in number:
+                continue
+            dtype, shape = program.placement.details.outputs(op)[int(output or 0)]
+            array = np.asarray(value)
+            tensor = f"{op}:{output or 0}"
+            tower = analysis.tower_of[number[op]]
+            if tower is None:
+                readers = towers_reading(analysis, tensor)
+                tower = min(readers) if len(readers) == 1 else None
+            fed = FedTensor(
+                tensor=tensor,
+                array=array,
+                row=(None,) * max(array.ndim - 1, 0) if shape is None else tuple(shape[1:]),
+                dtype=dtype,
+                tower=tower,
+                any_length=shape is None or (len(shape) > 0 and shape[0] is None),
+                is_random=name in random_values,
+                in_model=op in in_model,
             )
-    _check_rows_differ([pair for pair, _ in row_pairs])
-    split = _tower_rows(row_pairs)
-    has_rank = any(array.ndim for array in reference_values.values())
-    reference_values = {
-        **reference_values,
-        **{pair.reference.tensor: pair.value(pair.reference) for pair in value_pairs},
-    }
-    return InferredInputs(
-        rows=rows,
-        reference_rows=reference_rows,
-        any_batch_size=all(pair.reference.any_length for pair, _ in row_pairs)
-        and not has_rank
-        and not _contains_batch_size(reference_values, {rows, reference_rows, *split}),
-        split=split,
-        inputs=[_row_input(pair, per_row, rows) for pair, per_row in row_pairs],
-        tower_values={
-            **tower_values,
-            **{fed.tensor: pair.value(fed) for pair in value_pairs for fed in pair.towers},
-        },
-        reference_values=reference_values,
-        unequal_scalars=[pair.reference.tensor for pair in value_pairs if pair.scalars_differ],
-    )
+            tensors.append(fed)
+        tensors.sort(key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
+        self.tensors = {fed.tensor: fed for fed in tensors}
 
 
 def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
@@ -157,11 +180,9 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
         seconds: the time limit of the run.
     """
     ops = program.placement.ops
-    # Losses too, because the program may lose the gradients of a tower.
-    roots = [*gradient_tensors(program), *program.placement.step.objectives]
     names = [
         output.name
-        for name in ancestors(program, roots, program.built.fed)
+        for name in _model_ops(program, program.built.fed)
         if ops[name].type in RANDOM and not ops[name].caller
         for output in program.graph.get_operation_by_name(name).outputs
     ]
@@ -177,28 +198,54 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
     }
 
 
-class FedTensor(NamedTuple):
-    """A tensor that is fed.
+def _model_ops(program: RunnableProgram, fed: Collection[str]) -> list[str]:
+    """Return the ops that gradients and losses depend on; the program may lose some gradients."""
+    return program.ancestors([*program.gradients.tensors, *program.placement.step.objectives], fed)
 
-    Attributes:
-        tensor: its name.
-        array: the recorded value.
-        row: the shape of a row in the graph; None for an axis of any length.
-        dtype: the name of its dtype.
-        tower: the index of the only tower that reads it, or -1.
-        any_length: whether its first axis may have any length.
-        is_random: whether a random op yields it.
-        in_model: whether losses or gradients depend on it.
+
+def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
+    """Infer the rows of a program and its reference, and the tensors that take them.
+
+    Raises:
+        CannotRun: the recorded values do not identify the rows.
     """
-
-    tensor: str
-    array: npt.NDArray[Any]
-    row: tuple[int | None, ...]
-    dtype: str
-    tower: int
-    any_length: bool
-    is_random: bool
-    in_model: bool
+    pairs, tower_values, reference_values = match_tensors(towers, reference)
+    names = towers.program.name, reference.program.name
+    rows, reference_rows = _batch_sizes(pairs, names[0])
+    any_batch_size = not any(array.ndim for array in reference_values.values())
+    with_rows: list[tuple[MatchedTensors, int]] = []
+    unequal_scalars = []
+    for pair in pairs:
+        per_row = pair.entries_per_row(rows, reference_rows)
+        if per_row:
+            with_rows.append((pair, per_row))
+        elif pair.can_share_value:
+            tower_values |= {fed.tensor: pair.value(fed) for fed in pair.towers}
+            reference_values[pair.reference.tensor] = pair.value(pair.reference)
+            if pair.scalars_differ:
+                unequal_scalars.append(pair.reference.tensor)
+        elif not pair.reference.is_random:
+            raise CannotRun(
+                f"cannot identify the rows: {names[0]} is fed {_lengths(pair.towers)} for "
+                f"{_names(pair.towers)} and {names[1]} {_lengths([pair.reference])} for "
+                f"{_names([pair.reference])}, but other tensors are fed {rows} and "
+                f"{reference_rows}",
+                "give --batch",
+            )
+    _check_rows_differ([pair for pair, _ in with_rows if not pair.reference.is_random])
+    split = _tower_rows(with_rows)
+    any_batch_size &= all(pair.reference.any_length for pair, _ in with_rows)
+    sizes = {rows, reference_rows, *split}
+    return InferredInputs(
+        rows=rows,
+        reference_rows=reference_rows,
+        any_batch_size=any_batch_size and not _contains_batch_size(reference_values, sizes),
+        split=split,
+        inputs=[_row_input(pair, per_row, rows) for pair, per_row in with_rows],
+        tower_values=tower_values,
+        reference_values=reference_values,
+        unequal_scalars=unequal_scalars,
+    )
 
 
 class MatchedTensors(NamedTuple):
@@ -215,6 +262,15 @@ class MatchedTensors(NamedTuple):
     def lengths(self) -> tuple[int, int]:
         """The lengths of the first axis: summed over all towers, and in the reference."""
         return sum(len(fed.array) for fed in self.towers), len(self.reference.array)
+
+    def entries_per_row(self, rows: int, reference_rows: int) -> int:
+        """Return how many entries of the first axis belong to one row; 0 if there are no rows."""
+        if not self.may_have_rows:
+            return 0
+        entries = self.lengths[1] // reference_rows
+        if not entries or self.lengths != (entries * rows, entries * reference_rows):
+            return 0
+        return 0 if any(len(fed.array) % entries for fed in self.towers) else entries
 
     @property
     def can_share_value(self) -> bool:
@@ -241,21 +297,9 @@ class MatchedTensors(NamedTuple):
 
 
 def match_tensors(
-    towers: RunnableProgram,
-    reference: RunnableProgram,
-    random_values: Values,
-    reference_random_values: Values,
-) -> tuple[list[MatchedTensors], Values, Values]:
+    towers: FedProgram, reference: FedProgram
+) -> tuple[list[MatchedTensors], dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
     """Match the fed tensors of a program and its reference.
-
-    Tensors are matched by name and row shape. The remaining tensors are matched by row shape, and
-    then by name and axes of fixed length: rows may be padded to the longest row of their batch.
-
-    Args:
-        towers: the program, with the values that it was fed.
-        reference: the program for one GPU, with the values that it was fed.
-        random_values: the values that random ops of the program drew on these feeds.
-        reference_random_values: the values that random ops of the reference drew.
 
     Returns:
         The matches, and the values that only the program and only the reference is fed.
@@ -263,83 +307,27 @@ def match_tensors(
     Raises:
         CannotRun: a tensor that may hold rows has no counterpart.
     """
-    unmatched = _fed_tensors(towers, random_values)
-    unmatched_in_reference = _fed_tensors(reference, reference_random_values)
+    left, left_in_reference = dict(towers.tensors), dict(reference.tensors)
     pairs: list[MatchedTensors] = []
-    for key in (_name_and_shape, _shape, _name_and_free_shape):
-        matches = list(_matches(unmatched, unmatched_in_reference, key, towers.gpus))
-        matched = {fed.tensor for pair in matches for fed in pair.towers}
-        matched_in_reference = {pair.reference.tensor for pair in matches}
-        unmatched = [fed for fed in unmatched if fed.tensor not in matched]
-        unmatched_in_reference = [
-            fed for fed in unmatched_in_reference if fed.tensor not in matched_in_reference
-        ]
+    for key in _KEYS:
+        matches = list(
+            _matches(left.values(), left_in_reference.values(), key, towers.program.gpus)
+        )
         pairs += matches
+        for pair in matches:
+            del left_in_reference[pair.reference.tensor]
+            for fed in pair.towers:
+                del left[fed.tensor]
     return (
         pairs,
-        _unmatched_values(towers, unmatched, reference, unmatched_in_reference),
-        _unmatched_values(reference, unmatched_in_reference, towers, unmatched),
+        _unmatched_values(towers.program, left, reference.program, left_in_reference),
+        _unmatched_values(reference.program, left_in_reference, towers.program, left),
     )
 
 
-def _fed_tensors(program: RunnableProgram, random_values: Values) -> list[FedTensor]:
-    """Return the tensors that a program is fed, in the building order of its graph."""
-    analysis = analyze(program.placement)
-    number = analysis.flow.number
-    values = {
-        name if ":" in name else f"{name}:0": array for name, array in program.built.fed.items()
-    }
-    roots = [*gradient_tensors(program), *program.placement.step.objectives]
-    in_model = set(ancestors(program, roots, ()))
-    tensors = []
-    for tensor, array in {**values, **random_values}.items():
-        op, _, output = tensor.partition(":")
-        if op not in number:
-            continue
-        dtype, shape = program.placement.details.outputs(op)[int(output)]
-        tower = analysis.tower_of[number[op]]
-        if tower < 0:
-            readers = towers_reading(analysis, tensor)
-            tower = min(readers) if len(readers) == 1 else -1
-        array = np.asarray(array)
-        tensors.append(
-            FedTensor(
-                tensor=tensor,
-                array=array,
-                row=(None,) * max(array.ndim - 1, 0) if shape is None else tuple(shape[1:]),
-                dtype=dtype,
-                tower=tower,
-                any_length=shape is None or (len(shape) > 0 and shape[0] is None),
-                is_random=tensor in random_values,
-                in_model=op in in_model,
-            )
-        )
-    return sorted(tensors, key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
-
-
-def _name_and_shape(fed: FedTensor) -> Hashable:
-    return _base_name(fed), _shape(fed)
-
-
-def _shape(fed: FedTensor) -> Hashable:
-    return fed.dtype, fed.is_random, fed.array.ndim, fed.array.shape[1:]
-
-
-def _name_and_free_shape(fed: FedTensor) -> Hashable:
-    return _name_and_rank(fed), fed.row
-
-
-def _name_and_rank(fed: FedTensor) -> Hashable:
-    return _base_name(fed), fed.dtype, fed.is_random, fed.array.ndim
-
-
-def _base_name(fed: FedTensor) -> str:
-    return _UNIQUE_SUFFIX.sub("", producer_of(fed.tensor).rpartition("/")[2])
-
-
 def _matches(
-    tower_tensors: Sequence[FedTensor],
-    reference_tensors: Sequence[FedTensor],
+    tower_tensors: Iterable[FedTensor],
+    reference_tensors: Iterable[FedTensor],
     key: Callable[[FedTensor], Hashable],
     gpus: int,
 ) -> Iterator[MatchedTensors]:
@@ -378,39 +366,46 @@ def _group_by_tower(
 
 def _unmatched_values(
     program: RunnableProgram,
-    unmatched: Sequence[FedTensor],
+    unmatched: Mapping[str, FedTensor],
     other: RunnableProgram,
-    unmatched_in_other: Sequence[FedTensor],
-) -> Values:
+    unmatched_in_other: Mapping[str, FedTensor],
+) -> dict[str, npt.NDArray[Any]]:
     """Return the values that only one program is fed: scalars, and arrays of equal elements.
 
     Raises:
         CannotRun: the elements of an array differ, so that it may hold rows.
     """
-    roots = [*gradient_tensors(program), *program.placement.step.train_op]
-    needed = set(ancestors(program, roots, ()))
-    given = [fed for fed in unmatched if not fed.is_random and producer_of(fed.tensor) in needed]
+    needed = program.ancestors([*program.gradients.tensors, *program.placement.step.train_op], ())
+    given = [
+        fed
+        for fed in unmatched.values()
+        if not fed.is_random and producer_of(fed.tensor) in needed
+    ]
     unclear = [fed for fed in given if np.any(fed.array != fed.array.reshape(-1)[:1])]
     if not unclear:
         return {fed.tensor: fed.array for fed in given}
     first = unclear[0]
-    for fed in unmatched_in_other:
-        shapes = [[*each.array.shape[1:]] for each in (first, fed)]
-        if _name_and_rank(fed) == _name_and_rank(first) and shapes[0] != shapes[1]:
+    row = first.array.shape[1:]
+    for fed in unmatched_in_other.values():
+        other_row = fed.array.shape[1:]
+        if fed.name_and_kind == first.name_and_kind and row != other_row:
             raise CannotRun(
-                f"'{first.tensor}' is fed rows of the shape {shapes[0]}, and '{fed.tensor}' of "
-                f"{other.name} rows of {shapes[1]}",
+                f"'{first.tensor}' is fed rows of the shape {[*row]}, and '{fed.tensor}' of "
+                f"{other.name} rows of {[*other_row]}",
                 "pad rows to one length, or shuffle by a seed",
             )
-    names = join_and(f"'{fed.tensor}'" for fed in unclear)
     raise CannotRun(
-        f"{program.name} is fed {names}, without a unique counterpart in {other.name}",
+        f"{program.name} is fed {_names(unclear)}, without a unique counterpart in {other.name}",
         "give --batch",
     )
 
 
-def _length(fed: FedTensor) -> str:
-    return str(len(fed.array) if fed.array.ndim else fed.array)
+def _names(tensors: Iterable[FedTensor]) -> str:
+    return join_and(f"'{fed.tensor}'" for fed in tensors)
+
+
+def _lengths(tensors: Iterable[FedTensor]) -> str:
+    return join_and(len(fed.array) if fed.array.ndim else fed.array for fed in tensors)
 
 
 def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, int]:
@@ -429,29 +424,18 @@ def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, in
     return max(counts, key=lambda sizes: (counts[sizes], sizes == preferred, -sizes[0]))
 
 
-def _entries_per_row(pair: MatchedTensors, rows: int, reference_rows: int) -> int | None:
-    """Return how many entries of the first axis belong to one row; None if there are no rows."""
-    if not pair.may_have_rows:
-        return None
-    entries, rest = divmod(pair.lengths[0], rows)
-    is_whole = entries and not rest and all(not len(fed.array) % entries for fed in pair.towers)
-    return entries if is_whole and pair.lengths[1] == entries * reference_rows else None
-
-
 def _check_rows_differ(pairs: Sequence[MatchedTensors]) -> None:
     """Check that at least two rows differ."""
-    pairs = [pair for pair in pairs if not pair.reference.is_random]
     arrays = [np.concatenate([fed.array for fed in pair.towers]) for pair in pairs]
     if all(np.all(array == array[:1]) for array in arrays):
-        names = join_and(f"'{pair.reference.tensor}'" for pair in pairs)
         raise CannotRun(
-            f"all rows that are fed to {names} are equal, so a mistake with single rows would not "
-            "show",
+            f"all rows that are fed to {_names(pair.reference for pair in pairs)} are equal, so a "
+            "mistake with single rows would not show",
             "give --batch",
         )
 
 
-def _contains_batch_size(values: Values, sizes: set[int]) -> bool:
+def _contains_batch_size(values: Arrays, sizes: set[int]) -> bool:
     """Whether one of the scalars that are fed is a batch size."""
     return any(
         not array.ndim and array.dtype.kind in "iuf" and array > 1 and float(array) in sizes
@@ -480,5 +464,4 @@ def _row_input(pair: MatchedTensors, per_row: int, rows: int) -> RowInput:
     recorded = np.concatenate([fed.array for fed in pair.towers])
     if per_row > 1:
         recorded = recorded.reshape(rows, per_row, *recorded.shape[1:])
-    tensors = [fed.tensor for fed in pair.towers]
-    return RowInput(pair.reference.tensor, tensors, pair.reference.tensor, per_row, recorded)
+    return RowInput([fed.tensor for fed in pair.towers], pair.reference.tensor, per_row, recorded)

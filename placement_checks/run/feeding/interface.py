@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
-import numpy.typing as npt
 
-Batch = Mapping[str, npt.NDArray[Any]]
+from placement_checks.core.measurement import Arrays
+from placement_checks.core.placement import producer_of
+
 Split = tuple[tuple[int, ...], ...]
+_UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
 
-class Feeding(Protocol):
+class Feeding(ABC):
     """Converts batches to the feeds of a program and its reference.
 
     Attributes:
@@ -23,20 +27,37 @@ class Feeding(Protocol):
         split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
     """
 
-    @property
-    def rows(self) -> int: ...
-    @property
-    def generated(self) -> bool: ...
-    @property
-    def uneven_rows(self) -> int: ...
-    @property
-    def split(self) -> Split: ...
+    rows: int
+    generated: bool
+    uneven_rows: int = 0
+    split: Split = ()
 
-    def batch(self, rng: np.random.Generator, rows: int) -> Batch:
-        """Return the arrays of one batch by name."""
+    @abstractmethod
+    def batch(self, rng: np.random.Generator, rows: int) -> Arrays:
+        """Return the arrays of one batch by name.
 
-    def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """Return the feeds of the reference for the given rows, by default for all."""
+        Raises:
+            InputError: the batch function raised, or returned arrays that cannot be fed.
+            CannotRun: no random rows can be generated for an input.
+        """
 
-    def to_towers(self, batch: Batch) -> Batch:
+    @abstractmethod
+    def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
+        """Return the feeds of the reference for the given rows, in this order; by default all.
+
+        Raises:
+            InputError: the reference does not take these rows.
+        """
+
+    @abstractmethod
+    def to_towers(self, batch: Arrays) -> Arrays:
         """Return the feeds of the program."""
+
+    def error_context(self) -> AbstractContextManager[None]:
+        """Return the context for runs on these rows, which handles InputError."""
+        return nullcontext()
+
+
+def argument_name(tensor: str) -> str:
+    """Return the name that the user gave to a tensor, without TensorFlow's suffix."""
+    return _UNIQUE_SUFFIX.sub("", producer_of(tensor))

@@ -9,39 +9,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.measurement import Arrays
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.inferred import InferredInputs, RowInput
-from placement_checks.run.feeding.interface import Batch, Feeding, Split
+from placement_checks.run.feeding.interface import Feeding, Split
 from placement_checks.util.text import plural
 
 
-class ReplayedFeeding:
-    """Feeds recorded rows to a script and its reference. Implements `interface.Feeding`.
+class ReplayedFeeding(Feeding):
+    """Feeds recorded rows to a script and its reference.
 
     Attributes:
-        rows: the number of rows in the global batch.
-        generated: True; the user gave no rows.
-        uneven_rows: 0; no batch of another size is fed.
-        split: the rows of each tower; empty if the program splits the batch.
+        inputs: the tensors that are fed, and the recorded rows.
         parts: the rows of each tower; if the program splits the batch, as even as possible.
         takes_all: whether the reference takes the rows of all towers at once.
         takes_all_once: whether the reference takes these rows at once, and each row only once.
         takes_parts: whether the reference takes the rows of each tower.
-        reference_rows: the number of rows that the reference was fed.
-        any_batch_size: whether the reference can be fed any number of rows.
         same_size: whether the reference was fed as many rows as the towers together.
-        unequal_scalars: scalars in the model of the reference that differ from the program's.
     """
 
     generated = True
-    uneven_rows = 0
 
     def __init__(
         self, reference: str, inputs: InferredInputs, gpus: int, case: Case | None
@@ -55,44 +49,34 @@ class ReplayedFeeding:
             case: a saved case, with batches to feed in place of the recorded rows.
         """
         self._name = reference
-        self._inputs = inputs
         self._case = case and case.rewound()
+        self.inputs = inputs
         self.rows = inputs.rows
-        self.reference_rows = inputs.reference_rows
-        self.any_batch_size = inputs.any_batch_size
-        self.unequal_scalars = inputs.unequal_scalars
         self.same_size = inputs.rows == inputs.reference_rows
         ends = np.cumsum(inputs.split)[:-1] if inputs.split else gpus
         parts = np.array_split(np.arange(inputs.rows), ends)
         self.parts: Split = tuple(tuple(part.tolist()) for part in parts if part.size)
-        self.split: Split = self.parts if inputs.split else ()
+        self.split = self.parts if inputs.split else ()
         self.takes_all = self._repetitions(inputs.rows) > 0
         self.takes_all_once = self._repetitions(inputs.rows) == 1
         self.takes_parts = all(self._repetitions(len(part)) > 0 for part in self.parts)
 
     def _repetitions(self, rows: int) -> int:
         """Return how often a batch of the reference repeats the rows; 0 if they do not fit."""
-        times, rest = divmod(self.reference_rows, rows)
-        return int(self.any_batch_size) if rest else times
+        times, rest = divmod(self.inputs.reference_rows, rows)
+        return int(self.inputs.any_batch_size) if rest else times
 
-    def repeat_rows(self, rows: Sequence[int]) -> list[int]:
-        """Return the rows, repeated until there are more than the reference was fed."""
-        return [*rows] * (self.reference_rows // len(rows) + 1)
-
-    def batch(self, rng: np.random.Generator, rows: int) -> Batch:
+    def batch(self, rng: np.random.Generator, rows: int) -> Arrays:
         """Return all recorded rows in a random order, or the next batch of the case."""
         if self._case:
             return self._case(rng, rows)
         order = rng.permutation(rows)
-        return {each.name: each.rows[order] for each in self._inputs.inputs}
+        return {each.reference: each.rows[order] for each in self.inputs.inputs}
 
-    def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
+    def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
         """Return the feeds of the reference for the given rows, in this order.
 
         The default is all rows, or the rows of the first tower if the reference does not take all.
-
-        Raises:
-            InputError: the reference does not take this number of rows.
         """
         if rows is None:
             rows = range(self.rows) if self.takes_all else self.parts[0]
@@ -100,36 +84,31 @@ class ReplayedFeeding:
         if not order.size:
             raise InputError(
                 self._name,
-                f"it takes {plural(self.reference_rows, 'row')}, and not {len(rows)}",
+                f"it takes {plural(self.inputs.reference_rows, 'row')}, and not {len(rows)}",
                 "let its placeholders take any number",
             )
         return {
-            **self._inputs.reference_values,
-            **{each.reference: _select_rows(each, batch, order) for each in self._inputs.inputs},
+            **self.inputs.reference_values,
+            **{each.reference: _select_rows(each, batch, order) for each in self.inputs.inputs},
         }
 
-    def to_towers(self, batch: Batch) -> Batch:
-        """Return the feeds of the program."""
-        feeds = dict(self._inputs.tower_values)
-        for each in self._inputs.inputs:
+    def to_towers(self, batch: Arrays) -> Arrays:
+        feeds = dict(self.inputs.tower_values)
+        for each in self.inputs.inputs:
             parts = [range(self.rows)] if len(each.towers) == 1 else self.parts
             for tensor, rows in zip(each.towers, parts, strict=True):
                 feeds[tensor] = _select_rows(each, batch, np.asarray(rows))
         return feeds
 
+    def error_context(self) -> AbstractContextManager[None]:
+        """Return the context for runs on these rows: the user did not request them."""
+        return input_errors_as_reasons()
 
-def _select_rows(each: RowInput, batch: Batch, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+
+def _select_rows(each: RowInput, batch: Arrays, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
     """Return rows of a batch in the shape of the tensor."""
-    rows = batch[each.name][order]
+    rows = batch[each.reference][order]
     return rows.reshape(-1, *rows.shape[2:]) if each.per_row > 1 else rows
-
-
-def error_context(feeding: Feeding) -> AbstractContextManager[None]:
-    """Return the context for runs on these rows, which handles InputError.
-
-    The user did not request replayed rows, so an error is only a reason not to compare.
-    """
-    return input_errors_as_reasons() if isinstance(feeding, ReplayedFeeding) else nullcontext()
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from placement_checks.analysis.step import schedule
 from placement_checks.core.errors import CannotRun, UsageError
+from placement_checks.core.measurement import Arrays
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.feeding.interface import Batch
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
@@ -93,8 +93,8 @@ class TimedPair:
         feeding = pair.feeding(batch, rows=rows, shares=shares, min_rows=_ROWS)
         if isinstance(feeding, ReplayedFeeding) and not feeding.takes_all_once:
             raise CannotRun(
-                f"{pair.reference.name} takes {plural(feeding.reference_rows, 'row')} at once, "
-                f"and {pair.towers.name} {feeding.rows}"
+                f"{pair.reference.name} takes {plural(feeding.inputs.reference_rows, 'row')} at "
+                f"once, and {pair.towers.name} {feeding.rows}"
             )
         self.rows = feeding.rows
         data = feeding.batch(np.random.default_rng(0), self.rows)
@@ -118,11 +118,11 @@ class TimedPair:
     ) -> None:
         self._stack.close()
 
-    def _open(self, stack: ExitStack, to_towers: Batch, to_single: Batch) -> None:
+    def _open(self, stack: ExitStack, to_towers: Arrays, to_single: Arrays) -> None:
         """Create the loops and tracers, in sessions that the stack closes."""
         gpus, simulated = self._pair.towers.gpus, self._pair.towers.simulated
 
-        def open_session(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
+        def open_session(program: RunnableProgram, feeds: Arrays, threads: int) -> ProgramSession:
             threads = threads if simulated else 0
             session = ProgramSession(program, _SECONDS, threads=threads, timed=True)
             stack.enter_context(session)

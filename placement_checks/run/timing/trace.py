@@ -12,12 +12,13 @@ import tensorflow as tf
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
+from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import EXITS, NEXT_ITERATIONS, RECEIVES, SENDS, SWITCHES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
-from placement_checks.run.session import ProgramSession, Values
+from placement_checks.run.session import ProgramSession
 from placement_checks.tf.simulated_devices import to_requested
 from placement_checks.util.progress import step
 
@@ -32,7 +33,7 @@ _DEVICE = re.compile(r"/device:\w+:\d+$")
 class Tracer:
     """Traces one program, step by step."""
 
-    def __init__(self, session: ProgramSession, feeds: Values, rows: int) -> None:
+    def __init__(self, session: ProgramSession, feeds: Arrays, rows: int) -> None:
         """Take a warm-up step without statistics.
 
         Args:
@@ -64,7 +65,7 @@ class Tracer:
         return Trace(self._rows, [_from_zero(lanes) for lanes in self._steps], ops)
 
 
-def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: float) -> Trace:
+def trace_steps(program: RunnableProgram, feeds: Arrays, rows: int, seconds: float) -> Trace:
     """Trace some steps of a program, on as many threads as it has towers.
 
     Args:

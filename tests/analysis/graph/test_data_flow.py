@@ -14,11 +14,12 @@ from support.graphs import op, placement
 
 from placement_checks import Placement
 from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.core.ids import OpId
 from placement_checks.core.placement import producer_of
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
+def graphs(draw: st.DrawFn) -> tuple[Placement, set[OpId]]:
     """Ops 0..n with edges in both directions, so with loops too, and some of the ops."""
     size = draw(st.integers(1, 9))
     names = [f"op{number}" for number in range(size)]
@@ -31,7 +32,7 @@ def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
         ]
         kind = draw(st.sampled_from(["Add", "Add", "Shape", "ZerosLike"]))
         ops.append(op(name, kind, "", "", *inputs))
-    return placement(*ops), draw(st.sets(st.integers(0, size - 1)))
+    return placement(*ops), draw(st.sets(st.integers(0, size - 1).map(OpId)))
 
 
 def value_edges(graph: Placement) -> Any:
@@ -49,7 +50,7 @@ def value_edges(graph: Placement) -> Any:
 
 @given(graphs(), st.booleans())
 def test_propagated_masks_have_the_bits_of_all_ops_that_reach_an_op(
-    case: tuple[Placement, set[int]], to_inputs: bool
+    case: tuple[Placement, set[OpId]], to_inputs: bool
 ) -> None:
     graph, sources = case
     flow = DataFlow(graph)
@@ -70,7 +71,7 @@ def test_propagated_masks_have_the_bits_of_all_ops_that_reach_an_op(
 
 @given(graphs(), st.booleans(), st.data())
 def test_an_op_that_keeps_its_bits_takes_no_others(
-    case: tuple[Placement, set[int]], to_inputs: bool, data: st.DataObject
+    case: tuple[Placement, set[OpId]], to_inputs: bool, data: st.DataObject
 ) -> None:
     graph, sources = case
     flow = DataFlow(graph)
@@ -90,7 +91,7 @@ def test_an_op_that_keeps_its_bits_takes_no_others(
 
 @given(graphs(), st.data())
 def test_reachable_ops_are_found_up_to_the_ops_that_end_the_search(
-    case: tuple[Placement, set[int]], data: st.DataObject
+    case: tuple[Placement, set[OpId]], data: st.DataObject
 ) -> None:
     graph, start = case
     flow = DataFlow(graph)
@@ -109,31 +110,34 @@ def test_reachable_ops_are_found_up_to_the_ops_that_end_the_search(
 
 def test_the_search_may_follow_a_mapping_or_a_function() -> None:
     flow = DataFlow(placement(*(op(name, "Add") for name in "abcd")))
-    edges = {0: [1, 2], 1: [], 2: [0]}
+    a, b, c, _ = flow.ops
+    edges = {a: [b, c], b: [], c: [a]}
 
-    assert flow.reachable([0], along=edges) == {0, 1, 2}
-    assert flow.reachable([0], along=lambda number: [number + 1], until=[2].__contains__) == {
-        0,
-        1,
-        2,
-    }
+    assert flow.reachable([a], along=edges) == {a, b, c}
+    assert flow.reachable(
+        [a], along=lambda op: flow.ops[op + 1 : op + 2], until=[c].__contains__
+    ) == {a, b, c}
 
 
 def test_masks_may_be_carried_along_some_edges_alone() -> None:
     graph = placement(op("a", "Add"), op("b", "Add", "", "", "a"), op("c", "Add", "", "", "b"))
 
-    assert DataFlow(graph).propagate([1, 0, 0], along=[[], [0], []]) == [1, 1, 0]
+    flow = DataFlow(graph)
+
+    assert flow.propagate([1, 0, 0], along=[[], [flow.ops[0]], []]) == [1, 1, 0]
 
 
 def test_marks_number_the_groups_of_an_op() -> None:
     graph = placement(op("a", "Add"), op("b", "Add"), op("c", "Add"))
 
-    assert DataFlow(graph).marks([[0, 1], [1]]) == [1, 3, 0]
+    a, b, _ = DataFlow(graph).ops
+
+    assert DataFlow(graph).marks([[a, b], [b]]) == [1, 3, 0]
 
 
 @given(graphs())
 def test_all_ops_that_an_op_waits_for_are_reachable_along_all_inputs(
-    case: tuple[Placement, set[int]],
+    case: tuple[Placement, set[OpId]],
 ) -> None:
     graph, starts = case
     flow = DataFlow(graph)
@@ -151,11 +155,11 @@ def test_all_ops_that_an_op_waits_for_are_reachable_along_all_inputs(
 
 
 @given(graphs(), st.data())
-def test_a_path_is_a_shortest_one(case: tuple[Placement, set[int]], data: st.DataObject) -> None:
+def test_a_path_is_a_shortest_one(case: tuple[Placement, set[OpId]], data: st.DataObject) -> None:
     graph, ends = case
     flow = DataFlow(graph)
     values = value_edges(graph).reverse()
-    start = data.draw(st.integers(0, len(graph.ops) - 1))
+    start = data.draw(st.sampled_from(flow.ops))
 
     path = flow.path(start, lambda op: op in ends)
 
@@ -192,8 +196,8 @@ def test_the_shape_of_a_value_is_a_control_input(kind: str) -> None:
     graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
     flow = DataFlow(graph)
 
-    assert flow.reachable([1]) == {1}
-    assert flow.reachable([1], along=flow.all_inputs) == {0, 1}
+    assert flow.reachable(flow.ops[1:]) == {1}
+    assert flow.reachable(flow.ops[1:], along=flow.all_inputs) == {0, 1}
 
 
 def given_to(name: str, graph: Placement) -> list[str]:
@@ -317,7 +321,7 @@ def test_the_initializer_of_an_iterator_writes_its_dataset(kind: str) -> None:
     "kind", ["MakeIterator", "DeleteIterator", "InitializeTableV2", "IteratorFromStringHandleV2"]
 )
 def test_an_op_on_a_holder_of_state_is_no_holder(kind: str) -> None:
-    assert DataFlow(placement(op("only", kind))).state_holder(0) is None
+    assert DataFlow(placement(op("only", kind))).state_holder(OpId(0)) is None
 
 
 def test_ops_of_some_types_are_in_the_order_of_the_graph() -> None:
@@ -364,8 +368,8 @@ def test_a_path_leads_only_through_ops_within_bounds() -> None:
     def names(path: Sequence[int]) -> list[str]:
         return [flow.names[source] for source in path]
 
-    assert names(flow.path(6, lambda op: op == 0)) == ["d", "c", "b", "a"]
-    assert names(flow.path(6, lambda op: op == 0, lambda op: op != 1)) == [
+    assert names(flow.path(OpId(6), lambda op: op == 0)) == ["d", "c", "b", "a"]
+    assert names(flow.path(OpId(6), lambda op: op == 0, lambda op: op != 1)) == [
         "d",
         "round",
         "way",

@@ -56,7 +56,11 @@ def test_ops_come_after_the_ops_that_they_wait_for() -> None:
         )
     )
 
-    assert [flow.names[number] for number in StepOrder(flow, [0]).ops] == ["y", "x", "last"]
+    assert [flow.names[number] for number in StepOrder(flow, flow.ops[:1]).ops] == [
+        "y",
+        "x",
+        "last",
+    ]
 
 
 @pytest.mark.parametrize(

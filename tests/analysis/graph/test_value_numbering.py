@@ -10,7 +10,7 @@ import pytest
 from support.graphs import op, placement
 
 from placement_checks import Op
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.analysis import GraphAnalysis
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 
 
@@ -18,7 +18,7 @@ def are_equal(
     *ops: Op, tensors: tuple[str, str] = ("one", "other"), by_kind: bool = False, **more: Any
 ) -> bool:
     graph = placement(*ops, **more)
-    equal = EqualTensors(graph, DataFlow(graph), by_kind=by_kind)
+    equal = EqualTensors(GraphAnalysis(graph), by_kind=by_kind)
     one, other = map(equal.key, tensors)
     return one == other
 

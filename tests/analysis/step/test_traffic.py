@@ -15,7 +15,7 @@ SHAPES = {
 }
 
 
-def told(graph: Placement) -> dict[str, tuple[str, str, int]]:
+def told(graph: Placement) -> dict[str, tuple[str, str, int | None]]:
     """The phase, variable and tower of each copy, by tensor and target device."""
     return {
         f"{each.copied.tensor} > {each.copied.to.short}": (each.phase, each.variable, each.tower)
@@ -58,14 +58,14 @@ def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
         (
             on(0, "mean/w", "Mul", "sum/w", "share"),
             "sum/w:0 > /device:GPU:0",
-            ("average", "w", -1),
+            ("average", "w", None),
         ),
         (
             on(0, "mean/w", "Mul", "sum/w", "share"),
             "mean/w:0 > /device:CPU:0",
-            ("update", "w", -1),
+            ("update", "w", None),
         ),
-        (on(0, "step/one", "Const"), "step/one:0 > /device:CPU:0", ("update", "step", -1)),
+        (on(0, "step/one", "Const"), "step/one:0 > /device:CPU:0", ("update", "step", None)),
     ],
 )
 def test_the_copies_of_an_op_that_moved(

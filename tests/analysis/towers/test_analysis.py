@@ -15,7 +15,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.placement import StepOps
 
 
-def tower_of(name: str, *ops: Op, **more: Any) -> int:
+def tower_of(name: str, *ops: Op, **more: Any) -> int | None:
     graph = program(*ops, **more)
     return analyze(graph).tower_of[analyze(graph).flow.number[name]]
 
@@ -24,9 +24,9 @@ def tower_of(name: str, *ops: Op, **more: Any) -> int:
     ("ops", "tower"),
     [
         pytest.param([on(1, "a", "Tanh", "tower_1/loss")], 1, id="requested there"),
-        pytest.param([host("a", "Tanh", "tower_1/loss")], -1, id="requested on the host"),
-        pytest.param([on(2, "a", "Tanh", "tower_1/loss")], -1, id="on a GPU without a tower"),
-        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], -1, id="no request"),
+        pytest.param([host("a", "Tanh", "tower_1/loss")], None, id="requested on the host"),
+        pytest.param([on(2, "a", "Tanh", "tower_1/loss")], None, id="on a GPU without a tower"),
+        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], None, id="no request"),
         pytest.param(
             [op("a", "Tanh", "", "", colocated=["tower_1/loss"])],
             1,
@@ -39,11 +39,11 @@ def tower_of(name: str, *ops: Op, **more: Any) -> int:
         ),
         pytest.param(
             [host("a", "Tanh", colocated=["tower_1/loss"])],
-            -1,
+            None,
             id="colocated, but requested elsewhere",
         ),
         pytest.param(
-            [op("a", "Tanh", "", "", colocated=["w"])], -1, id="colocated with an op of the host"
+            [op("a", "Tanh", "", "", colocated=["w"])], None, id="colocated with an op of the host"
         ),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_saved_graph_may_have_an_op_before_the_op_it_is_colocated_with() -> No
     graph = program()
     early = op("early", "Tanh", "", "", colocated=["tower_1/loss"])
 
-    assert analyze(replace(graph, ops={"early": early, **graph.ops})).tower_of[0] == -1
+    assert analyze(replace(graph, ops={"early": early, **graph.ops})).tower_of[0] is None
 
 
 @pytest.mark.parametrize("requested", ["", "/gpu:0", "/cpu:0"])

@@ -25,7 +25,7 @@ def towers(graph: Placement) -> list[str]:
     return list(map(str, analyze(graph).towers))
 
 
-def tower_of(graph: Placement, name: str) -> int:
+def tower_of(graph: Placement, name: str) -> int | None:
     return analyze(graph).tower_of[analyze(graph).flow.number[name]]
 
 

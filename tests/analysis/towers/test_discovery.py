@@ -218,9 +218,10 @@ def test_gpus_of_one_model_are_grouped() -> None:
     )
     parts = analyze(graph).reads_by_gpu
 
-    assert parts.models([0, 1, 2]) == [[0, 1], [2]]
-    assert parts.models([1, 2]) == [[1], [2]]
-    assert parts.models([0, 2]) == [[0], [2]]
+    first, second, third = parts.gpu_indices
+    assert parts.models([first, second, third]) == [[0, 1], [2]]
+    assert parts.models([second, third]) == [[1], [2]]
+    assert parts.models([first, third]) == [[0], [2]]
 
 
 @pytest.mark.parametrize(("strategy", "towers"), [(None, 1), ("MirroredStrategy", 2)])

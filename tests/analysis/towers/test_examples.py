@@ -9,7 +9,6 @@ import pytest
 from support.graphs import op, placement
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.towers.discovery import cached_inputs, depends_on_inputs
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.strategies import Copy, Strategy
@@ -32,7 +31,7 @@ from placement_checks.core.strategies import Copy, Strategy
 def test_fed_read_and_random_values_are_examples(kind: str, depends: bool) -> None:
     graph = placement(op("source", kind), op("value", "Mul", "", "", "source", "source"))
 
-    assert list(depends_on_inputs(graph, analyze(graph).flow)) == [depends, depends]
+    assert list(analyze(graph).examples) == [depends, depends]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_a_fed_scalar_is_no_example(
         outputs={"rate": None if shape is None else tuple(shape)},
     )
 
-    assert list(depends_on_inputs(graph, analyze(graph).flow)) == [depends, depends]
+    assert list(analyze(graph).examples) == [depends, depends]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +75,8 @@ def test_a_variable_that_is_neither_trained_nor_saved_holds_examples(
         collections={key: [*names, "seen"][: len(names)] for key, names in collections.items()},
     )
 
-    assert cached_inputs(graph) == frozenset(cached)
-    examples = depends_on_inputs(graph, analyze(graph).flow)
+    assert analyze(graph).cached_inputs == frozenset(cached)
+    examples = analyze(graph).examples
     assert [graph.by_number[op].name for op in range(4) if examples[op]] == cached
 
 
@@ -93,5 +92,5 @@ def test_the_copy_of_a_replica_holds_no_examples() -> None:
 
     mirrored = replace(graph, strategy=Strategy("MirroredStrategy", gpus, copies))
 
-    assert cached_inputs(graph) == {"w/replica_1", "images"}
-    assert cached_inputs(mirrored) == {"images"}
+    assert analyze(graph).cached_inputs == {"w/replica_1", "images"}
+    assert analyze(mirrored).cached_inputs == {"images"}

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import LossScales, loss_scales
-from placement_checks.graph.reading import from_live_graph, read_placement
+from placement_checks.graph.reading import from_live_graph
 
 tf1 = tf.compat.v1
 ROWS = 8
@@ -23,7 +23,7 @@ def scales(loss: Callable[[Any, Any], Any], rows: int | None = ROWS) -> LossScal
         y = tf1.placeholder(tf.float32, [rows, 4], name="y")
         weights = tf1.get_variable("weights", [4])
         total = tf.identity(loss(x * weights, y) + 3.0 * tf.nn.l2_loss(weights), name="total")
-    analysis = analyze(read_placement(from_live_graph(graph, "program")))
+    analysis = analyze(from_live_graph(graph, "program").read_placement("program"))
     return loss_scales(analysis, analysis.flow.number[total.op.name])
 
 

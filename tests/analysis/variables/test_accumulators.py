@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from support.towers import accumulating, gradient, host, on, program, variable
@@ -14,7 +14,7 @@ from placement_checks.core.placement import TRAINABLE
 BOTH = {"shown0": 0, "shown1": 1}
 
 
-def found(graph: Placement) -> dict[str, int]:
+def found(graph: Placement) -> Mapping[str, int]:
     return accumulators(graph).tower_of
 
 

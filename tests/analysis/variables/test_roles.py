@@ -14,6 +14,7 @@ from support.towers import accumulating, host, on, program, split, variable
 from placement_checks import Op, Placement
 from placement_checks.analysis.variables.roles import Role, RoleKind, roles
 from placement_checks.core.devices import Device
+from placement_checks.core.ids import TowerIndex
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
@@ -157,7 +158,7 @@ def test_copies_of_a_strategy_are_mirrored_whatever_their_updates_take() -> None
         "mirrored",
         "MirroredStrategy keeps it for replica 1",
         "v0/w",
-        1,
+        TowerIndex(1),
         (Device.parse("/gpu:1"),),
     )
 

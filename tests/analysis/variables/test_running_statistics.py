@@ -92,9 +92,7 @@ def test_updates_of_another_step_are_left_out(trains: bool) -> None:
     ("runs", "count", "tower"),
     [((0,), 2, 0), ((1,), 2, 1), ((0, 1), 2, None), ((), 2, None), ((1,), 3, 1), ((), 1, None)],
 )
-def test_the_only_tower_whose_updates_run(
-    runs: Sequence[int], count: int, tower: int | None
-) -> None:
+def test_only_one_tower_runs_updates(runs: Sequence[int], count: int, tower: int | None) -> None:
     graph = normalized(runs=runs, count=count)
 
     only = statistics(graph).only_tower(statistics(graph).updates)

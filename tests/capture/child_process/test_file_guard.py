@@ -25,6 +25,7 @@ from placement_checks.capture.child_process import file_guard, file_journal
 from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.file_journal import Journal, put_back
 from placement_checks.core.errors import InputError
+from placement_checks.tf.patches import Patch
 
 tf1 = tf.compat.v1
 
@@ -177,7 +178,7 @@ PROGRAMS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_was_there_is_there_again(name: str, home: Path) -> None:
+def test_existing_files_are_restored(name: str, home: Path) -> None:
     before = tree(home)
     with guard_files(home.parent / "journal") as back:
         PROGRAMS[name]()
@@ -210,7 +211,7 @@ def test_a_folder_that_was_only_passed_through_stays_gone(home: Path) -> None:
     assert tree(home) == before
 
 
-def test_what_a_forked_process_set_aside_is_not_overwritten(tmp_path: Path) -> None:
+def test_backups_of_a_forked_process_are_not_overwritten(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("first")
     second.write_text("second")
@@ -228,11 +229,11 @@ def test_what_a_forked_process_set_aside_is_not_overwritten(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("path", ["logs/old/..", "link/old/..", "logs/."])
-def test_a_path_that_ends_in_dots_is_that_of_a_folder(path: str, home: Path) -> None:
+def test_a_path_ending_in_dots_is_a_directory(path: str, home: Path) -> None:
     assert file_journal.resolve_parent(path) == home / "logs"
 
 
-def test_where_no_file_system_tells_its_age_what_is_in_the_way_is_the_programs(
+def test_without_creation_times_an_existing_file_belongs_to_the_program(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(home)
@@ -283,7 +284,7 @@ def test_a_name_in_bytes(home: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [tf.io.gfile.rename, tf.io.gfile.copy])
-def test_gfile_overwrites_only_what_it_is_told_to(put: Callable[..., None], home: Path) -> None:
+def test_gfile_overwrites_only_on_request(put: Callable[..., None], home: Path) -> None:
     Path("other.txt").write_text("other")
     with guard_files(home.parent / "journal") as back:
         with pytest.raises(tf.errors.AlreadyExistsError):
@@ -314,7 +315,7 @@ def test_files_of_the_system_are_written(home: Path) -> None:
     assert back == []
 
 
-def test_what_was_put_back_is_told(home: Path) -> None:
+def test_restored_files_are_reported(home: Path) -> None:
     with guard_files(home.parent / "journal") as back:
         shutil.rmtree("logs")
         os.remove("notes.txt")  # noqa: PTH107
@@ -322,7 +323,7 @@ def test_what_was_put_back_is_told(home: Path) -> None:
     assert back == [home / "logs", home / "notes.txt"]
 
 
-def test_the_program_finds_what_it_would_find(home: Path) -> None:
+def test_the_program_sees_existing_files(home: Path) -> None:
     with guard_files(home.parent / "journal"):
         shutil.rmtree("logs")
         assert not Path("logs").exists()
@@ -353,7 +354,7 @@ def test_the_program_finds_what_it_would_find(home: Path) -> None:
         assert Path("empty").is_dir()
 
 
-def test_what_the_program_made_is_its_own(home: Path) -> None:
+def test_the_program_owns_its_new_files(home: Path) -> None:
     with guard_files(home.parent / "journal") as back:
         wait_for_the_clock()
         Path("new").mkdir()
@@ -379,7 +380,7 @@ def wait_for_the_clock() -> None:
     time.sleep(0.011)
 
 
-def test_what_is_read_or_appended_to_stays(home: Path) -> None:
+def test_files_read_or_appended_to_stay(home: Path) -> None:
     with guard_files(home.parent / "journal") as back:
         with open("notes.txt") as file:
             assert file.read() == "notes"
@@ -473,14 +474,12 @@ def test_what_cannot_be_renamed_is_not_deleted(
     )
 
 
-def test_a_move_that_fails_leaves_what_it_would_overwrite(home: Path) -> None:
+def test_a_failing_move_leaves_its_destination(home: Path) -> None:
     def refusing(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     guard = file_guard._FileGuard(Journal.create(home.parent / "journal"))
-    (replace,) = (
-        replacement for _, name, replacement in guard.python_functions() if name == "replace"
-    )
+    replace = guard.functions()[Patch.REPLACE]
     with pytest.raises(OSError, match="cross-device"):
         replace(refusing, "notes.txt", "logs/model.ckpt")
 
@@ -535,7 +534,9 @@ def test_no_checkpoint_is_saved(home: Path) -> None:
     assert (home.parent / "checkpoint").exists()
 
 
-def test_what_cannot_be_put_back_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_restored_are_reported(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = home.parent / "journal"
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
     with guard_files(journal):
@@ -561,9 +562,7 @@ def test_what_cannot_be_put_back_is_told(home: Path, monkeypatch: pytest.MonkeyP
     assert Path(aside).read_text() == "notes"
 
 
-def test_what_is_back_stays_when_it_is_put_back_again(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restoring_twice_keeps_restored_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The restoring process was killed before it deleted the journal."""
     journal, before = home.parent / "journal", tree(home)
     monkeypatch.setattr(file_guard, "put_back", lambda _: [])
@@ -589,7 +588,7 @@ def test_a_file_of_two_names_is_renamed_to_the_other(home: Path) -> None:
     assert back == []
 
 
-def test_what_is_older_is_not_thrown_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_files_are_not_deleted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command of the program has moved the file there, which the guard does not see."""
     shell = os.posix_spawnp
     with guard_files(home.parent / "journal"):

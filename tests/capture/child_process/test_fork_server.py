@@ -61,7 +61,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
     return servers
 
 
-def test_what_is_read_after_the_import_needs_no_other_server(started: list[Stub]) -> None:
+def test_variables_read_after_the_import_share_a_server(started: list[Stub]) -> None:
     first = fork_server.fork_server({"PATH": "/bin", "TMPDIR": "/a", "TF_CONFIG": "{}"})
     second = fork_server.fork_server(
         {"PATH": "/bin", "TMPDIR": "/b", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -71,7 +71,7 @@ def test_what_is_read_after_the_import_needs_no_other_server(started: list[Stub]
     assert started[0].ended == 0
 
 
-def test_for_other_variables_tensorflow_is_imported_anew(started: list[Stub]) -> None:
+def test_other_variables_need_another_server(started: list[Stub]) -> None:
     fork_server.fork_server({"PATH": "/bin"})
     second = fork_server.fork_server({"PATH": "/bin", "TF_USE_LEGACY_KERAS": "1"})
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.builders import script
 from support.forked import run_forked, run_pytest_forked
 
-from placement_checks.capture.programs import load
+from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
-from placement_checks.core.program import BuiltProgram, Program
-from placement_checks.core.script import Script
+from placement_checks.core.program import CapturedProgram, Program
+from placement_checks.core.target import Script
 
 pytestmark = pytest.mark.one_version
 
@@ -143,7 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def gpus_of(built: BuiltProgram) -> set[str]:
+def gpus_of(built: CapturedProgram) -> set[str]:
     asked = {str(op.requested) for op in built.requested.ops.values()}
     return {device for device in asked if "GPU" in device}
 
@@ -159,9 +160,9 @@ BOTH = {"/device:GPU:0", "/device:GPU:1"}
         "train.py:exits",
         "train.py:towers(num_gpus={gpus})",
         "package.train:main",
-        Script("train.py", ("{gpus}",)),
-        Script("package.train", ("{gpus}",)),
-        Script("train.py:main", ("3",)),
+        script("train.py", ("{gpus}",)),
+        script("package.train", ("{gpus}",)),
+        script("train.py:main", ("3",)),
     ],
     ids=str,
 )
@@ -175,12 +176,12 @@ def test_it_is_watched_until_its_first_step(target: str | Script) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_it_is_told_the_number_of_gpus() -> None:
+def test_the_function_receives_the_number_of_gpus() -> None:
     built = load("train.py:main", 3)
-    single = built.for_gpus(1)
+    single = load_for_one_gpu(built)
 
     assert gpus_of(built) == BOTH | {"/device:GPU:2"}
-    assert isinstance(single, BuiltProgram)
+    assert isinstance(single, CapturedProgram)
     assert gpus_of(single) == {"/device:GPU:0"}
 
 
@@ -232,7 +233,7 @@ def test_a_step_may_be_returned() -> None:
         ),
     ],
 )
-def test_bad_input_is_told(function: str, message: str) -> None:
+def test_bad_input_is_reported(function: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load(f"train.py:{function}", 2)
 
@@ -300,7 +301,7 @@ def test_in_a_project_with_pytest(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2)
 
 
-def test_the_status_and_what_is_printed(folder: Path) -> None:
+def test_status_and_output(folder: Path) -> None:
     """Log records of the abandoned graph are dropped."""
 
     def ran(target: str) -> subprocess.CompletedProcess[str]:

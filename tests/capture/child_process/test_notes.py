@@ -177,7 +177,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
         (["a", "b", "c", "d"], "a, b, c and 1 more"),
     ],
 )
-def test_what_is_kept(
+def test_a_note_names_deleted_files(
     kept: Sequence[str], files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

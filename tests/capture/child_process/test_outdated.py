@@ -56,7 +56,7 @@ def test_other_errors_are_the_programs_own(file: Path, code: str, error: type[Ex
         run(code, file)
 
 
-def test_with_version_1_nothing_is_said_of_it(file: Path) -> None:
+def test_version_1_raises_no_warning(file: Path) -> None:
     with pytest.raises(AttributeError):
         run("tf.nosuchname", file, is_v1=True)
 

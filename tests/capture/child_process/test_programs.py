@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.builders import script
 from support.forked import start_forked
 
-from placement_checks.capture.programs import load
+from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import BuiltProgram
-from placement_checks.core.script import Script
+from placement_checks.core.program import CapturedProgram
 
 pytestmark = pytest.mark.one_version
 
@@ -69,9 +69,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def watched(folder: Path, program: str, *args: str, limit: float = 100) -> BuiltProgram:
+def watched(folder: Path, program: str, *args: str, limit: float = 100) -> CapturedProgram:
     (folder / "train.py").write_text(textwrap.dedent(program))
-    return load(Script("train.py", args, limit=limit), 2)
+    return load(script("train.py", args, limit=limit), 2)
 
 
 IMPORTS_SETTINGS = """
@@ -85,10 +85,10 @@ def test_a_value_of_another_file(folder: Path) -> None:
     (folder / "settings.py").write_text("NUM_GPUS = 3\n")
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
-    built = load(Script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
+    built = load(script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
 
     assert len(built.fed) == 2
-    assert isinstance(single := built.for_gpus(1), BuiltProgram)
+    assert isinstance(single := load_for_one_gpu(built), CapturedProgram)
     assert len(single.fed) == 1
 
 
@@ -98,7 +98,7 @@ def test_a_value_that_no_file_has_ends_it_at_its_first_step(folder: Path) -> Non
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
     with pytest.raises(InputError, match=r"assigns to n; x\.json:2 sets it, but values"):
-        load(Script("train.py", let=(("n", "{gpus}"),)), 2)
+        load(script("train.py", let=(("n", "{gpus}"),)), 2)
 
 
 def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
@@ -137,12 +137,12 @@ def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
         assert of_other.frames(op)[1:] == tuple(of_here.frames(op))
         assert str(of_other.frames(op)[0]) == "train.py:7"
 
-    single = other.for_gpus(1)
-    assert isinstance(single, BuiltProgram)
+    single = load_for_one_gpu(other)
+    assert isinstance(single, CapturedProgram)
     assert {op.requested.index for op in single.requested.ops.values()} == {None, 0}
 
 
-def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
+def test_deleted_files_are_restored_after_a_kill(folder: Path) -> None:
     program = """
         import os
         import shutil
@@ -179,7 +179,7 @@ def test_what_it_deletes_is_kept_even_if_it_is_killed(folder: Path) -> None:
     assert (folder / "train.log").read_text() == "a week of training"
 
 
-def test_one_that_is_killed_beside_what_it_has_started(folder: Path) -> None:
+def test_a_killed_program_with_child_processes(folder: Path) -> None:
     """A forked process keeps the pipe for the answer open."""
     program = """
         import os
@@ -244,18 +244,18 @@ def test_one_that_trains_in_a_thread_and_asks_for_gpus(
     built = watched(folder, program)
 
     assert built.notes[0] == "run until its first training step, at model.py:37"
-    assert built.for_gpus(1)
+    assert load_for_one_gpu(built)
 
 
-def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) -> None:
+def test_a_program_without_a_gpu_option_is_built_for_one_number(folder: Path) -> None:
     program = "from model import train\ntrain(2)\n"
 
-    assert watched(folder, program).for_gpus(1) == Missing(
+    assert load_for_one_gpu(watched(folder, program)) == Missing(
         "it does not receive the number of GPUs",
         option="write {gpus} in its arguments, or --let NAME={gpus}",
     )
     with pytest.raises(InputError) as caught:
-        watched(folder, program, "{gpus}").for_gpus(1)
+        load_for_one_gpu(watched(folder, program, "{gpus}"))
     assert str(caught.value) == (
         "train.py {gpus} builds the same graph for 1 GPU: {gpus} has no effect; write {gpus} "
         "where the program reads the number, such as --let NUM_GPUS={gpus} for a number in its "
@@ -293,7 +293,7 @@ def test_one_that_starts_another_program(folder: Path) -> None:
     )
 
 
-def test_one_that_takes_too_long_says_where_it_stands(folder: Path) -> None:
+def test_a_timeout_names_the_current_line(folder: Path) -> None:
     program = "import time\n\ntime.sleep(600)\n"
 
     assert refused(folder, program, limit=0.5) == (
@@ -312,7 +312,7 @@ def test_one_that_asks_on_the_terminal_meets_the_end_of_its_input(
     assert "Overwrite? " in capfd.readouterr().err
 
 
-def test_what_is_deprecated_is_not_told_and_other_warnings_are(
+def test_deprecation_warnings_are_hidden_and_other_warnings_shown(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = """
@@ -364,6 +364,6 @@ def test_a_function_with_arguments_of_the_command_line(folder: Path) -> None:
     """
     (folder / "train.py").write_text(textwrap.dedent(program))
 
-    built = load(Script("train.py:main", ("--num_gpus={gpus}",)), 2)
+    built = load(script("train.py:main", ("--num_gpus={gpus}",)), 2)
 
     assert {op.requested.index for op in built.requested.ops.values()} == {None, 0, 1}

@@ -58,7 +58,7 @@ def test_what_rm_refuses_it_refuses(journal: Path) -> None:
     assert put_back(journal) == []
 
 
-def test_what_the_program_made_is_deleted(journal: Path) -> None:
+def test_files_of_the_program_are_deleted(journal: Path) -> None:
     time.sleep(0.011)  # the clock of the file system ticks
     Path("-new").write_text("x")
 
@@ -99,6 +99,6 @@ def test_what_cannot_be_set_aside_stays(
     assert Path("logs/model.ckpt").exists()
 
 
-def test_without_the_command_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_command_stays_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert file_journal.rm_script(Path("journal")) == ""

@@ -43,7 +43,7 @@ def listening() -> int:
         tf1.compat.v1.train.Server,
     ],
 )
-def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
+def test_a_server_reports_its_arguments(make: Callable[..., Any]) -> None:
     before = listening()
     config = tf1.ConfigProto(log_device_placement=True)
     with record_servers() as servers:
@@ -155,7 +155,7 @@ def test_a_task_that_the_cluster_lacks(job: str, task: int, fix: str) -> None:
     assert servers == []
 
 
-def test_an_address_that_is_none() -> None:
+def test_an_invalid_address_is_refused() -> None:
     with record_servers(), pytest.raises(InputError, match="write it like host0:2222") as error:
         tf1.train.Server({"worker": ["host0"]}, "worker", 0)
     assert error.value.object == "the cluster of the server"

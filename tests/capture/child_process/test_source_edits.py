@@ -61,7 +61,7 @@ def compile_script(path: Path, source: bytes, let: dict[str, str]) -> CodeType:
         "print(m := (n := 8), end='')",
     ],
 )
-def test_what_a_script_assigns_to_a_name(source: str) -> None:
+def test_assignments_in_a_script(source: str) -> None:
     assert after(source, n="4")["n"] == 4
 
 
@@ -222,7 +222,7 @@ def test_without_values_it_is_what_python_makes_of_it() -> None:
     assert instructions(code) == instructions(compile(source, "train.py", "exec"))
 
 
-def test_the_imports_from_the_future_of_this_package_are_not_the_scripts() -> None:
+def test_future_imports_of_this_package_do_not_apply_to_scripts() -> None:
     assert after("x: 1 / 1 = 2", x="3")["__annotations__"] == {"x": 1.0}
 
 
@@ -304,7 +304,7 @@ def run(source: str, **let: str) -> dict[str, Any]:
         "found = module.n",
     ],
 )
-def test_what_a_module_assigns_to_a_name(folder: Path, program: str) -> None:
+def test_assignments_in_a_module(folder: Path, program: str) -> None:
     (folder / "settings_of_it.py").write_text("n = 8\nm = n + 1\n")
 
     found = run(program, n="4")

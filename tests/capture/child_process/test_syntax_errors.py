@@ -90,7 +90,7 @@ def test_a_file_of_another_encoding() -> None:
         (b"-" * 100_000 + b"1", "cannot be compiled: it is nested too deeply"),
     ],
 )
-def test_what_has_no_line(source: bytes, reason: str) -> None:
+def test_errors_without_a_line(source: bytes, reason: str) -> None:
     error = error_of(source)
     assert (error.object, error.message) == ("train.py", reason)
 

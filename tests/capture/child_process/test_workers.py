@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 import tensorflow as tf
+from support.builders import script
 from support.workers import recorded_task, watched_coordinator
 
 from placement_checks import watch
 from placement_checks.capture.child_process import workers
-from placement_checks.capture.child_process.snapshot import RecordedProgram
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build, record_eager_code
 from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Program
-from placement_checks.core.script import Script
+from placement_checks.core.program import CapturedProgram, Program
+from placement_checks.core.target import Script
 
 TWO = {"worker": {0: "a:1", 1: "b:1"}}
 
@@ -47,7 +47,7 @@ def resolves_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("program", [reads_its_task, resolves_its_cluster])
-def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
+def test_a_function_that_reads_its_task_runs_with_one(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[], None]
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -146,7 +146,7 @@ def test_more_parameter_servers_than_were_known_of() -> None:
 
 
 @pytest.fixture(scope="module")
-def first() -> RecordedProgram:
+def first() -> CapturedProgram:
     return recorded_task(train, {"worker": [0, 1]}, "worker", 0, 1)
 
 
@@ -161,16 +161,16 @@ def first() -> RecordedProgram:
     ],
 )
 def test_worker_that_fails_is_named(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, failure: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, first: CapturedProgram, failure: str, expected: str
 ) -> None:
-    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> CapturedProgram:
         if json.loads(environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}:
             return first
         raise InputError("train.py:main", failure, "look at train.py:7")
 
     monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
-        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
         f"train.py:main: as /job:worker/task:1, {expected}; look at train.py:7"
     )
@@ -180,15 +180,15 @@ def test_worker_that_fails_is_named(
     ("is_server", "expected"), [(True, "/job:worker/task:0"), (False, "a host without a cluster")]
 )
 def test_a_worker_that_is_always_the_same_task_is_refused(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram, is_server: bool, expected: str
+    monkeypatch: pytest.MonkeyPatch, first: CapturedProgram, is_server: bool, expected: str
 ) -> None:
-    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> CapturedProgram:
         is_first = json.loads(environment["TF_CONFIG"])["task"]["index"] == 0
         return first if is_first or is_server else replace(first, server=None)
 
     monkeypatch.setattr(workers, "capture_program", watched)
     with pytest.raises(InputError) as caught:
-        workers.capture_workers(Script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
+        workers.capture_workers(script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
         f"train.py:main: as /job:worker/task:1, it trains as {expected}: it does not take its "
         f"task "
@@ -199,23 +199,24 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
 
 
 def test_every_worker_is_watched_as_its_own_task(
-    monkeypatch: pytest.MonkeyPatch, first: RecordedProgram
+    monkeypatch: pytest.MonkeyPatch, first: CapturedProgram
 ) -> None:
     cluster = {"chief": {0: "a:1"}, "worker": {0: "b:1", 1: "c:1"}, "evaluator": {0: "d:1"}}
     asked = []
 
-    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> CapturedProgram:
         task = json.loads(environment["TF_CONFIG"])["task"]
         asked.append(f"{task['type']} {task['index']}")
         return replace(first, server=RecordedServer(cluster, task["type"], task["index"]))
 
     monkeypatch.setattr(workers, "capture_program", watched)
     machine = Machine.parse("chief*1: gpu*1; worker*2: gpu*1; evaluator*1")
-    joined = workers.capture_workers(Script("train.py:main"), 1, machine)
+    joined = workers.capture_workers(script("train.py:main"), 1, machine)
 
     assert asked == ["chief 0", "worker 0", "worker 1"]
-    assert joined.strategy is not None
-    assert [str(each.task_device) for each in joined.strategy.replicas] == [
+    strategy = joined.requested.strategy
+    assert strategy is not None
+    assert [str(each.task_device) for each in strategy.replicas] == [
         "/job:chief/task:0",
         "/job:worker/task:0",
         "/job:worker/task:1",
@@ -223,14 +224,14 @@ def test_every_worker_is_watched_as_its_own_task(
     assert joined.notes[0].startswith("3 workers, each run until its first training step")
 
 
-def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: RecordedProgram) -> None:
+def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: CapturedProgram) -> None:
     found = []
 
-    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> RecordedProgram:
+    def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> CapturedProgram:
         found.append(dict(environment))
         return replace(first, is_worker=False)
 
     monkeypatch.setattr(workers, "capture_program", watched)
-    workers.capture_workers(Script("train.py:main"), 2, Machine.parse("gpu*2"))
-    workers.capture_workers(Script("train.py:main"), 2, None)
+    workers.capture_workers(script("train.py:main"), 2, Machine.parse("gpu*2"))
+    workers.capture_workers(script("train.py:main"), 2, None)
     assert found == [{"TF_CONFIG": "{}"}, {}]

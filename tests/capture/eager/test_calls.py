@@ -12,6 +12,7 @@ from placement_checks.capture.in_process.builder import record_eager_code
 from placement_checks.capture.in_process.recorder import BuildRecorder
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
+from placement_checks.tf.patches import Patch
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 
@@ -43,6 +44,27 @@ def step_on(w: Any, name: str = "step") -> Any:
 
     step.__name__ = name
     return tf.function(step)
+
+
+def test_patches_of_one_attribute_are_applied_in_the_order_of_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applied: list[Patch] = []
+    find_owner = Patch.find_owner
+
+    def note(patch: Patch) -> Any:
+        applied.append(patch)
+        return find_owner(patch)
+
+    monkeypatch.setattr(Patch, "find_owner", note)
+
+    seen(lambda: None)
+
+    order = list(Patch)
+    for path in ("tensorflow.Graph.device", "tensorflow.GradientTape.gradient"):
+        patches = [patch for patch in applied if patch.path == path]
+        assert patches == [patch for patch in order if patch.path == path]
+    assert len({patch.path for patch in applied}) < len(applied) == len({*applied})
 
 
 def test_a_function_that_trains_is_not_run() -> None:
@@ -162,7 +184,7 @@ def test_results_are_made_up_of_any_form() -> None:
     assert made["right"].numpy().tolist() == [False]
 
 
-def test_a_step_whose_results_cannot_be_made_up_is_the_last() -> None:
+def test_a_step_without_substitute_results_is_the_last() -> None:
     def program() -> None:
         w = weights()
 
@@ -197,7 +219,7 @@ def test_a_function_that_makes_its_variables_is_a_step_once() -> None:
     assert len(building.calls.steps) == 1
 
 
-def test_what_a_function_calls_within_itself_is_part_of_it() -> None:
+def test_inner_calls_are_part_of_a_function() -> None:
     def program() -> None:
         w = weights()
         inner = step_on(w, "inner")
@@ -226,3 +248,21 @@ def test_a_step_in_a_graph_is_refused() -> None:
         "one op; "
         "call it eagerly, outside of the graph"
     )
+
+
+def test_pipelines_are_not_tuned_but_stay_as_they_are_in_graphs() -> None:
+    """An iterator that a program leaves behind would wait for its autotuning thread."""
+    dataset = tf.data.Dataset.range(3)
+    tuned: list[bool | None] = []
+    in_function: list[str] = []
+
+    def program() -> None:
+        tuned.append(iter(dataset)._dataset.options().autotune.enabled)
+        total = tf.function(lambda: dataset.reduce(tf.constant(0, tf.int64), tf.add))
+        graph = total.get_concrete_function().graph
+        in_function.extend(op.type for op in graph.get_operations())
+
+    seen(program)
+
+    assert tuned == [False]
+    assert "OptionsDataset" not in in_function

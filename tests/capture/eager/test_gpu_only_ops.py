@@ -8,7 +8,7 @@ import tensorflow as tf
 from placement_checks import watch
 from placement_checks.capture.eager.devices import fake_gpu_only_ops
 
-# Those of float32 run on CPUs for which oneDNN has kernels.
+# The float32 ops run on CPUs with oneDNN kernels.
 _OF_GPUS = tf.float64
 
 
@@ -48,7 +48,7 @@ def test_several_results() -> None:
     assert mean.shape == variance.shape == (3,)
 
 
-def test_what_the_cpu_can_run_is_run() -> None:
+def test_ops_with_a_cpu_kernel_run() -> None:
     with fake_gpu_only_ops():
         convolved = tf.nn.conv2d(tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 1, 1]), 1, "SAME")
 

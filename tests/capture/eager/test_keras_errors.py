@@ -81,7 +81,7 @@ def not_fitted() -> None:
         (not_fitted, "ended without a training step", "or return a Keras model: {'model': model"),
     ],
 )
-def test_bad_input_is_told_in_one_line(
+def test_bad_input_is_reported_in_one_line(
     program: Callable[[], object], message: str, fix: str
 ) -> None:
     with pytest.raises(InputError) as raised:

@@ -46,7 +46,7 @@ def test_tensorflow_is_as_before() -> None:
     assert not noted.orders_collectives
 
 
-def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
+def test_ops_of_a_function_have_user_lines() -> None:
     """AutoGraph writes the converted function to a new file, which it deletes at the end."""
 
     class Layer(tf.Module):
@@ -67,7 +67,7 @@ def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
     assert not any("autograph_generated" in file for file in files)
 
 
-def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
+def test_ops_of_replicas_have_user_lines() -> None:
     """A thread for each replica runs code that AutoGraph converted with the enclosing function."""
 
     @tf.function
@@ -90,7 +90,7 @@ def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
         assert not any("autograph_generated" in file for file in files)
 
 
-def test_copies_know_whose_they_are_and_tokens_that_they_are_none() -> None:
+def test_copies_know_their_variable_and_tokens_have_none() -> None:
     with record_tracing(eager=True) as (variables, *_):
         strategy = tf.distribute.MirroredStrategy(GPUS)
         with strategy.scope():
@@ -126,7 +126,7 @@ def test_the_forward_op_of_each_backward_op() -> None:
     assert "Relu" not in found
 
 
-def test_what_is_made_of_the_values_of_replicas() -> None:
+def test_values_computed_from_replicas() -> None:
     made: list[Any] = []
 
     with record_tracing(eager=True) as (_, reductions, _):
@@ -152,7 +152,7 @@ def test_what_is_made_of_the_values_of_replicas() -> None:
         assert reductions.result(total) is total
 
 
-def test_the_copies_of_a_strategy_and_what_is_outside_of_it() -> None:
+def test_copies_of_a_strategy_and_variables_outside_it() -> None:
     def program() -> None:
         plain = weights("plain")
         strategy = tf.distribute.MirroredStrategy(GPUS)
@@ -205,7 +205,7 @@ def reads(iterator: Any) -> tuple[Any, Any]:
     return graph.as_graph_def(), {graph.inputs[0].op.name: resource}
 
 
-def test_the_next_element_of_an_iterator_is_that_of_the_step() -> None:
+def test_the_step_reads_the_next_element_of_an_iterator() -> None:
     dataset = tf.data.Dataset.from_tensor_slices(([1.0, 2.0], [3, 4]))
     iterator = iter(dataset)
     graph_def, arguments = reads(iterator)

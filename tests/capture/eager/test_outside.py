@@ -75,7 +75,7 @@ def test_of_many_some_are_named() -> None:
     assert "it created a, b, c and 2 more outside" in error.message
 
 
-def test_what_is_trained_is_named_before_others() -> None:
+def test_trained_variables_are_named_first() -> None:
     error = explained(
         RuntimeError("with strategy.scope()"), made("step", trainable=False), made("w")
     )
@@ -96,20 +96,20 @@ def test_what_is_trained_is_named_before_others() -> None:
         (AssertionError("w is not small"), [made("w")], 2),
     ],
 )
-def test_other_errors_are_told_as_they_are(
+def test_other_errors_are_unchanged(
     error: Exception, variables: list[RecordedVariable], replicas: int
 ) -> None:
     assert explained(error, *variables, replicas=replicas).message == "it raised it"
 
 
-def test_an_assertion_of_the_users_own_is_told_as_it_is() -> None:
+def test_a_user_assertion_is_unchanged() -> None:
     def fails() -> None:
         raise AssertionError
 
     assert explained(in_a_library(fails), made("w")).message == "it raised it"
 
 
-def test_an_assertion_of_a_library_without_a_word_is_about_the_scope() -> None:
+def test_an_empty_assertion_of_a_library_is_about_the_scope() -> None:
     source = compile("raise AssertionError", pytest.__file__, "exec")
 
     assert (

@@ -126,7 +126,7 @@ def test_each_is_made_of_its_own_gradient_alone() -> None:
     assert made["sum_1/part_1"] not in sources
 
 
-def test_what_waits_for_the_sum_waits_for_the_last_part_which_waits_for_the_others() -> None:
+def test_consumers_of_the_sum_wait_for_all_parts() -> None:
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):
             packed(gpu)
@@ -139,7 +139,7 @@ def test_what_waits_for_the_sum_waits_for_the_last_part_which_waits_for_the_othe
     assert nodes["sum_0/part_1"].input[-1] == "^sum_0/part_0"
 
 
-def test_nothing_is_left_of_what_only_served_the_whole() -> None:
+def test_ops_of_the_packed_tensor_are_removed() -> None:
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):
             packed(gpu)
@@ -206,7 +206,7 @@ def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
     assert keys_of(2) < keys_of(1, 2)
 
 
-def test_what_the_program_cuts_itself_stays_as_it_is() -> None:
+def test_splits_of_the_program_stay() -> None:
     """The program may split at other positions than it concatenates."""
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):

@@ -12,7 +12,9 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tf.test_private_names import KERAS_2, Calls
 
-from placement_checks.tf import distribution, eager, keras, patching, sessions, workers
+from placement_checks.tf import distribution, eager, keras
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 CPUS = ["/cpu:1", "/cpu:2"]
@@ -52,7 +54,7 @@ def test_every_call_of_a_traced_function_ends_in_one_method() -> None:
 
         return call
 
-    with eager.around_calls(noting):
+    with patched(Patch.CALL, noting):
         outer(tf.constant(3.0))
         outer(tf.constant(3.0))
         outer.get_concrete_function(tf.constant(3.0))(tf.constant(4.0))
@@ -81,7 +83,7 @@ def test_a_function_that_makes_variables_in_its_first_call_has_a_name() -> None:
 
         return call
 
-    with eager.around_calls(noting):
+    with patched(Patch.CALL, noting):
         step(tf.constant(1.0))
 
     assert eager.VARIABLE_CREATING_FUNCTION in names
@@ -109,7 +111,7 @@ def test_variables_of_every_kind_are_made_by_one_constructor(
             made.append(tf.Variable(1.0, name="lazy"))
         return made[0] + 1.0
 
-    with eager.around_variables(calls):
+    with patched(Patch.NEW_VARIABLE, calls):
         tf.Variable(1.0, name="eager")
         tf.function(makes)()
         variable_in(mirrored)
@@ -118,7 +120,7 @@ def test_variables_of_every_kind_are_made_by_one_constructor(
     assert names == ["eager", "lazy", "w", "w/replica_1"]
 
 
-def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
+def test_a_distributed_variable_has_a_handle_per_replica(
     mirrored: tf.distribute.Strategy,
 ) -> None:
     parts = distribution.replica_values(variable_in(mirrored))
@@ -131,7 +133,7 @@ def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
 def test_handles_are_made_by_one_function() -> None:
     calls = Calls()
 
-    with eager.around_handles(calls):
+    with patched(Patch.NEW_HANDLE, calls):
         tf.Variable([1, 2])
 
     ((shape, dtype, *_),) = calls.noted
@@ -143,7 +145,7 @@ def test_variables_of_strategies_are_made_of_others(
 ) -> None:
     calls = Calls()
 
-    with distribution.around_distributed_variables(calls):
+    with patched(Patch.NEW_DISTRIBUTED, calls), patched(Patch.NEW_AGGREGATING, calls):
         of_both = [variable_in(mirrored), variable_in(central)]
 
     assert [made for made, *_ in calls.noted] == of_both
@@ -177,7 +179,7 @@ def test_a_variable_knows_the_strategy_around_it(
     assert distribution.variable_strategy(tf.Variable(1.0)) is None
 
 
-def test_keras_gives_its_variables_those_of_tensorflow() -> None:
+def test_keras_variables_wrap_tensorflow_variables() -> None:
     calls = Calls()
 
     with keras.around_keras_variables(calls):
@@ -221,7 +223,11 @@ def test_values_of_replicas_are_added_up_by_three_methods(
     def step() -> Any:
         return strategy.reduce("sum", strategy.run(replica), axis=None)
 
-    with distribution.around_reductions(several, one, in_replica):
+    with (
+        patched(Patch.REDUCE_SEVERAL, several),
+        patched(Patch.REDUCE, one),
+        patched(Patch.ALL_REDUCE, in_replica),
+    ):
         assert step() == 2.0
 
     assert len(one.noted) == 1
@@ -232,7 +238,7 @@ def test_values_of_replicas_are_added_up_by_three_methods(
 def test_strategies_are_made_by_one_constructor() -> None:
     calls = Calls()
 
-    with distribution.around_strategies(calls):
+    with patched(Patch.NEW_STRATEGY, calls):
         made = [
             tf.distribute.MirroredStrategy(CPUS),
             tf.distribute.OneDeviceStrategy("/cpu:1"),
@@ -261,6 +267,13 @@ def test_the_next_element_of_an_iterator_by_its_resource() -> None:
         eager.next_element(resource, [tf.int32], [[]])
 
 
+def test_iterators_get_their_datasets_by_one_method() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices([5, 6])
+
+    with patched(Patch.ITERATE, lambda _: lambda _dataset: dataset.map(lambda value: -value)):
+        assert [int(value) for value in dataset] == [-5, -6]
+
+
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool) -> None:
     modules: list[str] = []
@@ -276,15 +289,15 @@ def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool
 
         return device
 
-    through = eager.DEVICE_SCOPE_MODULES | {contextlib.__name__, *sessions.DEVICE_QUERY_MODULES}
+    through = eager.DEVICE_SCOPE_MODULES | {contextlib.__name__, *eager.DEVICE_QUERY_MODULES}
 
     def scope() -> Any:
         with tf.device("/cpu:1"):
             return tf.constant(1.0)
 
     with (
-        eager.around_eager_devices(noting),
-        patching.patched(tf.Graph, "device", noting),
+        patched(Patch.EAGER_SCOPE, noting),
+        patched(Patch.GRAPH_SCOPE, noting),
     ):
         tf.function(scope, autograph=True)() if is_traced else scope()
 
@@ -313,23 +326,28 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
             assert worker_device == "/job:worker/task:1"
-            workers.use_host_as_worker(extended, host)
+            distribution.use_host_as_worker(extended, host)
             return original(extended, resolver, "")
 
         return devices
 
     with (
-        workers.around_worker_start(instead(calls, "configure"), instead(calls, "serve")),
-        workers.around_worker_strategies(starting, on_host, beginning, instead(calls, "watch")),
+        patched(Patch.CONFIGURE_COLLECTIVES, instead(calls, "configure")),
+        patched(Patch.CONFIGURE_COORDINATION, instead(calls, "serve")),
+        patched(Patch.ENABLE_COLLECTIVES, instead(calls, "serve")),
+        patched(Patch.START_WORKER, starting),
+        patched(Patch.WORKER_DEVICES, on_host),
+        patched(Patch.FIRST_VALUE, beginning),
+        patched(Patch.CHECK_HEALTH, instead(calls, "watch")),
     ):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver("worker", 1, worker=2))
         ((extended, _),) = starting.noted
-        workers.forget_default_device(extended)
+        distribution.forget_default_device(extended)
         with (
-            workers.around_collectives({"broadcast_send": sending}),
-            workers.as_chief(extended),
+            patched(Patch.BROADCAST_SEND, sending),
+            distribution.as_chief(extended),
         ):
-            assert variable_in(strategy).numpy() == 1.0  # that of the second worker
+            assert variable_in(strategy).numpy() == 1.0  # the task of the second worker
 
     assert calls == ["configure", "serve", "serve", "watch"]
     assert [extended for extended, *_ in beginning.noted] == [strategy.extended]
@@ -342,7 +360,7 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
 
 def test_collectives_are_made_by_functions_with_a_size() -> None:
     made = Calls()
-    with workers.around_collectives({"all_reduce_v2": made}), contextlib.suppress(Exception):
+    with patched(Patch.ALL_REDUCE_OP, made), contextlib.suppress(Exception):
         tf.function(
             lambda: tf.distribute.MirroredStrategy(CPUS).run(
                 lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([2]))
@@ -355,7 +373,7 @@ def test_collectives_are_made_by_functions_with_a_size() -> None:
 def test_tf_config_is_read_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
     read = Calls()
-    with workers.around_tf_config(read):
+    with patched(Patch.READ_TF_CONFIG, read):
         tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
 
     assert read.noted
@@ -367,23 +385,27 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
     def connecting(_: Callable[..., Any]) -> Callable[..., Any]:
         def connect(strategy: Any, coordinator_name: str) -> None:
             assert coordinator_name == "chief"
-            assert workers.cluster_resolver(strategy).cluster_spec().num_tasks("ps") == 3
-            workers.set_cluster_size(strategy, 2, 3)
+            assert distribution.cluster_resolver(strategy).cluster_spec().num_tasks("ps") == 3
+            distribution.set_cluster_size(strategy, 2, 3)
 
         return connect
 
     def counting(_: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda extended: workers.set_worker_gpus(extended, 4)
+        return lambda extended: distribution.set_worker_gpus(extended, 4)
 
     def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
-            return workers.make_closure(cluster, function, args, kwargs)
+            return distribution.make_closure(cluster, function, args, kwargs)
 
         return schedule
 
     with (
-        workers.around_parameter_servers(connecting, counting),
-        workers.around_coordinators(scheduling, instead(calls, "create"), instead(calls, "wait")),
+        patched(Patch.CONNECT, connecting),
+        patched(Patch.COUNT_WORKER_GPUS, counting),
+        patched(Patch.SCHEDULE, scheduling),
+        patched(Patch.CREATE_RESOURCE, instead(calls, "create")),
+        patched(Patch.PROCESS_QUEUE, instead(calls, "wait")),
+        patched(Patch.PREEMPTION, instead(calls, "wait")),
     ):
         strategy = tf.distribute.ParameterServerStrategy(
             resolver("chief", chief=1, ps=3, worker=2)
@@ -398,7 +420,7 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
 
 def test_whether_the_eager_runtime_has_begun() -> None:
     tf.constant(1.0) + 1.0
-    assert workers.has_eager_runtime_started()
+    assert distribution.has_eager_runtime_started()
 
 
 @pytest.mark.skipif(not KERAS_2, reason="Keras 3 trains in functions alone")

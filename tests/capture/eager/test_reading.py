@@ -13,7 +13,7 @@ from support.eager_programs import devices, loss_of, rows, types, updates, watch
 
 from placement_checks import Report, place, verify, watch
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.program import BuiltProgram, Gradient
+from placement_checks.core.program import CapturedProgram, Gradient
 from placement_checks.run.preconditions import check_comparable
 from placement_checks.run.runnable import make_runnable
 
@@ -66,11 +66,11 @@ MIRRORED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def names(built: BuiltProgram) -> set[str]:
+def names(built: CapturedProgram) -> set[str]:
     return {variable.name for variable in built.requested.variables}
 
 
-def judged(program: Callable[[], object]) -> tuple[BuiltProgram, Report]:
+def judged(program: Callable[[], object]) -> tuple[CapturedProgram, Report]:
     with watch(2, name="program", eager=True) as code:
         program()
     assert code.built is not None
@@ -314,7 +314,7 @@ def test_gradients_inside_a_branch_are_noted() -> None:
     assert re.match(r"step takes its gradients inside one op, \w+ \(\w*If\), at ", inside)
 
 
-def test_gradients_inside_a_loop_may_be_others_than_those_of_the_step() -> None:
+def test_gradients_inside_a_loop_are_not_the_steps() -> None:
     """Such as the gradients that make an example adversarial."""
 
     def program() -> None:

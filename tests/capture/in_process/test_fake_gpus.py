@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
 from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
-from placement_checks.tf import sessions
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 
 tf1 = tf.compat.v1
 CONFIGS = {
@@ -124,7 +125,7 @@ def test_what_tests_ask(test: Any) -> None:
     assert asked == {"list_local_devices"}
 
 
-def test_a_program_sets_what_it_likes_for_its_gpus() -> None:
+def test_a_program_configures_its_gpus_freely() -> None:
     experimental = tf.config.experimental
     with fake_gpu_count(2):
         gpus = tf.config.list_physical_devices("GPU")
@@ -178,8 +179,8 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
         ]
 
     with (
-        sessions.around_device_list(four_gpus),
-        sessions.around_context({"list_physical_devices": one_gpu}),
+        patched(Patch.LIST_LOCAL, four_gpus),
+        patched(Patch.LIST_PHYSICAL, one_gpu),
         fake_gpu_count(2),
     ):
         assert len(device_lib.list_local_devices()) == 2
@@ -205,7 +206,7 @@ def within(module: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("module", ["keras.src.backend", "tensorflow.python.ops.ctc_ops"])
-def test_tensorflow_and_keras_get_what_the_machine_has(module: str) -> None:
+def test_tensorflow_and_keras_see_the_real_devices(module: str) -> None:
     ask = within(module)
     with fake_gpu_count(2) as asked:
         assert ask(tf.config.list_logical_devices, "GPU") == []

@@ -43,7 +43,7 @@ def test_only_the_last_of_pipelines_that_follow_each_other() -> None:
     assert found == ["prefetch:0"]
 
 
-def test_what_is_only_waited_for_or_no_part_of_the_step_is_left_out() -> None:
+def test_control_inputs_and_unused_pipelines_are_left_out() -> None:
     found = outputs(
         DEQUEUE,
         Node("unread", "Mean", ("dequeue:1",)),

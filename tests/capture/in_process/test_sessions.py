@@ -16,10 +16,10 @@ from placement_checks import Missing, place, watch
 from placement_checks.capture.in_process import sessions
 from placement_checks.capture.in_process import sessions as session_runs
 from placement_checks.capture.in_process.builder import build
-from placement_checks.capture.in_process.recorder import Built
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.program import Program
-from placement_checks.tf.sessions import around_runs
+from placement_checks.core.program import CapturedProgram, Program
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
 
 tf1 = tf.compat.v1
 
@@ -54,7 +54,7 @@ def model() -> Model:
     return models[-1]
 
 
-def built(function: Callable[[], Any]) -> Built:
+def built(function: Callable[[], Any]) -> CapturedProgram:
     result = build(Program.of(function), 2)
     assert not any(model.trained for model in models)
     models.clear()
@@ -145,15 +145,15 @@ WAYS = [
 def test_a_step_is_seen_and_not_run(way: Callable[[], None]) -> None:
     seen = built(way)
 
-    assert len(seen.source.step_ops.train_op) == 1
+    assert len(seen.requested.step.train_op) == 1
     assert {call.variable for call in seen.applied} == {"w"}
 
 
-def test_what_is_fetched_and_fed_is_the_step() -> None:
+def test_fetches_and_feeds_make_the_step() -> None:
     seen = built(by_a_session)
 
-    assert seen.source.step_ops.train_op == ("train_w",)
-    assert seen.source.step_ops.losses == ("loss_w:0",)
+    assert seen.requested.step.train_op == ("train_w",)
+    assert seen.requested.step.losses == ("loss_w:0",)
     assert list(seen.fed) == ["x_w:0"]
     np.testing.assert_array_equal(seen.fed["x_w:0"], ROWS)
 
@@ -174,14 +174,14 @@ def with_a_hook() -> None:
 
 
 def test_what_changes_other_variables_is_part_of_the_step() -> None:
-    step = built(with_a_hook).source.step_ops
+    step = built(with_a_hook).requested.step
 
     assert len(step.train_op) == 3
     assert {"AssignVariableOp", "train_w"} < set(step.train_op)
     assert step.losses == ("loss_w:0",)
 
 
-def test_what_was_fed_to_the_parts_before_is_fed() -> None:
+def test_feeds_of_earlier_partial_runs_count() -> None:
     assert list(built(in_parts).fed) == ["x_w:0"]
 
 
@@ -191,7 +191,7 @@ def on_gpus() -> None:
 
 
 def test_gpus_need_not_exist() -> None:
-    assert built(on_gpus).source.step_ops.train_op == ("train_w",)
+    assert built(on_gpus).requested.step.train_op == ("train_w",)
 
 
 def with_configuration() -> None:
@@ -204,11 +204,11 @@ def with_configuration() -> None:
 
 
 def test_the_configuration_is_the_one_that_was_written() -> None:
-    assert built(with_configuration).source.step_ops.session == {
+    assert built(with_configuration).requested.step.session == {
         "allow_soft_placement": True,
         "gpu_options": {"allow_growth": True},
     }
-    assert built(by_a_session).source.step_ops.session == {}  # written, and empty
+    assert built(by_a_session).requested.step.session == {}  # written, and empty
 
 
 def test_a_function_that_trains_is_placed() -> None:
@@ -236,7 +236,7 @@ def test_an_estimator_is_watched(tmp_path: Path) -> None:
 
     seen = built(train)
 
-    assert "train" in seen.source.step_ops.train_op
+    assert "train" in seen.requested.step.train_op
     assert [value.shape for value in seen.fed.values()] == [(4, 2), (4, 1)]
 
 
@@ -255,7 +255,7 @@ def adversaries() -> None:
 def test_steps_that_take_turns_are_one() -> None:
     seen = built(adversaries)
 
-    assert seen.source.step_ops.train_op == ("train_generator", "train_discriminator")
+    assert seen.requested.step.train_op == ("train_generator", "train_discriminator")
     assert set(seen.fed) == {"x_generator:0", "x_discriminator:0"}
 
 
@@ -286,7 +286,7 @@ def test_an_initialization_by_a_batch_is_no_step(initialize: Callable[[Any, Any]
 
     seen = built(program)
 
-    assert seen.source.step_ops.train_op == ("train_w",)
+    assert seen.requested.step.train_op == ("train_w",)
     np.testing.assert_array_equal(seen.fed["x_w:0"], ROWS)
     assert values != [0.0]  # it was executed
 
@@ -329,10 +329,10 @@ def test_runs_that_add_up_gradients_belong_to_the_step_that_applies_them() -> No
 
     seen = built(program)
 
-    add, apply = seen.source.step_ops.train_op
+    add, apply = seen.requested.step.train_op
     assert add.startswith("AssignAddVariableOp")
     assert apply == "apply"
-    assert seen.source.step_ops.losses == ("loss_w:0",)
+    assert seen.requested.step.losses == ("loss_w:0",)
     assert seen.turns == 2
     np.testing.assert_array_equal(seen.fed["x_w:0"], ROWS)
 
@@ -351,7 +351,7 @@ def test_runs_that_add_up_gradients_for_no_step_are_not_part_of_it() -> None:
 
     seen = built(program)
 
-    assert seen.source.step_ops.train_op == ("train_w",)
+    assert seen.requested.step.train_op == ("train_w",)
     assert seen.turns == 1
 
 
@@ -374,7 +374,7 @@ def test_an_optimiser_that_never_runs_is_not_waited_for(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sessions, "read_pipelines", read)
 
-    assert built(pretraining).source.step_ops.train_op == ("train_one",)
+    assert built(pretraining).requested.step.train_op == ("train_one",)
     assert pipelines == ["read"]  # for the first of its steps
 
 
@@ -389,7 +389,7 @@ def reusing_an_array() -> None:
     session.run(other.train, {other.x: rows})
 
 
-def test_what_was_fed_stays_what_it_was() -> None:
+def test_feeds_are_copied() -> None:
     fed = built(reusing_an_array).fed
 
     np.testing.assert_array_equal(fed["x_one:0"], ROWS)
@@ -407,10 +407,10 @@ def in_two_graphs() -> None:
             session.run(m.train, {m.x: ROWS})
 
 
-def test_steps_of_another_graph_are_those_of_another_program() -> None:
+def test_another_graph_is_another_program() -> None:
     seen = built(in_two_graphs)
 
-    assert seen.source.step_ops.train_op == ("train_of_0",)
+    assert seen.requested.step.train_op == ("train_of_0",)
     assert (list(seen.fed), seen.turns) == (["x_of_0:0"], 1)
 
 
@@ -434,13 +434,13 @@ def dataset(of: int = 1) -> Any:
     return tf1.data.make_one_shot_iterator(rows).get_next()
 
 
-def test_rows_of_a_pipeline_are_known_also_of_labels_that_only_the_loss_needs() -> None:
+def test_rows_of_a_pipeline_include_labels() -> None:
     fed = built(of_rows(dataset)).fed
 
     assert sorted(value.shape for value in fed.values()) == [(4, 1), (4, 2)]
 
 
-def test_what_is_fed_in_place_of_a_pipeline_is_what_was_fed() -> None:
+def test_a_feed_replaces_a_pipeline() -> None:
     fed = built(of_rows(dataset, feed=True)).fed
 
     assert {value.shape: value.flat[0] for value in fed.values()} == {(4, 2): 2, (4, 1): 1}
@@ -475,7 +475,7 @@ def evaluating_first() -> None:
 def test_runs_that_only_read_the_model_are_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_READING_LIMIT", 1.0)
 
-    assert built(evaluating_first).source.step_ops.train_op == ("train_w",)
+    assert built(evaluating_first).requested.step.train_op == ("train_w",)
 
 
 def when_the_time_is_over() -> None:
@@ -496,7 +496,7 @@ def when_the_time_is_over() -> None:
 def test_other_runs_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_READING_LIMIT", 0.0)
 
-    assert built(when_the_time_is_over).source.step_ops.train_op == ("train_w",)
+    assert built(when_the_time_is_over).requested.step.train_op == ("train_w",)
 
 
 def failing() -> None:
@@ -511,7 +511,7 @@ def failing() -> None:
 
 
 def test_a_run_that_fails_fails_as_ever() -> None:
-    assert built(failing).source.step_ops.train_op == ("train_w",)
+    assert built(failing).requested.step.train_op == ("train_w",)
 
 
 def on_a_server() -> None:
@@ -527,7 +527,7 @@ def test_a_server_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("its queues are not filled")
 
     monkeypatch.setattr(sessions, "read_pipelines", fail)
-    assert built(on_a_server).source.step_ops.train_op == ("train_w",)
+    assert built(on_a_server).requested.step.train_op == ("train_w",)
 
 
 def test_a_session_is_as_before_when_a_program_is_built() -> None:
@@ -607,7 +607,7 @@ def test_an_error_in_a_block_is_the_callers_own() -> None:
             raise KeyError("no such layer")
 
 
-def test_runs_end_in_what_is_patched() -> None:
+def test_all_runs_reach_the_patched_method() -> None:
     noted: list[str] = []
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -617,7 +617,7 @@ def test_runs_end_in_what_is_patched() -> None:
 
         return ran
 
-    with tf.Graph().as_default(), around_runs(noting):
+    with tf.Graph().as_default(), patched(Patch.RUN, noting):
         tf1.Session().run(tf.constant(1.0))
         one = tf.constant(1.0)
         with tf1.train.MonitoredTrainingSession() as session:

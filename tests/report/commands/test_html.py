@@ -44,7 +44,7 @@ def test_the_page_has_the_report_and_the_pictures_below() -> None:
     assert found.tags.index("pre") < found.tags.index("svg")
 
 
-def test_what_a_report_says_is_no_markup() -> None:
+def test_text_of_a_report_is_escaped() -> None:
     html = page("t", write, [])
 
     assert "b" not in read(html).tags

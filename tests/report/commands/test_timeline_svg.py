@@ -63,11 +63,11 @@ def test_names_cannot_break_the_picture() -> None:
     assert titles(lanes_svg(step, "<b>")) == ['<script>&": 1000 ms']
 
 
-def test_a_step_in_which_nothing_ran_is_still_a_picture() -> None:
+def test_an_empty_step_is_still_drawn() -> None:
     assert titles(lanes_svg(Timeline({}), "")) == []
 
 
-def test_the_picture_is_that_of_the_fastest_step() -> None:
+def test_the_fastest_step_is_drawn() -> None:
     slow = timeline({"/gpu:0": [("slow", 0.0, 1.0)]})
 
     svg, caption = step_picture(Trace(512, [slow, STEP], []), "train.py:build")

@@ -45,7 +45,7 @@ other changes, on the same devices:
   2 variables renamed: a is b, c is d"""
 
 
-def test_the_count_then_what_is_elsewhere() -> None:
+def test_the_text_of_a_difference() -> None:
     assert render_text(DIFFERENT) == TEXT
 
 

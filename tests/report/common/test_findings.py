@@ -103,7 +103,7 @@ def test_a_picture_without_a_finding_has_a_section() -> None:
     assert (section.rule, section.findings) == ("weights-equal", [])
 
 
-def test_where_all_differ_by_one_ratio_the_message_has_it_and_nothing_is_drawn() -> None:
+def test_one_ratio_of_all_differences_is_in_the_message() -> None:
     alike = broken("weights-equal", finding("w"), figures=figures(2, 2.0001))
 
     (section,) = Sections([alike]).causes

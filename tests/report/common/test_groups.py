@@ -18,7 +18,7 @@ def test_findings_that_differ_in_their_object_are_one_group() -> None:
     assert objects(finding("w"), finding("v"), finding("u")) == [["w", "v", "u"]]
 
 
-def test_they_need_not_follow_each_other_and_keep_the_order_of_the_first() -> None:
+def test_groups_keep_the_order_of_their_first_finding() -> None:
     other = finding("x", message="x is elsewhere")
     assert objects(finding("w"), other, finding("v")) == [["w", "v"], ["x"]]
 
@@ -30,7 +30,7 @@ def test_what_else_they_differ_in_parts_them(more: dict[str, Any]) -> None:
     assert objects(finding("w"), finding("v", **more)) == [["w"], ["v"]]
 
 
-def test_a_rule_can_say_what_is_alike_whatever_the_messages() -> None:
+def test_a_rule_can_group_different_messages() -> None:
     told = [finding(name, message=f"{name}: {name}s", alike="pairs") for name in ("a", "bb")]
     assert objects(*told, finding("c", message="c: cs", alike="others")) == [["a", "bb"], ["c"]]
 

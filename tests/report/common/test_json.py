@@ -49,7 +49,7 @@ def report() -> Report:
     return verify(Evidence(graph, single_gpu=Missing("it was built for one GPU")))
 
 
-def test_keys_are_those_of_the_schema(report: Report) -> None:
+def test_keys_match_the_schema(report: Report) -> None:
     document = json.loads(render([report], []))
     assert document.keys() == {"schema", "versions", "programs"}
     assert document["schema"] == 2

@@ -58,7 +58,7 @@ def texts(line: int, program: str = PROGRAM, built: Sequence[int] = (13,)) -> li
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_the_names_of_a_statement_and_of_the_blocks_around_it_are_given() -> None:
+def test_values_of_names_in_a_statement_and_its_blocks() -> None:
     """Statements that may build ops, empty containers and unused names are omitted."""
     assert texts(17) == [
         'updates = tf.get_collection("updates", scope)',
@@ -68,12 +68,12 @@ def test_what_the_names_of_a_statement_and_of_the_blocks_around_it_are_given() -
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_a_loop_goes_over() -> None:
+def test_the_iterable_of_a_loop() -> None:
     assert texts(12) == ["order = order[1:]"]
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_loop_in_which_no_op_was_built_may_not_have_run() -> None:
+def test_a_loop_without_ops_may_not_have_run() -> None:
     assert "grads.append(part[row])" in texts(17)
     assert "grads.append(part[row])" not in texts(17, built=())
 
@@ -151,7 +151,7 @@ tf.add_n(parts, scale)
     assert texts(7, program, built=(3,)) == told
 
 
-def test_a_branch_of_one_line_says_nothing_of_itself(folder: Path) -> None:
+def test_a_branch_of_one_line_has_no_value(folder: Path) -> None:
     program = """
 if tf.constant(deep): scale = weight
 tf.add_n(parts, scale)
@@ -170,14 +170,14 @@ def test_a_function_within_has_names_of_its_own() -> None:
     ("name", "text"),
     [("broken.py", "def ("), ("short.py", "x = 1"), ("null.py", "x = 1\0"), ("empty.py", "")],
 )
-def test_what_is_no_program_gives_none(folder: Path, name: str, text: str) -> None:
+def test_invalid_source_gives_nothing(folder: Path, name: str, text: str) -> None:
     write(folder, name, text)
 
     assert list(value_lines(f"{name}:3")) == []
 
 
 @pytest.mark.parametrize("line", ["gone.py:3", "<string>:3", "train.py", "train.py:x", "", ":"])
-def test_what_is_no_line_of_a_file_gives_none(folder: Path, line: str) -> None:
+def test_a_line_outside_the_file_gives_nothing(folder: Path, line: str) -> None:
     assert list(value_lines(line)) == []
 
 

@@ -74,9 +74,7 @@ def test_a_hostile_name_makes_no_command_of_its_own() -> None:
     assert "\x1b" not in text
 
 
-def test_the_first_of_each_rule_comes_before_the_second_of_any_and_causes_before_the_rest() -> (
-    None
-):
+def test_the_first_finding_of_each_rule_comes_first() -> None:
     program = report(
         broken("first", *[finding(f"v{n}", alike=n) for n in range(12)]),
         broken("second", finding("w")),

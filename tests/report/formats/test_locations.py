@@ -45,7 +45,7 @@ def test_a_checkout_may_be_named_by_a_link(
     [None, "", "a.py", "a.py:0", "a.py:-1", "a.py:x", ":1", "gone.py:1", ".:1", "<stdin>:1",
      "a\0b:1", "a" * 5000 + ":1"],
 )  # fmt: skip
-def test_what_is_in_no_file(here: Path, line: str | None) -> None:
+def test_findings_without_a_file(here: Path, line: str | None) -> None:
     assert Repository().location(line) is None
 
 

@@ -41,7 +41,7 @@ def result_of(*reports: Report) -> dict[str, Any]:
     return result
 
 
-def test_the_schema_refuses_what_it_does_not_have() -> None:
+def test_the_schema_refuses_unknown_keys() -> None:
     document = json.loads(written_as("sarif", report(broken("a", finding("w")))))
     document["runs"][0]["results"][0]["lines"] = []
 
@@ -153,7 +153,7 @@ def test_rules_have_their_explanation() -> None:
     assert "variables-on-host.device = '/cpu:0'" in rule["help"]["text"]
 
 
-def test_what_is_not_checked_is_no_result() -> None:
+def test_unchecked_rules_are_no_results() -> None:
     open_one = Verdict("a", "not-checked", None, "no reference")
     run = run_of(report(open_one, broken("b", finding("w"))), requested=("a",))
 

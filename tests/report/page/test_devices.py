@@ -21,7 +21,7 @@ def fallen(requested: str) -> Placement:
     return placement(op("a", "MatMul", requested, "CPU:0"))
 
 
-def test_an_op_is_where_it_was_put_and_where_it_asked_to_be() -> None:
+def test_an_op_has_an_assigned_and_a_requested_device() -> None:
     data = data_of(fallen("/gpu:1"))
 
     assert (label(data, "a", "assigned"), label(data, "a", "requested")) == ("CPU:0", "GPU:1")

@@ -22,7 +22,7 @@ def test_rules_have_their_reasons_and_findings() -> None:
     ]
 
 
-def test_findings_that_say_the_same_are_one_with_the_others_named() -> None:
+def test_equal_findings_are_grouped_with_all_names() -> None:
     data = data_of(program(), broken("b", *(finding(name, alike="all") for name in ("w", "step"))))
 
     (told,) = data["findings"]
@@ -48,7 +48,7 @@ def test_a_finding_lights_its_object_its_ops_and_its_path() -> None:
     assert lit == {"w", "update/w", "sum/w", "tower_0/w/read"}
 
 
-def test_a_finding_lights_the_devices_at_fault() -> None:
+def test_highlighted_devices_are_named_in_the_message() -> None:
     found = finding("w", devices=(Device.parse("/gpu:1"),))
     data = data_of(program(), broken("every-tower-counts", found))
 
@@ -73,7 +73,7 @@ def test_a_device_is_not_taken_for_one_with_a_longer_number() -> None:
     assert [data["devices"][n]["label"] for n in data["findings"][0]["devices"]] == ["GPU:11"]
 
 
-def test_root_causes_come_first_and_what_follows_says_from_what() -> None:
+def test_root_causes_come_before_their_consequences() -> None:
     data = data_of(
         program(), broken("later", finding("w", follows="first")), broken("first", finding("w"))
     )
@@ -84,7 +84,7 @@ def test_root_causes_come_first_and_what_follows_says_from_what() -> None:
     ]
 
 
-def test_what_was_measured_is_drawn_with_its_rule() -> None:
+def test_measurements_are_drawn_with_their_rule() -> None:
     figures = [
         {"variable": "w", "ratio": ratio, "error": ratio, "limit": 1.0, "state": "differs"}
         for ratio in (2.0, 3.0)

@@ -56,7 +56,7 @@ def test_headline_of_a_broken_program(graph: Placement, sentence: str) -> None:
     assert (data["state"], data["headline"]) == ("broken", sentence)
 
 
-def test_other_rules_speak_by_their_first_finding() -> None:
+def test_other_rules_show_their_first_finding() -> None:
     found = [
         finding(
             name,

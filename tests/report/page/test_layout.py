@@ -60,7 +60,7 @@ def test_ops_that_no_step_runs_are_distinguished() -> None:
     assert (column(data, "never", "step"), column(data, "update/w", "step")) == (0, 1)
 
 
-def test_ops_of_a_graph_without_a_loss_are_drawn_all_the_same() -> None:
+def test_ops_of_a_graph_without_a_loss_are_drawn() -> None:
     data = data_of(placement(op("a", "MatMul", "/gpu:0", "GPU:0")))
 
     assert (column(data, "a", "phase"), row_of(data, "a")) == (Phase.ANY, "other ops/MatMul")

@@ -24,7 +24,7 @@ def test_names_are_read_as_what_they_were(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shared", [0, 1, 35, 36, 1294, 1295, 1296, 3000])
-def test_a_name_shares_what_two_digits_can_say(shared: int) -> None:
+def test_a_packed_name_shares_at_most_1295_characters(shared: int) -> None:
     one, other = "a" * shared + "/x", "a" * shared + "/y"
 
     coded = front_code([one, other])

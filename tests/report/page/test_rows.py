@@ -16,7 +16,7 @@ def inside(tree: NumberedRows) -> Mapping[str, list[str]]:
     return found
 
 
-def test_rows_are_numbered_from_the_top_down_with_what_is_inside() -> None:
+def test_rows_are_numbered_from_top_to_bottom() -> None:
     rows = Rows()
     last = rows.section("update")
     deep = rows.row(["block", "conv", "MatMul"])
@@ -69,7 +69,7 @@ def test_a_range_is_called_by_its_first_and_last() -> None:
     assert tree["w18 … w19"] == ["w18", "w19"]
 
 
-def test_what_is_left_over_is_no_range() -> None:
+def test_a_single_remaining_row_is_no_range() -> None:
     rows = Rows()
     for number in range(19):
         rows.row([f"w{number}"])

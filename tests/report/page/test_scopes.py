@@ -10,7 +10,7 @@ from placement_checks.report.page.layout import Scope, strip_common_scopes, vari
 
 
 def with_names(*names: str, towers: Mapping[str, int] | None = None) -> Placement:
-    """A program whose GPUs read variables: all, or one of them alone."""
+    """A program with GPUs that read variables: all, or only one."""
     only = towers or {}
     ops = [variable(name) for name in names]
     readers = [
@@ -50,7 +50,7 @@ def test_mirrored_copies_are_of_one_layer() -> None:
     assert found["v0/fc/w"] == found["v1/fc/w"] == ("fc",)
 
 
-def test_variables_of_which_each_tower_has_its_own_line_up() -> None:
+def test_variables_of_each_tower_are_aligned() -> None:
     towers = {"tower_0/fc/w": 0, "tower_1/fc/w": 1}
 
     found = variable_scopes(with_names(*towers, towers=towers))

@@ -22,7 +22,7 @@ def test_the_fastest_step_is_drawn() -> None:
     ]
 
 
-def test_what_is_too_short_to_be_seen_is_drawn_together() -> None:
+def test_short_ops_are_drawn_together() -> None:
     spans = [(f"op{n}", n * 1e-5, (n + 1) * 1e-5) for n in range(50)]
     trace = Trace(8, [timeline({"/gpu:0": [*spans, ("long", 0.5, 1.0)]})], [])
 

@@ -32,11 +32,11 @@ def test_slots_are_distinguished_from_trained_variables() -> None:
     assert [found[name][4] for name in ("w", "w/m", "step")] == ["shared", "slot of w", "counter"]
 
 
-def test_a_size_that_is_not_known_is_none() -> None:
+def test_an_unknown_size_is_none() -> None:
     assert variables(program(shapes={"w": (None, 2)}))["w"][0] is None
 
 
-def test_what_one_tower_alone_reads_says_which() -> None:
+def test_a_variable_of_one_tower_names_it() -> None:
     own = host("tower_1/w/read", "ReadVariableOp", "own")
 
     found = variables(program(variable("own"), own))
@@ -44,7 +44,7 @@ def test_what_one_tower_alone_reads_says_which() -> None:
     assert (found["own"][3], found["w"][3]) == ([1], [0])
 
 
-def test_mirrored_copies_are_trained_whatever_the_collections_say() -> None:
+def test_mirrored_copies_are_trained_in_any_collection() -> None:
     found = variables(program(mirrored=True, collections={TRAINABLE: ["v0/w"]}))
 
     assert (found["v0/w"][1], found["v1/w"][1]) == (1, 1)

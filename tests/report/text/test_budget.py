@@ -16,19 +16,21 @@ from placement_checks.report.text.findings import allot_lines
         ([[3, 3, 3], [3]], 6, [1, 1]),  # the first of each comes before the second of one
         ([[3, 3, 3], [3]], 9, [2, 1]),
         ([[9], [3]], 6, [0, 1]),
-        ([[2, 9, 1], [1, 1]], 5, [1, 2]),  # in its order: none is passed over
+        ([[2, 9, 1], [1, 1]], 5, [1, 2]),  # in its order, without gaps
         ([[1]], 0, [0]),
         ([[1]], -3, [0]),
     ],
 )
-def test_what_is_dealt(costs: Sequence[Sequence[int]], lines: int, given: Sequence[int]) -> None:
+def test_lines_are_allotted_by_cost(
+    costs: Sequence[Sequence[int]], lines: int, given: Sequence[int]
+) -> None:
     assert allot_lines(costs, lines) == given
 
 
 @pytest.mark.parametrize(
     ("costs", "lines", "always", "given"),
     [
-        ([[9], [9], [1]], 5, [0, 1], [1, 1, 0]),  # whether they fit or not, and none is left
+        ([[9], [9], [1]], 5, [0, 1], [1, 1, 0]),  # even if they do not fit, and nothing remains
         ([[2, 2], [2]], 6, [0], [2, 1]),
         ([[2, 2], [2]], 4, [0], [1, 1]),  # the first of the other comes before its second
         ([[9, 1], [1]], 5, [0], [1, 0]),

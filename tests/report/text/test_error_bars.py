@@ -124,7 +124,7 @@ def test_the_mark_is_where_the_limit_is(error: float, limit: float) -> None:
 
 @pytest.mark.parametrize("limit", [1e9, 1e12])
 def test_a_limit_beyond_all_has_its_mark(limit: float) -> None:
-    """Such as that of a zero, in eps of itself."""
+    """Such as the error of a zero, in eps of itself."""
     (_, line) = drawn(figure("w", 1e6, state="noise", limit=limit))
 
     assert bar(line).count("┃") == 1
@@ -143,7 +143,7 @@ def test_each_decade_is_as_long() -> None:
     assert [bar(line).count("━") for line in lines] == [20, 12, 4]  # and the mark
 
 
-def test_what_is_beyond_all_fills_the_bar() -> None:
+def test_a_value_beyond_the_scale_fills_the_bar() -> None:
     _, stray, huge = drawn(figure("a", None), figure("b", 1e300))
 
     assert bar(stray) == bar(huge)

@@ -16,7 +16,7 @@ from placement_checks.report.text.explain import explain_op
 
 
 def told(graph: Placement, name: str, *verdicts: Verdict) -> dict[str, list[str]]:
-    """The lines of each row by its label; the headline is that of ''."""
+    """The lines of each row by its label; '' is the label of the headline."""
     headline, _, *lines = explain_op(graph, name, verdicts)
     rows: dict[str, list[str]] = {"": [headline]}
     label = ""
@@ -87,7 +87,7 @@ def test_what_one_step_is_may_not_be_known() -> None:
     ]
 
 
-def test_an_op_of_a_tower_with_what_it_takes_and_who_takes_it() -> None:
+def test_an_op_with_its_inputs_and_consumers() -> None:
     rows = told(program(outputs={"tower_0/w/MatMul": (None, 4)}), "tower_0/w/MatMul")
 
     assert rows[""] == ["tower_0/w/MatMul (MatMul): float32 [?, 4]"]
@@ -176,7 +176,7 @@ def test_what_an_op_is_bound_to_asks_for() -> None:
     ]
 
 
-def test_a_log_says_where_it_is_and_no_more() -> None:
+def test_a_log_shows_the_device_only() -> None:
     graph = placement(op("w", "VarHandleOp", "", "GPU:0"), requested=Missing("a log has none"))
 
     assert told(graph, "w") == {
@@ -200,7 +200,7 @@ def test_the_source_of_a_line_is_shown_where_it_can_be_read(
     assert told(graph, "w")["requests"] == ["/device:CPU:0, by build.py:1  import x"]
 
 
-def test_what_the_rules_have_found_on_it() -> None:
+def test_findings_on_the_op() -> None:
     findings = [Finding(name, "", "requested", "", "", f"{name} is wrong", "") for name in "vw"]
     verdict = Verdict("variables-shared", "broken", "requested", None, findings)
 

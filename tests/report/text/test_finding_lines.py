@@ -60,7 +60,7 @@ def source(name: str, *texts: str) -> None:
                 "    fix: pin it",
             ],
         ),
-        (  # a line of which file, that depends on what was named before it
+        (  # the file of a line depends on the lines before it
             [
                 finding(n, frames=(f,))
                 for n, f in [("w", "a.py:1"), ("v", "b.py:2"), ("u", "a.py:3")]

@@ -25,7 +25,7 @@ def test_the_lines_after_the_first_hang() -> None:
 @pytest.mark.parametrize(
     ("most", "lines", "end"), [(1, 1, "word …"), (2, 2, "word …"), (3, 3, "word"), (None, 3, "d")]
 )
-def test_a_long_sentence_is_cut_and_says_so(most: int | None, lines: int, end: str) -> None:
+def test_a_long_sentence_ends_with_an_ellipsis(most: int | None, lines: int, end: str) -> None:
     told = wrap(SENTENCE, indent=2, hanging=6, most=most)
     assert len(told) == lines
     assert told[-1].endswith(end)
@@ -59,7 +59,7 @@ def test_the_middle_of_a_long_name_is_left_out() -> None:
     assert wrap(name, hanging=4) == [told]
 
 
-def test_the_width_is_that_of_what_is_shown() -> None:
+def test_the_width_counts_visible_characters() -> None:
     r"""An escape takes four letters, \x1b, and cannot be cut apart."""
     told = shorten("\x1b" * 40)
     assert told.isprintable()

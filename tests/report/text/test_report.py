@@ -92,7 +92,7 @@ def test_counted(number: int, text: str) -> None:
 
 
 def verdicts(rules: int, groups: int) -> list[Verdict]:
-    """So many broken rules with so many groups of findings each."""
+    """A number of broken rules, each with a number of groups of findings."""
     return [
         broken(
             f"rule-{rule}",
@@ -109,7 +109,7 @@ def verdicts(rules: int, groups: int) -> list[Verdict]:
 
 @pytest.mark.parametrize("groups", [1, 50])
 @pytest.mark.parametrize("rules", [1, 4, 23])
-def test_a_report_has_at_most_60_lines_with_what_is_to_follow(rules: int, groups: int) -> None:
+def test_a_report_has_at_most_60_lines(rules: int, groups: int) -> None:
     told = written(report(*verdicts(rules, groups)))
     everything = written(report(*verdicts(rules, groups)), extent=DetailLevel.FULL)
 
@@ -181,7 +181,7 @@ def test_findings_of_one_rule_are_ordered_by_impact() -> None:
     ]
 
 
-def test_what_follows_is_one_line_and_says_so_in_the_table() -> None:
+def test_consequences_take_one_line() -> None:
     told = report(
         broken("variables-shared", finding("w")),
         broken("names-portable", *[finding("w", follows="variables-shared")] * 64, note="9 named"),
@@ -268,7 +268,7 @@ def test_the_picture_comes_after_the_first_group() -> None:
     )
 
 
-def test_a_picture_that_does_not_fit_is_left_out_without_a_word() -> None:
+def test_a_picture_that_does_not_fit_is_omitted() -> None:
     kept = [Verdict(f"rule-{n}", "kept", "executed", figures=figures(8)) for n in range(9)]
 
     told = written(report(*kept))
@@ -289,7 +289,7 @@ def test_notes_of_a_program_are_cut() -> None:
     assert all(f"{note}\n" in everything for note in many)
 
 
-def test_a_program_is_not_named_twice_where_it_is_its_own_reference() -> None:
+def test_a_program_that_is_its_own_reference_is_named_once() -> None:
     measured = measurement(devices="simulated", reference="train.py --dir=/data")
 
     assert run_conditions(measured, "train.py --dir=/data") == (

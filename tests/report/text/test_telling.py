@@ -26,7 +26,7 @@ def test_known_behavior_of_a_library_has_a_way_out() -> None:
     assert list(finding_sentences(Group([of_keras]))) == ["w is [on a GPU]", "way out: pin it"]
 
 
-def test_what_is_long_is_cut() -> None:
+def test_long_values_are_cut() -> None:
     name = "scope/" * 100
 
     assert len(one_line(f"{name} is here")) < 140

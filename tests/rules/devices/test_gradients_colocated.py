@@ -135,7 +135,7 @@ def test_a_request_for_another_gpu_is_named(snapshot: SnapshotAssertion) -> None
     assert messages(finding) == snapshot
 
 
-def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
+def test_a_backward_op_on_the_host_of_a_forward_op_on_a_gpu() -> None:
     (finding,) = GradientsColocated().judge(program(host(ADRIFT, "MatMul", "tower_1/x"))).findings
 
     assert (finding.expected, finding.found) == ("/device:GPU:1", "/device:CPU:0")

@@ -143,7 +143,7 @@ def test_control_edges_bind_nothing() -> None:
     assert objects(graph) == ["step", "after"]
 
 
-def test_op_without_a_reason_says_so(snapshot: SnapshotAssertion) -> None:
+def test_an_op_without_a_reason_is_reported(snapshot: SnapshotAssertion) -> None:
     (finding,) = NoFallback().judge(placement(fallen("a", "MatMul"))).findings
     assert messages(finding) == snapshot
 

@@ -361,14 +361,14 @@ def test_programs_that_take_too_much_together(
         ),
     ],
 )
-def test_what_grows_fails_beside_all_whatever_the_fraction(
+def test_growth_fails_next_to_a_session_that_takes_all_memory(
     own: Mapping[str, str | bool], others: Sequence[Mapping[str, Any]], object: str, found: str
 ) -> None:
     (finding,) = judge_next_to(*others, fraction=1, **own).findings
     assert (finding.object, finding.found) == (object, found)
 
 
-def test_growth_beside_nearly_all_goes_where_the_fraction_says_so() -> None:
+def test_growth_next_to_a_fraction_of_memory() -> None:
     assert judge_next_to(share(0.99), fraction=0.99, **GROWS).state == "kept"
     assert judge_next_to(share(0.99), fraction=0.98, **GROWS).state == "broken"
 
@@ -503,7 +503,7 @@ def test_the_environment_lets_the_memory_grow_next_to_others(
     assert messages(verdict) == snapshot
 
 
-def test_what_the_environment_lets_grow_fails_beside_all(
+def test_growth_by_environment_fails_next_to_all_memory(
     monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setenv(GROWTH, "true")

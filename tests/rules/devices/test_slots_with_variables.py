@@ -299,7 +299,7 @@ def test_a_scalar_that_the_update_takes_by_reference_is_no_slot() -> None:
     assert objects(graph) == []
 
 
-def test_trained_variables_whose_updates_need_each_other_are_no_slots() -> None:
+def test_trained_variables_with_mutual_updates_are_no_slots() -> None:
     """Weights that are kept orthogonal to others of one shape, written out op by op."""
     graph = program(
         variable("b", at="GPU:0"),

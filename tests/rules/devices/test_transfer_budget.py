@@ -552,7 +552,7 @@ def test_a_task_that_sends_too_much_to_several_is_one_finding(
     assert finding.path == (f"x0:0 {ps(0)} -> {gpu(0)}: 80 bytes",)
 
 
-def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None:
+def test_every_task_over_the_budget_is_a_finding() -> None:
     graph = linked(
         (ps(0), (11,), [gpu(0)]),
         (ps(1), (12,), [gpu(0)]),
@@ -569,7 +569,7 @@ def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None
     ]
 
 
-def test_without_a_train_op_the_finding_of_a_link_says_so(snapshot: SnapshotAssertion) -> None:
+def test_a_finding_without_a_train_op_mentions_it(snapshot: SnapshotAssertion) -> None:
     (finding,) = TransferBudget(link_bytes=79).judge(linked(BOTH, step=StepOps())).findings
 
     assert messages(finding) == snapshot

@@ -274,7 +274,7 @@ def test_variables_are_finer_than_their_gradients(snapshot: SnapshotAssertion) -
     assert messages(verdict) == snapshot
 
 
-def test_the_eps_is_that_of_the_gradients() -> None:
+def test_the_eps_is_of_the_gradients_type() -> None:
     """Float64 variables with gradients that are computed in float32."""
     trial = of_one(1, 1 + 20 * ONE)
     numbers = measurement(trial, dtypes={"w": "float64"}, precisions={"w": "float32"})
@@ -306,7 +306,7 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(off: float, state: str) ->
     assert states["bias"] == ("noise" if state == "kept" else "differs")
 
 
-def test_variables_whose_gradient_cannot_be_read(snapshot: SnapshotAssertion) -> None:
+def test_variables_without_a_readable_gradient(snapshot: SnapshotAssertion) -> None:
     unread = {"u": "it is computed in a loop", "v": "another"}
 
     verdict = checked(measurement(batch({}), unread=unread))
@@ -474,7 +474,7 @@ def test_the_odd_batch_is_judged_too(snapshot: SnapshotAssertion) -> None:
     assert checked(measurement(batch({}), odd(np.ones(13)))).state == "kept"
 
 
-def test_the_odd_batch_says_no_more_than_the_first(snapshot: SnapshotAssertion) -> None:
+def test_the_odd_batch_repeats_no_finding(snapshot: SnapshotAssertion) -> None:
     first = batch(problem().times(spread([1, 0], SPLIT)))
 
     verdict = checked(measurement(first, odd(DROPPED)))
@@ -501,7 +501,7 @@ def test_the_figures_are_the_worst_of_all_batches() -> None:
         of_one(1, 1 + 50 * ONE),
     ],
 )
-def test_the_count_is_of_what_is_found(second: Trial) -> None:
+def test_the_count_is_the_number_of_findings(second: Trial) -> None:
     """The first batch is equal within its noise."""
     first = of_one(1, 1 + 60 * ONE, noise=10 * ONE)
 

@@ -482,7 +482,7 @@ def test_the_least_share_that_is_no_breach(
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.4, "kept"), (0.5, "kept"), (0.51, "broken")])
-def test_the_least_share_is_that_of_the_run_too(least: float, state: str) -> None:
+def test_the_least_share_applies_to_the_run(least: float, state: str) -> None:
     verdict = checked(in_turn(2), *TURNS, steps=[step((0, 16), (8, 24))], least=least)
 
     assert verdict.state == state

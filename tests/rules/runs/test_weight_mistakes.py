@@ -4,7 +4,7 @@ from support.towers import host, on, program, variable
 
 from placement_checks import Op
 from placement_checks.rules.gradient_mistakes import MistakeLocation
-from placement_checks.rules.weight_mistakes import repeated_updates, stale_copies
+from placement_checks.rules.runs.weights_equal import repeated_updates, stale_copies
 
 TRAIN = host("train", "NoOp", "^update/w", "^step/add", "^more", "^again")
 

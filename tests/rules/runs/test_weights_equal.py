@@ -14,10 +14,11 @@ from support.snapshots import messages
 from support.towers import program
 from syrupy.assertion import SnapshotAssertion
 
-from placement_checks import Finding, Verdict
+from placement_checks import Device, Finding, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
+from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.policy import policy_errors
 
@@ -135,6 +136,21 @@ def test_without_a_known_update() -> None:
 
     assert finding.where == "main.py:9"
     assert "built at" not in finding.message
+
+
+def test_a_later_copy_of_a_strategy_does_not_change() -> None:
+    gpus = [Device.parse(f"/gpu:{number}") for number in (0, 1)]
+    copies = {"w": Copy("w", 0), "v": Copy("w", 1)}
+    graph = program(variables=NAMES).knowing(strategy=Strategy("MirroredStrategy", gpus, copies))
+
+    verdict = WeightsEqual().judge(
+        Evidence(graph, measurement=ran(steps({"v": [[0.0, 0.0]] * 3})))
+    )
+
+    (finding,) = verdict.findings
+    assert (
+        "that step changes the copy on /device:GPU:1 0 times as much as the copy on /device:GPU:0"
+    ) in finding.message
 
 
 # What is not checked.

@@ -77,7 +77,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> None:
+def test_the_line_of_the_variable_replaces_an_unknown_line_of_the_update() -> None:
     (finding,) = EveryTowerCounts().judge(without(0, lines={"w": "net.py:1"})).findings
 
     assert finding.where == "net.py:1"
@@ -288,7 +288,7 @@ def test_a_sum_of_gradients_counts_though_a_summary_shows_it(kind: str) -> None:
     assert objects(graph) == []
 
 
-def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count() -> None:
+def test_a_gradient_that_is_not_added_does_not_count() -> None:
     graph = updated(
         "total/read",
         variable("total"),
@@ -569,7 +569,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize(("key", "state"), [("same", "kept"), ("other", "broken")])
-def test_a_collective_yields_what_all_of_its_members_give(key: str, state: str) -> None:
+def test_a_collective_combines_all_members(key: str, state: str) -> None:
     """NcclAllReduce: one op on each GPU; only ops with one shared name reduce together."""
     graph = program(
         *(on(i, f"reduced_{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)),

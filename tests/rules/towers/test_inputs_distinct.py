@@ -400,7 +400,7 @@ def test_a_vector_next_to_a_pipeline_is_no_example() -> None:
     assert objects(program(*ops, outputs={"x": None, "mean": (3,), "dev": (3,)})) == []
 
 
-def test_a_scalar_whose_shape_the_program_does_not_state() -> None:
+def test_a_scalar_of_unknown_shape() -> None:
     """keep_prob = tf.compat.v1.placeholder(tf.float32): its shape shows no rows."""
     ops = [host("keep_prob", "Placeholder")]
     for i in (0, 1):
@@ -590,7 +590,7 @@ def test_pipelines_that_read_a_part_each(
 
 
 @pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
-def test_pipelines_whose_functions_differ(other: str, found: Sequence[str]) -> None:
+def test_pipelines_with_different_functions(other: str, found: Sequence[str]) -> None:
     ops = [
         host("files", "Const"),
         *(host(f"lines_{i}", "TextLineDataset", "files") for i in (0, 1)),
@@ -620,7 +620,7 @@ def test_one_shot_iterators_are_their_datasets(other: str, found: Sequence[str])
 
 
 @pytest.mark.parametrize(("files", "found"), [(("a", "a"), ["queue_1"]), (("a", "b"), [])])
-def test_queues_are_made_alike_by_what_is_put_in_them(
+def test_queues_with_equal_elements_are_equal(
     files: tuple[str, str], found: Sequence[str]
 ) -> None:
     ops = [host("a", "Const"), host("b", "Const")]

@@ -103,7 +103,7 @@ def test_a_part_of_the_tower_on_the_gpu_of_another(snapshot: SnapshotAssertion) 
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_every_tower_that_adds_up_those_before_it_is_found(count: int) -> None:
+def test_every_tower_that_adds_previous_losses_is_found(count: int) -> None:
     assert objects(collected(count)) == [f"tower_{i}/loss" for i in range(1, count)]
 
 
@@ -164,7 +164,7 @@ def test_regularization_that_the_host_computes_once_is_no_breach() -> None:
     assert LossesApart().judge(program(*ops)).state == "kept"
 
 
-def test_a_loss_that_adds_the_same_penalty_of_two_towers_is_a_breach(
+def test_a_loss_with_the_same_penalty_of_two_towers_is_reported(
     snapshot: SnapshotAssertion,
 ) -> None:
     """Each tower builds it, and the second adds both: weights decay more with every tower."""
@@ -229,7 +229,7 @@ def test_the_parts_of_one_loss_of_all_towers_are_looked_at(
     assert messages(verdict) == snapshot
 
 
-def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken() -> None:
+def test_reported_losses_are_judged_if_there_are_no_gradients() -> None:
     graph = mixed_losses(step={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
 
     assert objects(graph) == ["tower_1/loss"]

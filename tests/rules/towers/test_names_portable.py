@@ -379,7 +379,7 @@ def test_another_shape_counts_whether_it_is_saved_or_not() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_only_what_the_reference_saves_is_looked_for() -> None:
+def test_only_saved_variables_of_the_reference_are_expected() -> None:
     variables = ["w", "local/total", "fc"]
 
     assert objects(beside(reference(variables=variables, saved=["w", "fc"]))) == ["fc"]

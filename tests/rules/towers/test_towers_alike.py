@@ -161,7 +161,7 @@ def test_a_tower_that_uses_shared_weights_in_another_order_is_another_computatio
 
 
 @pytest.mark.parametrize("tower", [0, 1])
-def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_twice(
+def test_a_tower_with_its_own_variable_differs_from_shared_use(
     tower: int,
 ) -> None:
     graph = program(

@@ -89,7 +89,7 @@ def test_a_variable_that_no_loss_reads(snapshot: SnapshotAssertion) -> None:
     assert messages(finding) == snapshot
 
 
-def test_variables_whose_gradients_are_lost_are_alike() -> None:
+def test_variables_with_lost_gradients_are_grouped() -> None:
     graph = program(
         host("train", "NoOp", "^update/a", "^step/add"),
         *(host(f"update/{name}", "NoOp") for name in "bc"),

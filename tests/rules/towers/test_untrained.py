@@ -76,7 +76,7 @@ def test_a_gradient_that_is_only_part_of_the_norm_of_all() -> None:
     assert found(clipped()) == [("b", "clipped/b")]
 
 
-def test_a_gradient_of_which_only_the_norm_is_shown() -> None:
+def test_a_gradient_used_for_its_norm_only() -> None:
     graph = two(
         *dropped("half", "L2Loss", gradient(0, "b")),
         host("shown", "ScalarSummary", "tag", "half"),
@@ -86,7 +86,7 @@ def test_a_gradient_of_which_only_the_norm_is_shown() -> None:
     assert found(graph) == [("b", gradient(0, "b"))]
 
 
-def test_the_norm_of_what_is_clipped_is_shown() -> None:
+def test_the_norm_of_clipped_gradients_is_shown() -> None:
     graph = clipped(
         host("half/after", "L2Loss", "clipped/b"),
         host("shown", "ScalarSummary", "tag", "half/after"),
@@ -104,7 +104,7 @@ def test_gradients_that_are_clipped_and_applied() -> None:
     assert found(graph) == []
 
 
-def test_a_gradient_whose_norm_is_part_of_a_loss_is_used() -> None:
+def test_a_gradient_norm_in_a_loss_is_used() -> None:
     """The loss has a penalty on the gradient of a frozen variable."""
     graph = two(
         *dropped("penalty", "L2Loss", gradient(0, "b")),

@@ -72,7 +72,7 @@ def test_kept(count: int, collected: bool, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_the_line_is_the_updates_where_that_of_the_train_op_is_not_known() -> None:
+def test_the_line_of_the_update_replaces_an_unknown_line_of_the_train_op() -> None:
     (finding,) = (
         UpdateOpsRun().judge(with_means(gpus=[0], lines={"tower_0/update": "main.py:30"})).findings
     )

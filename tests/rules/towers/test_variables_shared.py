@@ -491,7 +491,7 @@ def test_two_spellings_of_one_gpu_are_one_tower(snapshot: SnapshotAssertion) -> 
     assert messages(verdict) == snapshot
 
 
-def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first(
+def test_parts_of_a_tower_on_two_gpus_are_paired_with_the_first_tower(
     snapshot: SnapshotAssertion,
 ) -> None:
     names = [f"{tower}/{part}" for tower in ("one", "two") for part in ("a", "b")]
@@ -694,7 +694,7 @@ def split(*, single_gpu: Placement | Missing = NOT_BUILT) -> Evidence:
 
 
 @pytest.mark.parametrize("informed", [True, False])
-def test_parts_of_split_towers_are_paired_with_those_of_the_first(
+def test_parts_of_split_towers_are_paired_with_the_first_tower(
     informed: bool, snapshot: SnapshotAssertion
 ) -> None:
     alone = placement(

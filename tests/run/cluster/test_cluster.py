@@ -174,7 +174,7 @@ def soft() -> dict[str, Any]:
     return {"train_op": ran, "config": tf1.ConfigProto(allow_soft_placement=True)}
 
 
-def test_session_is_as_soft_as_the_program_says_and_devices_as_they_are(
+def test_the_session_keeps_soft_placement_and_devices_of_the_program(
     cluster: LocalCluster,
 ) -> None:
     trained = Cluster(cluster.spec).train(soft)
@@ -215,7 +215,7 @@ def test_tasks_answer_on_loopback_alone(cluster: LocalCluster) -> None:
         ),
     ],
 )
-def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
+def test_a_failed_start_has_a_reason_and_leaves_no_process(
     monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
     """A stand-in for the process of the servers."""
@@ -307,7 +307,7 @@ def test_machines_that_are_not_started(machine: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_program_that_says_no_step(cluster: LocalCluster) -> None:
+def test_a_program_without_a_train_op(cluster: LocalCluster) -> None:
     def nothing() -> None:
         with tf.device("/job:ps/task:0"):
             tf1.get_variable("v", [2])
@@ -325,7 +325,7 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
         start_forked(
-            [fixtures / "worker_strategies.py", strategy],
+            [fixtures / "programs/workers/worker_strategies.py", strategy],
             environment={
                 **os.environ,
                 "TF_GRPC_REUSE_PORT": "1",
@@ -344,11 +344,11 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         for port in ports:
             port.close()
 
-    sys.path.insert(0, str(fixtures))
+    sys.path.insert(0, str(fixtures / "programs/workers"))
     try:
         train_alone = import_module("worker_strategies").train_alone
     finally:
-        sys.path.remove(str(fixtures))
+        sys.path.remove(str(fixtures / "programs/workers"))
     for one in said:
         assert one["w"] == pytest.approx(train_alone(), rel=1e-5)
     job = "worker" if strategy == "mirrored" else "ps"

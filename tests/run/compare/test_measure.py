@@ -137,7 +137,7 @@ def test_keras_optimisers_show_no_gradient_and_what_they_are_called_with_is_read
     assert measured.optimizers == {"SGD"}
 
 
-def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None:
+def test_declared_gradients_replace_unreadable_ones() -> None:
     def towers(num_gpus: int = 2, *, say: bool = True) -> dict[str, Any]:
         step = pairs.towers(num_gpus, optimizer=Noted)
         descent = [variable.assign_sub(0.1 * gradient) for gradient, variable in Noted.mean]
@@ -296,7 +296,7 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     assert found_in(first) == found_in(again)
 
 
-def test_a_case_that_cannot_be_saved_loses_nothing_of_what_is_measured(
+def test_an_unsaved_case_keeps_the_measurement(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -347,7 +347,7 @@ def test_rows_are_made_up_where_no_batch_function_is_given() -> None:
     assert sound(run(towers, lambda: towers(1), None))
 
 
-def test_parts_of_different_size_are_those_of_the_placeholders_or_as_declared() -> None:
+def test_sizes_of_uneven_parts_come_from_placeholders_or_declarations() -> None:
     def towers(num_gpus: int = 2, sizes: tuple[Any, ...] = (12, 4)) -> dict[str, Any]:
         with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
             optimizer = tf1.train.GradientDescentOptimizer(0.1)
@@ -467,7 +467,7 @@ def test_hidden_copies_show_after_the_first_step() -> None:
         ("float32", "float64", "float32"),
     ],
 )
-def test_a_gradient_is_as_precise_as_what_it_is_computed_in(
+def test_a_gradient_has_the_precision_of_its_computation(
     of: str, within: str, coarsest: str
 ) -> None:
     def loss(x: Any, y: Any) -> Any:
@@ -482,7 +482,7 @@ def test_a_gradient_is_as_precise_as_what_it_is_computed_in(
     assert sound(measured)
 
 
-def test_local_variables_such_as_those_of_metrics_are_not_compared() -> None:
+def test_local_variables_are_not_compared() -> None:
     def loss(x: Any, y: Any) -> Any:
         error = pairs.squared_error(x, y)
         with tf.device("/cpu:0"):
@@ -516,7 +516,7 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
     )
 
 
-def test_what_is_not_finite_after_some_steps_is_not_compared() -> None:
+def test_values_that_become_infinite_are_not_compared() -> None:
     towers = partial(
         pairs.towers,
         loss=lambda x, y: 1e20 * pairs.squared_error(x, y),
@@ -613,7 +613,7 @@ def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.Monkey
     assert sound(run(pairs.towers))
 
 
-def test_a_batch_function_that_gives_no_odd_batch_is_not_put_down_to_the_program() -> None:
+def test_a_batch_function_without_odd_batches_is_named() -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         with tf.device("/cpu:0"):
             x, y = tf1.placeholder(tf.float32, [None, 4]), tf1.placeholder(tf.float32, [None, 1])

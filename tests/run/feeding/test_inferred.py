@@ -11,13 +11,18 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import script
 
 from placement_checks import Program
 from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
-from placement_checks.core.script import Script
 from placement_checks.run.compare.pair import ProgramPair
-from placement_checks.run.feeding.inferred import InferredInputs, RowInput, infer_inputs
+from placement_checks.run.feeding.inferred import (
+    FedProgram,
+    InferredInputs,
+    RowInput,
+    infer_inputs,
+)
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.runnable import RunnableProgram, make_runnable
 
@@ -63,7 +68,7 @@ def arrays(shapes: Shapes) -> dict[str, Any]:
 
 
 def found(several: Mapping[str, Any], alone: Mapping[str, Any], gpus: int = 2) -> InferredInputs:
-    return infer_inputs(program(gpus, several), program(1, alone), {}, {})
+    return infer_inputs(FedProgram(program(gpus, several), {}), FedProgram(program(1, alone), {}))
 
 
 def of_shapes(several: Shapes, alone: Shapes, gpus: int = 2) -> InferredInputs:
@@ -94,7 +99,7 @@ def test_tensors_of_towers_are_known_by_the_end_of_their_names() -> None:
     assert inputs.any_batch_size
 
 
-def test_or_else_by_what_a_row_is() -> None:
+def test_feeds_are_matched_by_row_shape_otherwise() -> None:
     inputs = of_shapes(
         {"tower_0/a": (4, 3), "tower_0/b": (4, 2), "tower_1/a": (4, 3), "tower_1/b": (4, 2)},
         {"images": (8, 3), "labels": (8, 2)},
@@ -113,7 +118,10 @@ def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
     )
     alone = arrays({"inputs": (8, 7), "targets": (8, 7)})
 
-    inputs = infer_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+    inputs = infer_inputs(
+        FedProgram(program(2, several, free=True), {}),
+        FedProgram(program(1, alone, free=True), {}),
+    )
 
     assert fed_to(inputs) == {
         "inputs:0": ["inputs:0", "inputs_1:0"],
@@ -130,7 +138,10 @@ def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) ->
     alone = arrays({"x": (8, 7)})
 
     with pytest.raises(CannotRun) as error:
-        infer_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
+        infer_inputs(
+            FedProgram(program(2, several, free=free), {}),
+            FedProgram(program(1, alone, free=free), {}),
+        )
 
     assert str(error.value) == (
         "'x:0' is fed rows of the shape [9], and 'x:0' of single rows of [7]; pad rows to one "
@@ -138,14 +149,14 @@ def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) ->
     )
 
 
-def test_what_is_fed_once_is_for_all_towers() -> None:
+def test_a_single_feed_serves_all_towers() -> None:
     inputs = of_shapes({"x": (8, 3)}, {"x": (4, 3)})
 
     assert fed_to(inputs) == {"x:0": ["x:0"]}
     assert (inputs.rows, inputs.reference_rows, inputs.split) == (8, 4, ())
 
 
-def test_the_towers_of_what_the_host_is_fed_come_one_after_another() -> None:
+def test_host_feeds_belong_to_towers_in_order() -> None:
     inputs = of_shapes({"x": (4, 3), "x_1": (2, 3)}, {"x": (6, 3)})
 
     assert fed_to(inputs) == {"x:0": ["x:0", "x_1:0"]}
@@ -156,13 +167,13 @@ def test_several_entries_may_be_one_row() -> None:
     shapes = {"tower_0/x": (2, 3), "tower_0/words": (10,), "tower_1/x": (2, 3)}
     inputs = of_shapes({**shapes, "tower_1/words": (10,)}, {"x": (2, 3), "words": (10,)})
 
-    assert [(each.name, each.per_row, each.rows.shape) for each in inputs.inputs] == [
+    assert [(each.reference, each.per_row, each.rows.shape) for each in inputs.inputs] == [
         ("x:0", 1, (4, 3)),
         ("words:0", 5, (4, 5)),
     ]
 
 
-def test_what_has_no_rows_is_fed_whole() -> None:
+def test_feeds_without_rows_are_fed_whole() -> None:
     several = arrays({"x": (8, 3), "weights": (5,)})
     alone = arrays({"x": (6, 3), "weights": (5,)})
     rates = ({"rate": np.float32(0.2), "epoch": np.int32(3)}, {"rate": np.float32(0.1)})
@@ -206,7 +217,7 @@ def test_tensors_without_counterpart_are_named() -> None:
     )
 
 
-def test_of_several_that_the_host_is_fed_it_is_not_clear_which_is_for_which_tower() -> None:
+def test_several_host_feeds_are_ambiguous() -> None:
     shapes = {"a": (4, 3), "b": (4, 3), "c": (4, 3), "d": (4, 3)}
 
     assert refused(shapes, {"one": (8, 3), "other": (8, 3)}).startswith(
@@ -227,7 +238,7 @@ def test_rows_of_several_sizes_are_named() -> None:
     )
 
 
-def test_a_row_of_each_tower_may_differ_from_that_of_another() -> None:
+def test_row_shapes_may_differ_between_towers() -> None:
     of_towers = [np.full([1, 3], value, np.float32) for value in (1, 2)]
     several = {f"tower_{i}/x": row for i, row in enumerate(of_towers)}
 
@@ -275,8 +286,8 @@ def test_rows_stay_together_and_get_to_both_programs(
             any_batch_size=any_batch_size,
             split=() if shared else [size] * gpus,
             inputs=[
-                RowInput("x", towers("x"), "x", 1, seen),
-                RowInput("y", towers("y"), "y", per_row, several if per_row > 1 else seen),
+                RowInput(towers("x"), "x", 1, seen),
+                RowInput(towers("y"), "y", per_row, several if per_row > 1 else seen),
             ],
             tower_values={"rate": np.ones(())},
             reference_values={},
@@ -304,7 +315,7 @@ def test_rows_stay_together_and_get_to_both_programs(
 
 def test_a_program_that_is_fed_nothing() -> None:
     towers = program(2, arrays({"x": (8, 3)}))
-    built = replace(towers.built, program=Script("train.py"), fed={})
+    built = replace(towers.built, program=script("train.py"), fed={})
 
     with pytest.raises(CannotRun, match="towers was fed nothing that could hold rows, and its"):
         ProgramPair(replace(towers, built=built), program(1, arrays({"x": (8, 3)}))).feeding(None)

@@ -127,7 +127,7 @@ def test_a_case_without_a_batch() -> None:
         Case.load(Path("no.npz"))
 
 
-def test_what_is_saved_is_read_again() -> None:
+def test_a_saved_case_is_read_back() -> None:
     batch: dict[str, Any] = {
         "x": np.arange(6.0).reshape(3, 2),
         "turned": np.arange(6).reshape(2, 3).T,
@@ -168,7 +168,7 @@ def test_the_first_values_fit_the_program() -> None:
     )
 
 
-def test_values_that_are_one_in_memory_are_saved_as_one_and_are_as_many_again() -> None:
+def test_shared_arrays_are_saved_once() -> None:
     """Slots of zeros, which take more room than the weights."""
     zeros = np.broadcast_to(np.float32(0), (1000, 1000))
     start = {"w": np.arange(4.0), "w/Adam": zeros, "step": np.array(7)}
@@ -181,7 +181,7 @@ def test_values_that_are_one_in_memory_are_saved_as_one_and_are_as_many_again() 
     assert first["w/Adam"].dtype == np.float32
 
 
-def test_cases_are_saved_in_the_users_cache_one_for_each_program_and_folder(
+def test_each_program_and_directory_has_one_saved_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case([{"x": np.ones(2)}], {})

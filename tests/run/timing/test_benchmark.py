@@ -32,7 +32,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The sessions that are opened: of which program, on how many threads."""
+    """The opened sessions: program and number of threads."""
     found = []
     whole = ProgramSession.__init__
 
@@ -52,7 +52,7 @@ def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> ProgramPai
     return ProgramPair.from_programs(load(Program("towers", towers), gpus), single, "auto")
 
 
-def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> None:
+def test_every_loop_takes_one_step_per_round_without_warm_up() -> None:
     with TimedPair(pair(), pairs.batch, rows=32) as timed_pair:
         for _ in range(4):
             timed_pair.run_others()
@@ -118,7 +118,7 @@ def test_the_loops_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
 
 
-def test_a_program_that_does_not_say_its_step_is_not_timed() -> None:
+def test_a_program_without_a_train_op_is_not_timed() -> None:
     def towers(num_gpus: int = 2) -> Any:
         return {**pairs.towers(num_gpus), "train_op": None}
 
@@ -157,7 +157,7 @@ def test_contention_is_several_steps_at_once() -> None:
     assert 0.3 <= taken < 0.55
 
 
-def test_what_is_settled_once_tensorflow_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_fixed_at_the_import_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POOL, "0")
     monkeypatch.delenv(ONEDNN, raising=False)
 

@@ -1,4 +1,4 @@
-"""What TensorFlow's step statistics tell: when each device computed, and what waits for what."""
+"""TensorFlow's step statistics: the intervals of each device, and the dependencies of ops."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def long(x: Any) -> Any:
 
 
 def with_inputs(change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Sound towers; what each computes with is changed first."""
+    """Sound towers; `change` replaces their graph first."""
     return partial(pairs.towers, loss=lambda x, y: pairs.squared_error(change(x), y))
 
 
@@ -73,7 +73,7 @@ def after_the_gradients_of_the_last(x: Any) -> Any:
         return long(tf.identity(x))
 
 
-def test_what_stands_in_for_a_gpu_is_told_as_that_gpu() -> None:
+def test_a_simulated_gpu_is_reported_as_the_gpu() -> None:
     trace, devices = traced(pairs.towers)
 
     assert devices == [(GPUS[0],), (GPUS[1],)]
@@ -137,13 +137,13 @@ def test_loops_branches_and_functions_have_a_schedule(change: Callable[[Any], An
 
     assert pair.share >= 0.5
     assert simulate(trace.ops) is not None
-    for gpu in GPUS:  # what the body computes is among it; of a function 2.15 tells the call alone
+    for gpu in GPUS:  # ops of the body are included; 2.15 reports only the call of a function
         ops = {slice.op for slice in trace.shortest.lanes[gpu]}
         assert any("Tanh" in op or "PartitionedCall" in op for op in ops)
 
 
 @pytest.mark.parametrize(("tick", "steps"), [(0.0, 10), (1.5, 3), (3.0, 2)])
-def test_a_program_is_watched_for_ten_steps_or_two_seconds_and_two_steps_at_least(
+def test_a_trace_has_ten_steps_or_two_seconds(
     tick: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count(0.0, tick)
@@ -172,7 +172,7 @@ def test_a_program_has_as_many_threads_as_towers(
     assert opened == [{"threads": gpus}]
 
 
-def test_a_program_that_does_not_say_what_a_step_is() -> None:
+def test_a_program_without_a_train_op() -> None:
     def silent(num_gpus: int = 2) -> Mapping[str, Any]:
         return {key: said for key, said in pairs.towers(num_gpus).items() if key != "train_op"}
 
@@ -316,7 +316,7 @@ def test_a_cpu_device_is_a_gpu_only_where_it_stands_in_for_one(
     assert [task.device for task in trace.ops] == [told]
 
 
-def test_nanoseconds_are_taken_where_they_are_told() -> None:
+def test_nanoseconds_are_used_if_available() -> None:
     op = step_stats_pb2.NodeExecStats(
         node_name="op",
         **dict.fromkeys(("all_start_micros", "op_start_rel_micros", "op_end_rel_micros"), 7),
@@ -336,7 +336,7 @@ def test_an_op_does_not_end_before_it_starts() -> None:
     assert microseconds(trace.shortest) == {HOST: [("op", 0, 2), ("unfinished", 4, 4)]}
 
 
-def test_an_op_of_a_body_that_is_called_like_another_op_is_not_that_op() -> None:
+def test_an_op_of_a_body_with_the_same_name_is_another_op() -> None:
     trace = played(
         {GPU_NAMES[0]: [ran("conv", 0, 0, 5)], GPU_NAMES[1]: [ran("conv", 0, 0, 70)]},
         parts=[[tf1.NodeDef(name="conv", op="Conv2D", device=GPU_NAMES[0])]],
@@ -367,7 +367,7 @@ def edge(name: str, op: str, device: str, tensor: str, *inputs: str) -> Any:
 
 
 @pytest.mark.parametrize("prefix", ["_", "_Host", ""])
-def test_an_op_waits_for_its_inputs_and_what_is_received_for_what_was_sent(prefix: str) -> None:
+def test_ops_wait_for_inputs_and_receives_for_sends(prefix: str) -> None:
     node = tf1.NodeDef
     host = [
         node(name="w", op="VarHandleOp", device=HOST_NAME),
@@ -417,7 +417,7 @@ def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
 
 
 @pytest.mark.parametrize("ref", ["", "Ref"])
-def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -> None:
+def test_exits_of_a_loop_wait_for_an_iteration(ref: str) -> None:
     """The dependency includes other variables of that loop, but not of another loop."""
     node = partial(tf1.NodeDef, device=HOST_NAME)
 

@@ -1,0 +1,158 @@
+"""Targets: what a user names to check, and programs that run like ``python train.py …``.
+
+Arguments may depend on the number of GPUs: ``--num_gpus={gpus} --gpu_list={gpu_list}``, or
+``train.py:build(depth=50, n={gpus})``.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+GPUS = "{gpus}"  # to Python, a set that holds a name
+GPU_LIST = "{gpu_list}"
+
+
+def for_gpus(text: str, gpus: int) -> str:
+    """Replace ``{gpus}`` by the number of GPUs and ``{gpu_list}`` by ``0,1,…``."""
+    return text.replace(GPUS, str(gpus)).replace(GPU_LIST, ",".join(map(str, range(gpus))))
+
+
+def uses_gpus(text: str) -> bool:
+    """Whether a text contains ``{gpus}`` or ``{gpu_list}``."""
+    return GPUS in text or GPU_LIST in text
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Keyword arguments of a target's function, as literals that may contain ``{gpus}``.
+
+    Stored as text, so that each call gets new lists, and 1 differs from True.
+
+    Attributes:
+        literals: sorted pairs of a name and a literal in the form of `ast.unparse`.
+    """
+
+    literals: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the arguments."""
+        return [name for name, _ in self.literals]
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether an argument depends on the number of GPUs."""
+        return any(uses_gpus(literal) for _, literal in self.literals)
+
+    def for_gpus(self, gpus: int) -> dict[str, Any]:
+        """The values for a call of the function for ``gpus`` GPUs."""
+        return {name: value_of(literal, gpus) for name, literal in self.literals}
+
+
+def value_of(literal: str, gpus: int) -> Any:
+    """Evaluate a literal for ``gpus`` GPUs.
+
+    Raises:
+        ValueError, TypeError: the text is not a literal.
+    """
+    return ast.literal_eval(_NumberOfGpus(gpus).visit(ast.parse(literal, mode="eval")))
+
+
+NONE = Arguments()
+
+
+class _NumberOfGpus(ast.NodeTransformer):
+    """Replaces ``{gpus}``, and ``{gpu_list}`` within strings."""
+
+    def __init__(self, gpus: int) -> None:
+        self._gpus = gpus
+
+    def visit_Set(self, node: ast.Set) -> ast.AST:
+        is_number = ast.unparse(node) == GPUS
+        return ast.Constant(self._gpus) if is_number else self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, str):
+            return ast.Constant(for_gpus(node.value, self._gpus))
+        return node
+
+
+@dataclass(frozen=True)
+class Target:
+    """A program, function, graph or log that a user names. Made by `targets.forms.parse_target`.
+
+    Attributes:
+        kind: ``program`` for a whole program, ``function`` for a function in a program, ``graph``
+            for a saved graph, or ``log`` for a placement log.
+        name: the text of the user, which names the target in reports.
+        path: the file that is read, or the module that is imported.
+        function: the function, such as ``Model.build``; ``""`` for other kinds.
+        arguments: the keyword arguments of the function.
+    """
+
+    kind: Literal["program", "function", "graph", "log"]
+    name: str
+    path: str
+    function: str = ""
+    arguments: Arguments = NONE
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the target is a whole program or a function."""
+        return self.kind in ("program", "function")
+
+
+DEFAULT_LIMIT = 300.0  # seconds until the first training step
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program that runs in a process of its own until its first training step.
+
+    Arguments and values may contain ``{gpus}`` for the number of GPUs and ``{gpu_list}`` for
+    ``0,1,…``.
+
+    Attributes:
+        target: a whole program or a function.
+        args: the command-line arguments.
+        v1: whether ``import tensorflow`` gives the program TensorFlow 1.
+        let: pairs of a name and a value that overrides the one in the source.
+        limit: the time limit for the first training step, in seconds.
+        eager: whether the target is a function that runs eagerly and builds no graph.
+    """
+
+    target: Target
+    args: tuple[str, ...] = ()
+    v1: bool = False
+    let: tuple[tuple[str, str], ...] = ()
+    limit: float = DEFAULT_LIMIT
+    eager: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in reports: target and arguments as typed."""
+        return " ".join([self.target.name, *map(_quoted, self.args)])
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether the number of GPUs occurs in the target, arguments or values."""
+        texts = [self.target.name, *self.args, *(value for _, value in self.let)]
+        return any(map(uses_gpus, texts))
+
+    def for_gpus(self, gpus: int) -> Script:
+        """The program with arguments and values for ``gpus`` GPUs."""
+        return replace(  # the arguments within the target are replaced when they are parsed
+            self,
+            args=tuple(for_gpus(text, gpus) for text in self.args),
+            let=tuple((name, for_gpus(value, gpus)) for name, value in self.let),
+        )
+
+
+def _quoted(text: str) -> str:
+    """Quote an argument for a shell. Braces need no quotes."""
+    plain = text.replace("{", "").replace("}", "")
+    return text if plain and shlex.quote(plain) == plain else shlex.quote(text)

@@ -1,0 +1,457 @@
+"""Details of the ops of a graph: from a graph of this process, a file, or another process."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError, PlacerError
+from placement_checks.core.op_types import CONST
+from placement_checks.core.placement import Body, Details, Frame, Tensor
+from placement_checks.core.user_code import (
+    current_folder,
+    is_user_file,
+    relative_path,
+    users_frames,
+)
+from placement_checks.graph.graph_def import inlined_functions
+from placement_checks.graph.shape_inference import infer_outputs
+from placement_checks.tf.graphs import device_scopes, function_body, original_op
+
+_MAX_IMPORTED_OPS = 200_000  # ops of a file; shapes of a million ops would take 4 GB
+_LARGE_BYTES = 1024  # bytes; values of larger constants are removed before placement
+_MAX_VALUES = 1 << 16  # elements of a constant; a single stored value may fill any shape
+_MAX_COMPARED_DEPTH = 100  # nested functions; deeper bodies are compared by name
+
+
+class BodyOp(NamedTuple):
+    """The function that contains an op, and the op's name in that function."""
+
+    function: str
+    name: str
+
+
+class GraphDetails(Details):
+    """Details that the GraphDef contains: attributes and constants.
+
+    Attributes:
+        graph_def: the graph.
+        bodies: the functions that contain inlined ops, by the op's name in the placement.
+            `graph.reading` fills it.
+    """
+
+    def __init__(self, graph_def: Any) -> None:
+        self.graph_def = graph_def
+        self.bodies: dict[str, BodyOp] = {}
+        self._digests: dict[str, str] = {}
+
+    def attributes(self, op: str) -> Mapping[str, Any]:
+        node = self._node(op)
+        if node is None:
+            return {}
+        plain = {key: self._plain(node.attr[key], 0) for key in _computing_attributes(node)}
+        return {key: value for key, value in plain.items() if value is not None}
+
+    def value(self, op: str) -> tuple[Any, ...] | None:
+        node = self._node(op)
+        if node is None or node.op != CONST:
+            return None
+        tensor = node.attr["value"].tensor
+        bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
+        if tensor.ByteSize() > _LARGE_BYTES or tensor == bare:
+            return None
+        if not 0 <= math.prod(dim.size for dim in tensor.tensor_shape.dim) <= _MAX_VALUES:
+            return None
+        try:
+            array = tf.make_ndarray(tensor)
+        except (TypeError, ValueError):  # a dtype without arrays, or values that do not fit
+            return None
+        return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        """Convert an attribute to numbers, texts, tuples and bodies; None for tensors."""
+        kind = value.WhichOneof("value")
+        if kind in ("i", "f", "b", "s", "type"):
+            return _comparable(getattr(value, kind))
+        if kind == "shape":
+            return _shape(value.shape)
+        if kind == "func":
+            return Body(self._digest(value.func.name, depth))
+        if kind == "list" and not value.list.func and not value.list.tensor:
+            listed = value.list
+            plain = (listed.i, listed.f, listed.b, listed.s, listed.type)
+            return tuple(item for values in plain for item in values) or tuple(
+                _shape(shape) for shape in listed.shape
+            )
+        return None
+
+    def _digest(self, function: str, depth: int) -> str:
+        """A digest of a function's body; functions with equal bodies have the same digest."""
+        if depth == _MAX_COMPARED_DEPTH:
+            return function
+        if function not in self._digests:
+            self._digests[function] = function  # for recursive calls
+            digest = hashlib.sha256()
+            nodes = self._functions.get(function, {})
+            numbers = {name: str(number) for number, name in enumerate(nodes)}
+            for node in nodes.values():
+                parts = (source.partition(":") for source in node.input)
+                inputs = [(numbers.get(name, name), output) for name, _, output in parts]
+                digest.update(f"{node.op} {inputs}".encode())
+                for key in _computing_attributes(node):
+                    attribute = self._plain(node.attr[key], depth + 1)
+                    tensor = node.attr[key].tensor.SerializeToString(deterministic=True)
+                    digest.update(f"{key} {attribute} {tensor!r}".encode())
+            self._digests[function] = digest.hexdigest()
+        return self._digests[function]
+
+    @cached_property
+    def _nodes(self) -> dict[str, Any]:
+        return {node.name: node for node in self.graph_def.node}
+
+    @cached_property
+    def _functions(self) -> dict[str, dict[str, Any]]:
+        return {
+            function.signature.name: {node.name: node for node in function.node_def}
+            for function in self.graph_def.library.function
+        }
+
+    def _node(self, op: str) -> Any:
+        if op in self.bodies:
+            function, inner = self.bodies[op]
+            return self._functions[function][inner]
+        return self._nodes.get(op)
+
+
+def _comparable(value: Any) -> Any:
+    """Replace NaN, which does not equal itself."""
+    return "nan" if isinstance(value, float) and value != value else value
+
+
+def _computing_attributes(node: Any) -> list[str]:
+    """The attributes that affect a node's result; ``metadata`` only numbers a dataset."""
+    return sorted(key for key in node.attr if not key.startswith("_") and key != "metadata")
+
+
+def _shape(shape: Any) -> tuple[int, ...] | str:
+    return "unknown" if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+
+
+class GraphFile(GraphDetails):
+    """A saved graph. The outputs of its ops are inferred on first use, in another process."""
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        if isinstance(self._outputs, PlacerError):
+            raise self._outputs
+        return self._outputs.get(op, ())
+
+    @cached_property
+    def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
+        if len(self.graph_def.node) > _MAX_IMPORTED_OPS:
+            return {}
+        try:
+            return infer_outputs(self.graph_def)
+        except PlacerError as error:
+            return error
+
+
+class LiveDetails(GraphDetails):
+    """Details of ops that Python has built in this process.
+
+    Args:
+        graph_def: the graph.
+        folder: the directory of the user's source files; None if any file outside of libraries is
+            the user's.
+    """
+
+    def __init__(self, graph_def: Any, folder: Path | None) -> None:
+        super().__init__(graph_def)
+        self._folder = folder
+        self._stacks = _Stacks()
+
+    def frames(self, op: str) -> Sequence[Frame]:
+        stack = self._stack(op)
+        if stack is None:
+            return ()
+        cached = self._stacks.find(stack, current_folder())
+        if cached.frames is None:
+            cached.frames = users_frames(cached.stack, self._folder)
+        return cached.frames
+
+    def device_line(self, op: str) -> Frame | None:
+        live = self._live_op(op)
+        return None if live is None else deciding_line(live, self._folder)
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        live = self._live_op(op)
+        if live is None:
+            return ()
+        return [
+            Tensor(output.dtype.base_dtype.name, static_shape(output.shape))
+            for output in live.outputs
+        ]
+
+    def _stack(self, op: str) -> Any:
+        """The stack of an op's creation; None if Python did not build the op."""
+        live = self._live_op(op)
+        return None if live is None else live.traceback
+
+    def _live_op(self, op: str) -> Any:
+        """The `tf.Operation` of an op; None if Python did not build it."""
+        raise NotImplementedError
+
+
+class LiveGraph(LiveDetails):
+    """A ``tf.Graph`` of this process."""
+
+    def __init__(self, graph: tf.Graph, graph_def: Any, folder: Path | None = None) -> None:
+        super().__init__(graph_def, folder)
+        self.graph = graph
+
+    def forward_op(self, op: str) -> str:
+        # Ops in bodies belong to another graph; its names may be the same.
+        live = None if op in self.bodies else self._live_op(op)
+        original = None if live is None else original_op(live)
+        return "" if original is None else str(original.name)
+
+    def _live_op(self, op: str) -> Any:
+        body = self.bodies.get(op)
+        try:
+            return self._ops[op] if body is None else _op_in_body(self.graph, body)
+        except (KeyError, ValueError):
+            return None
+
+    @cached_property
+    def _ops(self) -> dict[str, tf.Operation]:
+        # Faster than one lookup per op; a GraphDef has the order of its graph.
+        names = (node.name for node in self.graph_def.node)
+        return dict(zip(names, self.graph.get_operations(), strict=False))
+
+
+def _op_in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
+    """The op in a traced body; its name in the FunctionDef may have a number appended.
+
+    Raises:
+        KeyError: the body has no such op.
+    """
+    body = function_body(graph, op.function)
+    if body is None:
+        raise KeyError(op.function)
+    try:
+        return body.get_operation_by_name(op.name)
+    except KeyError:
+        return body.get_operation_by_name(re.sub(r"_\d+$", "", op.name))
+
+
+@dataclass(eq=False)
+class _Stack:
+    """The stack of one or more ops.
+
+    Attributes:
+        stack: TensorFlow's stack.
+        folder: the directory for relative paths.
+        frames: the user's frames in it; None until they are looked up.
+        next: the stack that was looked up after this one, the last time.
+    """
+
+    stack: Any
+    folder: str
+    frames: Sequence[Frame] | None = None
+    next: _Stack | None = None
+
+
+class _Stacks:
+    """A cache of stacks.
+
+    Looking up a stack takes six times as long as comparing it with another one. Programs build
+    towers, layers and gradients in loops, so stacks often follow one another in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, str], _Stack] = {}
+        self._last: _Stack | None = None
+
+    def find(self, stack: Any, folder: str) -> _Stack:
+        """The cached stack that equals ``stack``."""
+        last = self._last
+        if last is not None:
+            for likely in (last.next, last):
+                if likely is not None and likely.stack == stack and likely.folder == folder:
+                    self._last = likely
+                    return likely
+        found = self._known.get((stack, folder))
+        if found is None:
+            found = self._known[stack, folder] = _Stack(stack, folder)
+        if last is not None:
+            last.next = found
+        self._last = found
+        return found
+
+
+class OpDetails(NamedTuple):
+    """The recorded details of one op; the fields are named as the methods of `Details`."""
+
+    frames: Sequence[Frame] = ()
+    device_line: Frame | None = None
+    outputs: Sequence[Tensor] = ()
+    forward_op: str = ""
+    parts_of_keras: Collection[str] = ()
+
+
+_UNKNOWN = OpDetails()
+
+
+class RecordedDetails(GraphDetails):
+    """Details of a graph of another process, which recorded them for each op.
+
+    Attributes:
+        recorded: the details by the op's name; by ``function:op`` for an op in a function.
+    """
+
+    def __init__(self, graph_def: Any, recorded: Mapping[str, OpDetails]) -> None:
+        super().__init__(graph_def)
+        self.recorded = recorded
+
+    @staticmethod
+    def from_live(details: GraphDetails) -> RecordedDetails:
+        """Record the details of all ops; equal values are stored once."""
+        shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+        def once(value: Iterable[Any]) -> tuple[Any, ...]:
+            values = tuple(value)
+            return shared.setdefault(values, values)
+
+        in_bodies = {
+            ":".join(op): op
+            for function in inlined_functions(details.graph_def)
+            for op in (BodyOp(function.signature.name, node.name) for node in function.node_def)
+        }
+        details.bodies |= in_bodies  # ops of a graph have no such names
+        names = [*(node.name for node in details.graph_def.node), *in_bodies]
+        return RecordedDetails(
+            details.graph_def,
+            {
+                op: OpDetails(
+                    once(details.frames(op)),
+                    details.device_line(op),
+                    once(details.outputs(op)),
+                    details.forward_op(op),
+                    once(sorted(details.parts_of_keras(op))),
+                )
+                for op in names
+            },
+        )
+
+    def frames(self, op: str) -> Sequence[Frame]:
+        return self._find(op).frames
+
+    def device_line(self, op: str) -> Frame | None:
+        return self._find(op).device_line
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        return self._find(op).outputs
+
+    def forward_op(self, op: str) -> str:
+        return self._find(op).forward_op
+
+    def parts_of_keras(self, op: str) -> Collection[str]:
+        return self._find(op).parts_of_keras
+
+    def _find(self, op: str) -> OpDetails:
+        return self.recorded.get(":".join(self.bodies.get(op, (op,))), _UNKNOWN)
+
+
+def static_shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+    """A static shape as numbers; None if its rank is not known.
+
+    After ``disable_v2_behavior``, iterating over a `TensorShape` gives ``Dimension`` objects,
+    which cannot be hashed.
+    """
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+# TensorFlow records the argument of a device scope as text. It writes a function with the line of
+# its definition, …
+_FUNCTION = re.compile(r"(?P<name>.+)<(?P<file>.*), (?P<line>\d+)>")
+# … and a tf.DeviceSpec with all of its fields.
+_SPEC = re.compile(
+    r"<DeviceSpec\(job=(?P<job>\w+), replica=(?P<replica>\w+), task=(?P<task>\w+), "
+    r"device_type=(?P<type>\w+), device_index=(?P<index>\w+)\)>"
+)
+
+
+def deciding_line(op: Any, folder: Path | None) -> Frame | None:
+    """The user's line that decided which device an op of a live graph requests.
+
+    Usually, this line opens the innermost scope that names a device type. If the op requests no
+    type, the scope may name any part of a device, such as a job. If the op requests another device
+    than that scope, a device function inside the scope decided: the line is its definition. None
+    if the op requests no device, or if a library decided.
+    """
+    requested = Device.parse(op.device)
+    scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]
+    scope = _deciding_scope(scopes, requested) if requested else None
+    for line in () if scope is None else (scope.function, scope.line):
+        if line is not None and is_user_file(line.file, folder):
+            return line._replace(file=relative_path(line.file))
+    return None
+
+
+class _Scope(NamedTuple):
+    """One device scope around an op.
+
+    Attributes:
+        line: its ``with`` statement.
+        device: the device that it names; an empty `Device` for a device function.
+        function: the line that defines its device function; None if the scope names a device.
+        clears: whether it is ``tf.device(None)``, which cancels the scopes around it.
+    """
+
+    line: Frame
+    device: Device
+    function: Frame | None = None
+    clears: bool = False
+
+
+def _deciding_scope(scopes: Sequence[_Scope], requested: Device) -> _Scope | None:
+    """The scope that decided the requested device; ``scopes`` are ordered from the innermost."""
+    functions = []
+    for scope in scopes:
+        if scope.clears:
+            break
+        if scope.function is not None:
+            functions.append(scope)
+        elif scope.device if requested.type is None else scope.device.type is not None:
+            is_requested = requested.matches(scope.device)
+            return scope if is_requested or not functions else functions[0]
+    return functions[0] if functions else None
+
+
+@lru_cache(maxsize=4096)
+def _scope(given: str, file: str, line: int) -> _Scope:
+    """Parse TensorFlow's record of a scope: its argument as text, and its file and line."""
+    opened = Frame(file, line, "")
+    if given == str(None):
+        return _Scope(opened, Device(), clears=True)
+    if function := _FUNCTION.fullmatch(given):
+        defined = Frame(function["file"], int(function["line"]), function["name"])
+        return _Scope(opened, Device(), defined)
+    if spec := _SPEC.fullmatch(given):
+        part = {
+            key: None if value == str(None) else value for key, value in spec.groupdict().items()
+        }
+        given = "".join(f"/{key}:{part[key]}" for key in ("job", "replica", "task") if part[key])
+        given += f"/device:{part['type']}:{part['index'] or '*'}" if part["type"] else ""
+    try:
+        return _Scope(opened, Device.parse(given))
+    except InputError:  # a device function without a definition, such as a partial
+        return _Scope(opened, Device(), opened)

@@ -1,0 +1,87 @@
+"""Errors for the arguments in a target, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placement_checks.core.errors import InputError
+from placement_checks.targets.forms import parse_target
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a (copy)").mkdir()
+    for name in ("t.py", "a (copy)/t.py", "graph(1).pb"):
+        (tmp_path / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "function", "arguments"),
+    [
+        ("t.py:build", "t.py", "build", {}),
+        ("t.py:build()", "t.py", "build", {}),
+        ("a (copy)/t.py:Model.build(n=1)", "a (copy)/t.py", "Model.build", {"n": 1}),
+        ("os.path:join (name='a:b(c)')", "os.path", "join", {"name": "a:b(c)"}),
+        ("graph(1).pb", "graph(1).pb", "", {}),
+    ],
+)
+def test_parts_of_a_target(
+    text: str, path: str, function: str, arguments: Mapping[str, Any]
+) -> None:
+    target = parse_target(text)
+
+    assert (target.name, target.path, target.function) == (text, path, function)
+    assert target.arguments.for_gpus(2) == arguments
+
+
+def test_arguments_are_the_same_in_whatever_order_and_style() -> None:
+    written = parse_target("t.py:build(n={gpus}, name='a:b', depth=5_0)").arguments
+    other = parse_target('t.py:build( depth = 50,name="a:b",\nn={ gpus }, )').arguments
+    assert written == other
+    assert written.for_gpus(2) == {"depth": 50, "n": 2, "name": "a:b"}
+
+
+PYTHON = "write them as in Python: build(depth=50, n={gpus})"
+LITERAL = "write a number, a string, None, True, False, {gpus}, or a list or tuple of these"
+NAME = "write build(NAME=VALUE), with the name of the parameter"
+WRONG = {
+    "(50)": f"its argument 50 has no name; {NAME}",
+    "({gpus})": f"its argument {{gpus}} has no name; {NAME}",
+    "(*[1])": f"its argument *[1] has no name; {NAME}",
+    "(**{'a': 1})": f"its argument **{{'a': 1}} has no name; {NAME}",
+    "(depth=50": f"its arguments cannot be parsed: '(' was never closed; {PYTHON}",
+    "(depth=1).x": f"its arguments cannot be parsed: text follows the closing parenthesis; "
+    f"{PYTHON}",
+    "(depth=1)(n=2)": f"its arguments cannot be parsed: text follows the closing parenthesis; "
+    f"{PYTHON}",
+    "(a='\0')": "its arguments cannot be parsed: source code string cannot contain null bytes; "
+    + PYTHON,
+    "(a=" + 900 * "[" + 900 * "]" + ")": "its arguments cannot be parsed: too many nested "
+    f"parentheses; {PYTHON}",
+    "(a="
+    + 20_000 * "-"
+    + "1)": f"its arguments cannot be parsed: they are nested too deeply; {PYTHON}",
+    "(n=1, m=2, n=3)": "gives 'n' twice; give it once",
+    "(n=len('x'))": f"its n=len('x') must be a literal; expressions are not evaluated; {LITERAL}",
+    "(n={gpus} * 2)": f"its n={{gpus}} * 2 must be a literal; expressions are not evaluated; "
+    f"{LITERAL}",
+    "(n={[]})": f"its n={{[]}} must be a literal; expressions are not evaluated; {LITERAL}",
+    "(n={number})": f"its n={{number}} must be a literal; expressions are not evaluated; "
+    f"{LITERAL}",
+    "(name=resnet)": "its name=resnet must be a literal; expressions are not evaluated; write "
+    "name='resnet'",
+    "(n=gpus)": "its n=gpus must be a literal; expressions are not evaluated; write n={gpus}",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=lambda text: text[:20].replace("\0", "NUL"))
+def test_invalid_arguments(arguments: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_target(f"t.py:build{arguments}")
+    assert caught.value.object == f"t.py:build{arguments}"
+    assert f"{caught.value.message}; {caught.value.fix}" == WRONG[arguments]

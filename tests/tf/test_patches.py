@@ -1,0 +1,82 @@
+"""The list of patches agrees with the installed TensorFlow and Keras, and with the package."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import placement_checks
+from placement_checks.tf.keras import comes_with_keras_2
+from placement_checks.tf.patches import EXTENDED_MODULES, Patch
+from placement_checks.tf.patching import add_names, patched
+
+KERAS = "Keras 2" if comes_with_keras_2() else "Keras 3"
+HERE = [patch for patch in Patch if patch.only in ("", KERAS)]
+
+
+@pytest.mark.parametrize("patch", HERE)
+def test_the_installed_version_has_what_is_patched(patch: Patch) -> None:
+    assert hasattr(patch.find_owner(), patch.attribute)
+
+
+@pytest.mark.parametrize("patch", HERE)
+def test_a_patch_is_undone(patch: Patch) -> None:
+    owner = patch.find_owner()
+    before = vars(owner).get(patch.attribute)
+
+    with patched(patch, lambda original: original):
+        pass
+
+    assert vars(owner).get(patch.attribute) is before
+
+
+# `tf1.scipy_misc` creates scipy.misc if scipy lacks it.
+@pytest.mark.parametrize("name", sorted(EXTENDED_MODULES.keys() - {"scipy.misc"}))
+def test_a_module_that_gets_names_exists(name: str) -> None:
+    assert import_module(name)
+
+
+def test_every_patch_is_used() -> None:
+    package = Path(placement_checks.__file__).parent
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
+    used = {name for text in texts for name in re.findall(r"\bPatch\.([A-Z_0-9]+)\b", text)}
+
+    assert used == set(Patch.__members__)
+
+
+def test_purposes_of_two_patches_of_an_attribute_differ() -> None:
+    assert len({(patch.path, patch.purpose) for patch in Patch}) == len(Patch)
+
+
+def test_keras_is_patched_once_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    assert not Patch.KERAS_3_APPLY.is_loaded
+    keras = ModuleType("keras")
+    monkeypatch.setitem(sys.modules, "keras", keras)
+
+    vars(keras)["__version__"] = "3.15.0"
+    assert (Patch.KERAS_3_APPLY.is_loaded, Patch.KERAS_2_APPLY.is_loaded) == (True, False)
+    vars(keras)["__version__"] = "2.15.0"
+    assert (Patch.KERAS_3_APPLY.is_loaded, Patch.KERAS_2_APPLY.is_loaded) == (False, True)
+    assert Patch.V1_APPLY.is_loaded
+
+
+def test_names_are_added_where_they_are_missing() -> None:
+    module = ModuleType("fractions")
+    vars(module)["a"] = 1
+
+    with add_names(module, {"a": 2, "b": 3}):
+        assert (vars(module)["a"], vars(module)["b"]) == (1, 3)
+        del vars(module)["b"]  # by other code
+
+    assert (vars(module)["a"], "b" in vars(module)) == (1, False)
+
+
+def test_names_are_added_to_listed_modules_only() -> None:
+    with pytest.raises(AssertionError), add_names(ModuleType("unlisted"), {}):
+        pass
