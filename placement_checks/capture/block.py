@@ -19,7 +19,7 @@ from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, Step, WatchedCode
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import users_line
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 
 
@@ -41,30 +41,29 @@ def watch(gpus: int = 2, *, name: str = "", eager: bool = False) -> Iterator[Wat
         InputError: the block built nothing, or its graph is larger than 2 GB.
     """
     checked_gpus(gpus)
-    code = WatchedCode(name or _block_line())
+    line = users_line(traceback.extract_stack())
+    code = WatchedCode(name or line or "the code of the block")
     program = Program(code.name, lambda: None)
-    with (_watch_eager_code if eager else _watch_graph_code)(program, gpus) as found:
+    found: list[CapturedProgram] = []
+    with (_watch_eager_code if eager else _watch_graph_code)(program, gpus, found):
         yield code
     reason = Missing("the code of a block cannot be built for one GPU", "place a function")
     code.built = replace(found[0], loader=reason)
 
 
 @contextlib.contextmanager
-def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[CapturedProgram]]:
+def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram]) -> Iterator[None]:
     """Capture the graph that this block builds."""
-    found: list[CapturedProgram] = []
     with record_in_new_graph(program, gpus) as (building, find_graph):
         try:
             with contextlib.suppress(StopProgram):
-                yield found
+                yield
         except NotAGraphProgram:
             raise InputError(
                 program.name, "its step is a tf.function", "write watch(eager=True)"
             ) from None
-        if building.watch.steps:
-            found.append(building.trained())
-        else:
-            found.append(building.built(find_graph(None), Step()))
+        trains = bool(building.watch.steps)
+        found.append(building.trained() if trains else building.built(find_graph(None), Step()))
     if not found[0].graph_def.node:
         raise InputError(
             program.name,
@@ -75,27 +74,19 @@ def _watch_graph_code(program: Program, gpus: int) -> Iterator[list[CapturedProg
 
 
 @contextlib.contextmanager
-def _watch_eager_code(program: Program, gpus: int) -> Iterator[list[CapturedProgram]]:
+def _watch_eager_code(program: Program, gpus: int, found: list[CapturedProgram]) -> Iterator[None]:
     """Capture the training step that this block traces."""
-    found: list[CapturedProgram] = []
     configure_logical_cpus(gpus + 1)
     parse_flags(program)
     with record_eager_code(program, gpus) as building:
         with contextlib.suppress(StopProgram), explain_refusals(program.name):
-            yield found
+            yield
         if not building.has_step:
             raise no_traced_step_error(program.name, building.calls)
-        built = building.trained()
-        if built.server is not None:
+        found.append(building.trained())
+        if server := found[0].server:
             raise InputError(
                 program.name,
-                f"is one of several tasks, {built.server.name}, but a block runs as one task only",
+                f"is one of several tasks, {server.name}, but a block runs as one task only",
                 'place the function that trains: place(train.main, machine="worker*2: gpu*2")',
             )
-        found.append(built)
-
-
-def _block_line() -> str:
-    """The source line of the block: the user's innermost frame."""
-    frames = users_frames(traceback.extract_stack(), None)
-    return str(frames[-1]) if frames else "the code of the block"

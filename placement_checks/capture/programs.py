@@ -52,8 +52,12 @@ def load_reference(target: Target, towers: CapturedProgram) -> CapturedProgram:
         UsageError: ``target`` is not a target.
         InputError: the reference cannot be built or read.
     """
-    source = _resolve(target)
-    if _is_built_by(towers, source):
+    source, program = _resolve(target), towers.program
+    if isinstance(source, Program) and isinstance(program, Program):
+        is_same = source.is_same_function(program)
+    else:
+        is_same = isinstance(source, Script) and source == program
+    if is_same:
         single = load_for_one_gpu(towers)
         if single:
             return single
@@ -65,13 +69,6 @@ def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
     if isinstance(program.loader, Missing):
         return program.loader
     return program.loader.load_for_one_gpu()
-
-
-def _is_built_by(built: CapturedProgram, source: Any) -> bool:
-    if isinstance(source, Script):
-        return source == built.program
-    both = isinstance(source, Program) and isinstance(built.program, Program)
-    return both and source.is_same_function(built.program)
 
 
 def _resolve(target: Any) -> Any:

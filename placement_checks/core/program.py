@@ -191,17 +191,14 @@ class Program:
             and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
             and not (parameter.name in arguments and _by_keyword(parameter))
         ]
-        if missing:
-            raise self._requires(missing)
-        return arguments
-
-    def _requires(self, missing: Sequence[inspect.Parameter]) -> InputError:
+        if not missing:
+            return arguments
         names = [parameter.name for parameter in missing]
         fix = "give it a default, or wrap it in a function that takes at most num_gpus"
         if self.function is not None and all(map(_by_keyword, missing)):
             values = ", ".join(f"{name}=…" for name in names)
             fix = f"add ({values}) to the function's name, or give it a default"
-        return InputError(
+        raise InputError(
             self.name,
             f"the builder requires {' and '.join(map(repr, names))}, which it is not given",
             fix,

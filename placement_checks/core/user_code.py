@@ -58,6 +58,12 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
     )
 
 
+def users_line(stack: Iterable[Any], folder: Path | None = None) -> str:
+    """The user's innermost source line of a stack; ``""`` without one."""
+    frames = users_frames(stack, folder)
+    return str(frames[-1]) if frames else ""
+
+
 @lru_cache(maxsize=4096)
 def is_user_file(file: str, folder: Path | None) -> bool:
     """Whether a file belongs to the user: it is not in a library, and in ``folder`` if given.

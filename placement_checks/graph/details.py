@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -224,32 +225,22 @@ class LiveGraph(LiveDetails):
         return "" if original is None else str(original.name)
 
     def _live_op(self, op: str) -> Any:
-        body = self.bodies.get(op)
-        try:
-            return self._ops[op] if body is None else _op_in_body(self.graph, body)
-        except (KeyError, ValueError):
-            return None
+        if op not in self.bodies:
+            return self._ops.get(op)
+        function, name = self.bodies[op]
+        with contextlib.suppress(ValueError):
+            body = function_body(self.graph, function)
+            # The name in the FunctionDef may have a number that the traced op does not have.
+            for traced in (name, re.sub(r"_\d+$", "", name)) if body is not None else ():
+                with contextlib.suppress(KeyError):
+                    return body.get_operation_by_name(traced)
+        return None
 
     @cached_property
     def _ops(self) -> dict[str, tf.Operation]:
         # Faster than one lookup per op; a GraphDef has the order of its graph.
         names = (node.name for node in self.graph_def.node)
         return dict(zip(names, self.graph.get_operations(), strict=False))
-
-
-def _op_in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
-    """The op in a traced body; its name in the FunctionDef may have a number appended.
-
-    Raises:
-        KeyError: the body has no such op.
-    """
-    body = function_body(graph, op.function)
-    if body is None:
-        raise KeyError(op.function)
-    try:
-        return body.get_operation_by_name(op.name)
-    except KeyError:
-        return body.get_operation_by_name(re.sub(r"_\d+$", "", op.name))
 
 
 @dataclass(eq=False)

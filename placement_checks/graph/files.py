@@ -27,6 +27,8 @@ _KINDS: dict[str, tuple[type[Message], ...]] = {
 def load(path: Path) -> GraphSource:
     """Read a file with the suffix ``.pb``, ``.pbtxt`` or ``.meta``, or a SavedModel directory.
 
+    The graph of a SavedModel is the MetaGraph tagged ``train``, else the first one with ops.
+
     Raises:
         InputError: the file does not exist, is too large, or contains no graph.
     """
@@ -34,11 +36,17 @@ def load(path: Path) -> GraphSource:
     file = graph_file(path)
     message = _parse(file, name)
     if isinstance(message, saved_model_pb2.SavedModel):
-        message = _training_graph(message)
+        graphs = [graph for graph in message.meta_graphs if _nodes(graph)]
+        tagged = (graph for graph in graphs if "train" in graph.meta_info_def.tags)
+        message = next(tagged, graphs[0])
     if isinstance(message, meta_graph_pb2.MetaGraphDef):
         return GraphSource(
             details=GraphFile(message.graph_def),
-            collections=_collections(message, name),
+            collections={
+                key: _variables(message, key, name)
+                for key in (GLOBAL, TRAINABLE)
+                if key in message.collection_def
+            },
             step_ops=_step_ops(message, name),
         )
     return GraphSource(details=GraphFile(message))
@@ -82,21 +90,6 @@ def _nodes(message: Any) -> bool:
     return bool(graph.node)
 
 
-def _training_graph(saved: Any) -> Any:
-    """The MetaGraph tagged ``train``, else the first one; empty MetaGraphs are ignored."""
-    graphs = [graph for graph in saved.meta_graphs if _nodes(graph)]
-    return next((graph for graph in graphs if "train" in graph.meta_info_def.tags), graphs[0])
-
-
-def _collections(meta: Any, program: str) -> dict[str, tuple[str, ...]]:
-    """The names of variables, by collection."""
-    return {
-        key: _variables(meta, key, program)
-        for key in (GLOBAL, TRAINABLE)
-        if key in meta.collection_def
-    }
-
-
 def _variables(meta: Any, key: str, program: str) -> tuple[str, ...]:
     """The names in one collection of serialized VariableDefs."""
     try:
@@ -113,8 +106,6 @@ def _variables(meta: Any, key: str, program: str) -> tuple[str, ...]:
 
 
 def _step_ops(meta: Any, program: str) -> StepOps:
-    """The training step, as far as the collections describe it."""
-
     def nodes(key: str) -> tuple[str, ...]:
         return tuple(map(producer_of, meta.collection_def[key].node_list.value))
 

@@ -8,7 +8,7 @@ kernel, such as the functions of ``tf.data``, are not placed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -96,9 +96,12 @@ class GraphSource:
                 )
             if text not in devices:
                 devices[text] = device_of(text, name)
-            colocated = (
-                _colocated(attributes["_class"].list.s, name) if "_class" in attributes else ()
-            )
+            colocated: tuple[str, ...] = ()
+            if "_class" in attributes:
+                entries = attributes["_class"].list.s
+                bound = [each.decode(errors="replace").removeprefix("loc:@") for each in entries]
+                # Variables name themselves.
+                colocated = tuple([other for other in bound if other != name])
             ops[name] = Op(name, kind, devices[text], tuple(node.input[:]), None, colocated)
             if kind in VARIABLES:
                 variables.append(_variable(node, program))
@@ -186,15 +189,16 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
     return Strategy(
         strategy_name(strategy),
         [Device.parse(requested_name(name)) for name in strategy.extended.worker_devices],
-        {name: copy for entry in mirrored for name, copy in _copies_by_name(entry)},
+        {
+            part.op.name: Copy(
+                variable.values[0].op.name,
+                replica,
+                variable.synchronization is not tf.VariableSynchronization.ON_READ,
+            )
+            for variable in mirrored
+            for replica, part in enumerate(variable.values)
+        },
     )
-
-
-def _copies_by_name(variable: Any) -> Sequence[tuple[str, Copy]]:
-    """The copies of a mirrored variable, with their names."""
-    in_sync = variable.synchronization is not tf.VariableSynchronization.ON_READ
-    names = [part.op.name for part in variable.values]
-    return [(name, Copy(names[0], replica, in_sync)) for replica, name in enumerate(names)]
 
 
 def component_variables(variable: Any) -> Sequence[Any]:
@@ -233,12 +237,6 @@ def _variable(node: Any, program: str) -> Variable:
         None if shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in shape.dim)
     )
     return Variable(node.name, dtype, dims)
-
-
-def _colocated(classes: Iterable[bytes], own: str) -> tuple[str, ...]:
-    """The ops in ``loc:@…`` entries, except the op itself: variables name themselves."""
-    names = [entry.decode(errors="replace").removeprefix("loc:@") for entry in classes]
-    return tuple([name for name in names if name != own])
 
 
 class _Size(NamedTuple):

@@ -34,27 +34,27 @@ def main() -> None:
     answers = reserve_stdout()
     request: CaptureRequest = pickle.load(sys.stdin.buffer)
     end_with_parent(lambda: put_back(request.journal))
-    _close_stdin()
+    # A program that asks a question on the terminal reads the end of the input.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     _restore_module_path(request)
     try:
         import_tensorflow()
         hide_deprecations()
-        tempfile.gettempdir()  # creates a test file, which must not count as the program's
-        _reseed()
-        _set_visible_gpus(request)
-        _simulate_gpus(request)
-        from placement_checks.capture.child_process.runner import CapturedRun
+        import numpy as np
 
+        from placement_checks.capture.child_process.runner import CapturedRun
+        from placement_checks.tf.simulated_devices import configure_logical_cpus
+
+        tempfile.gettempdir()  # creates a test file, which must not count as the program's
+        np.random.seed()  # forks of one server share the seed from its import
+        _set_visible_gpus(request)
+        if not request.script.v1:  # before TensorFlow creates its devices
+            configure_logical_cpus(request.gpus + 1 + parameter_servers())
         answer: object = CapturedRun(request, answers).run()
     except BaseException as fault:  # programs may raise other than Exception
         answer = as_error(request.script.target, fault)
     send_and_exit(answer, answers)
-
-
-def _close_stdin() -> None:
-    """Make a program that asks a question on the terminal read the end of the input."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
 def _restore_module_path(request: CaptureRequest) -> None:
@@ -73,13 +73,6 @@ def _restore_module_path(request: CaptureRequest) -> None:
         os.environ["PYTHONPATH"] = request.python_path
 
 
-def _reseed() -> None:
-    """Seed NumPy's generator: forks of one server share the seed from its import."""
-    import numpy as np
-
-    np.random.seed()
-
-
 def _set_visible_gpus(request: CaptureRequest) -> None:
     """Let ``CUDA_VISIBLE_DEVICES`` list the fake GPUs, if the user has set it.
 
@@ -92,14 +85,6 @@ def _set_visible_gpus(request: CaptureRequest) -> None:
     del os.environ[VISIBLE_GPUS]
     if request.names_gpus:
         os.environ[VISIBLE_GPUS] = ",".join(map(str, range(request.gpus)))
-
-
-def _simulate_gpus(request: CaptureRequest) -> None:
-    """Configure logical CPU devices for the GPUs before TensorFlow creates its devices."""
-    from placement_checks.tf.simulated_devices import configure_logical_cpus
-
-    if not request.script.v1:
-        configure_logical_cpus(request.gpus + 1 + parameter_servers())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 import json
 import os
@@ -237,26 +236,20 @@ def _is_younger(path: Path, began: int, *, unknown: bool = False) -> bool:
 # statx(2) and linux/stat.h; Python's os.stat has no birth time on Linux.
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _STATX_BTIME = 0x800
+_statx = getattr(ctypes.CDLL(None), "statx", None)
 _SIZE, _MASK, _BTIME = 256, 0, 80  # bytes of struct statx, and offsets of two fields
 
 
 def birth_time(path: Path) -> int | None:
     """Return when a file, directory or link was created, in ns since 1970; None if unknown."""
-    statx = _statx()
-    if statx is None:
+    if _statx is None:
         return None
     answer = ctypes.create_string_buffer(_SIZE)
-    if statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer):
+    if _statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer):
         return None
     (mask,) = struct.unpack_from("I", answer, _MASK)
     seconds, fraction = struct.unpack_from("qI", answer, _BTIME)
     return int(seconds) * 10**9 + int(fraction) if mask & _STATX_BTIME else None
-
-
-@functools.cache
-def _statx() -> Any:
-    """The function of the C library; None if it is missing."""
-    return getattr(ctypes.CDLL(None), "statx", None)
 
 
 _PACKAGES = Path(__file__).parents[3]
@@ -287,7 +280,6 @@ def main() -> None:
 
 
 def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments of ``rm`` into options and files."""
     options, files, is_option = [], [], True
     for argument in arguments:
         if is_option and argument == "--":

@@ -96,7 +96,6 @@ def _request_answer(
 
 
 def _end_process_group(child: Child) -> None:
-    """Wait for a process, and end the processes that it started."""
     with contextlib.suppress(OSError):
         child.wait()
         end_group(child.pid)

@@ -34,7 +34,7 @@ from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.core.script import Script
-from placement_checks.core.user_code import users_code, users_frames
+from placement_checks.core.user_code import users_code, users_line
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import trainable_variables
@@ -143,7 +143,9 @@ class CapturedRun:
         Raises:
             InputError: the program failed, or ended without a training step.
         """
-        self._start_clock()
+        clock = threading.Timer(self._script.limit, self._time_out)
+        clock.daemon = True
+        clock.start()
         self._files.enter_context(guard_files(self._journal))
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
@@ -218,23 +220,16 @@ class CapturedRun:
         server = built.server or (self._servers[-1] if self._servers else None)
         return without_live_objects(replace(built, notes=notes, server=server))
 
-    def _start_clock(self) -> None:
-        clock = threading.Timer(self._script.limit, self._time_out)
-        clock.daemon = True
-        clock.start()
-
     def _time_out(self) -> None:
         """Send the steps so far or, without a step, an error with the current source line."""
         if self._building is not None and self._building.has_step:
             self._answer(self._building)
         self._answering.acquire()
-        stack = traceback.extract_stack(sys._current_frames()[self._main_thread])
-        frames = users_frames(stack, None)
-        line = f", and is at {frames[-1]}" if frames else ""
+        line = users_line(traceback.extract_stack(sys._current_frames()[self._main_thread]))
         limit = self._script.limit
         error = InputError(
             self._script.target,
-            f"did not reach a training step within {limit:g} s{line}",
+            f"did not reach a training step within {limit:g} s{line and f', and is at {line}'}",
             f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
         )
         send_and_exit(error, self._answers)

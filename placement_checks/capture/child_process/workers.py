@@ -276,7 +276,6 @@ class _Part:
 
 
 def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
-    """Rename the functions that a node calls."""
     node.op = names.get(node.op, node.op)
     for attribute in node.attr.values():
         kind = attribute.WhichOneof("value")

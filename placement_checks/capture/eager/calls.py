@@ -22,7 +22,7 @@ from placement_checks.capture.eager.devices import (
 )
 from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
 from placement_checks.core.op_types import is_update
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import users_line
 from placement_checks.graph.gradients import GradientNotes, is_top_level
 from placement_checks.tf.distribution import around_strategies, is_default_strategy
 from placement_checks.tf.eager import VARIABLE_CREATING_FUNCTION, around_calls, traced_functions
@@ -113,10 +113,12 @@ class CallWatch:
 
         # TensorFlow may pass these arguments by name.
         def call(function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
-            if not tf.executing_eagerly():
-                self._check_call_in_graph(function)
-                return original(function, tensor_inputs, captured_inputs)
-            if getattr(self._thread, "calls", False):
+            is_eager = tf.executing_eagerly()
+            if not is_eager and is_top_level(tf.compat.v1.get_default_graph()):
+                self.in_graph = True
+                if is_training_function(function.graph, self._notes):
+                    raise NotAGraphProgram
+            if not is_eager or getattr(self._thread, "calls", False):
                 return original(function, tensor_inputs, captured_inputs)
             if is_training_function(function.graph, self._notes):
                 self._note_step(function, tensor_inputs, captured_inputs)
@@ -135,11 +137,19 @@ class CallWatch:
         return call
 
     def wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``GradientTape.gradient``, to count eager calls."""
+        """Wrap ``GradientTape.gradient``, to count eager calls and to refuse Keras's."""
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
-                self._check_run_eagerly()
+                if not self.eager_gradients and STEPPING in parts_of_keras(
+                    traceback.extract_stack()
+                ):  # it would train to the end
+                    raise Refusal(
+                        "a Keras model trains eagerly, as it is compiled with run_eagerly=True: "
+                        "such a training step has no graph that could be checked",
+                        "compile it without run_eagerly, and remove "
+                        "tf.config.run_functions_eagerly",
+                    )
                 self.eager_gradients += 1
             else:
                 graph = tf.compat.v1.get_default_graph()
@@ -172,30 +182,6 @@ class CallWatch:
 
         return init
 
-    def _check_run_eagerly(self) -> None:
-        """Check that Keras does not train eagerly; it would train to the end.
-
-        Raises:
-            Refusal: it does.
-        """
-        if not self.eager_gradients and STEPPING in parts_of_keras(traceback.extract_stack()):
-            raise Refusal(
-                "a Keras model trains eagerly, as it is compiled with run_eagerly=True: such a "
-                "training step has no graph that could be checked",
-                "compile it without run_eagerly, and remove tf.config.run_functions_eagerly",
-            )
-
-    def _check_call_in_graph(self, function: Any) -> None:
-        """Check that a function which becomes an op of a graph does not train.
-
-        Raises:
-            NotAGraphProgram: it trains.
-        """
-        if is_top_level(tf.compat.v1.get_default_graph()):
-            self.in_graph = True
-            if is_training_function(function.graph, self._notes):
-                raise NotAGraphProgram
-
     def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
         """Record a step. It is the last one if its function was called before."""
         is_new = all(step.function is not function for step in self.steps)
@@ -205,13 +191,17 @@ class CallWatch:
                 step for step in self.steps if step.graph.name != VARIABLE_CREATING_FUNCTION
             ]
             stack = traceback.extract_stack()
-            frames = users_frames(stack, None)
-            called_at = str(frames[-1]) if frames else ""
             method = next(iter(parts_of_keras(stack) & {FIT, TRAIN_ON_BATCH}), "")
-            self.steps.append(SeenCall(function, list(inputs), list(captured), called_at, method))
+            self.steps.append(
+                SeenCall(function, list(inputs), list(captured), users_line(stack), method)
+            )
         self._skipped_steps += 1
-        is_last = not is_new or self._skipped_steps > _MOST_STEPS
-        if is_last or not _has_array_results(function):
+        # Zeros can replace arrays, but not iterators and optionals.
+        has_array_results = not any(
+            isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)
+            for each in tf.nest.flatten(function.structured_outputs, expand_composites=True)
+        )
+        if not is_new or self._skipped_steps > _MOST_STEPS or not has_array_results:
             self._on_last_step()
 
 
@@ -245,11 +235,3 @@ def called_functions(graph: Any) -> Mapping[str, Any]:
                 found[name] = body
                 waiting.append(body)
     return found
-
-
-def _has_array_results(function: Any) -> bool:
-    """Whether all results are arrays, which zeros can replace; iterators and optionals are not."""
-    return not any(
-        isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)
-        for each in tf.nest.flatten(function.structured_outputs, expand_composites=True)
-    )

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.devices import Device
-from placement_checks.core.user_code import is_user_file, users_frames
+from placement_checks.core.user_code import is_user_file, users_line
 from placement_checks.tf.eager import DEVICE_SCOPE_MODULES, around_eager_ops, eager_op_errors
 from placement_checks.tf.graphs import definition_of
 from placement_checks.tf.sessions import DEVICE_QUERY_MODULES
@@ -92,10 +92,9 @@ def _refusal(device: Device) -> Refusal:
     named = Device(type=device.type, index=device.index)
     # The traceback of an op has the original lines of functions that AutoGraph has converted.
     is_traced = not tf.executing_eagerly()
-    frames = users_frames(tf.no_op().traceback if is_traced else traceback.extract_stack(), None)
-    line = f" ({frames[-1]})" if frames else ""
+    line = users_line(tf.no_op().traceback if is_traced else traceback.extract_stack())
     return Refusal(
-        f"names {named}{line}, which simulates {to_requested(named)} here",
+        f"names {named}{line and f' ({line})'}, which simulates {to_requested(named)} here",
         "name GPU devices, and no CPU device except /cpu:0",
     )
 

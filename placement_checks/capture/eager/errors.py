@@ -26,7 +26,7 @@ from placement_checks.capture.eager.devices import Refusal
 from placement_checks.capture.eager.notes import TracingNotes
 from placement_checks.capture.eager.variables import strategy_id
 from placement_checks.core.errors import InputError, message_of
-from placement_checks.core.user_code import is_user_file, users_frames
+from placement_checks.core.user_code import is_user_file, users_line
 from placement_checks.tf.distribution import strategy_name
 from placement_checks.tf.eager import eager_tensors_have
 from placement_checks.tf.keras import is_keras_frame
@@ -342,8 +342,8 @@ def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | N
     outside = trainable or outside
     if not outside:
         return error
-    frames = [users_frames(each.stack, folder) for each in outside]
-    places = list(dict.fromkeys(str(each[-1]) for each in frames if each))
+    places = list(dict.fromkeys(users_line(each.stack, folder) for each in outside))
+    places = [place for place in places if place]
     more = ["…"] if len(places) > _MOST_VARIABLES else []
     lines = f" ({', '.join([*places[:_MOST_VARIABLES], *more])})" if places else ""
     return InputError(

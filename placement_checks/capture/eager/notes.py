@@ -51,13 +51,11 @@ class Reductions:
             reduced = _per_replica(result)
             for replica, part in enumerate(_per_replica(value)):
                 # There is only one result for all replicas if the variables are on one device.
-                self._note_part(part, reduced[replica if len(reduced) > 1 else 0])
-
-    def _note_part(self, value: Any, result: Any) -> None:
-        for before, after in zip(graph_tensors(value), graph_tensors(result), strict=False):
-            if before is not after:
-                self._graphs.append(before.graph)
-                self._results.setdefault(_key(before), after)
+                whole = graph_tensors(reduced[replica if len(reduced) > 1 else 0])
+                for before, after in zip(graph_tensors(part), whole, strict=False):
+                    if before is not after:
+                        self._graphs.append(before.graph)
+                        self._results.setdefault(_key(before), after)
 
 
 @contextlib.contextmanager

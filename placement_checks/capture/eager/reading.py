@@ -29,7 +29,7 @@ from placement_checks.core.program import (
     Gradient,
     Program,
 )
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
 from placement_checks.graph.flatten import FlatGraph, TracedOp, reachable_functions
 from placement_checks.graph.gradients import GradientNotes
@@ -110,8 +110,8 @@ class _StepReader:
             return ""
         function, gradient = inside[0]
         stack = self._flat.graphs[function].get_operation_by_name(gradient).traceback
-        frames = users_frames(stack, self._program.folder)
-        line = f", at {frames[-1]}" if frames else ""
+        line = users_line(stack, self._program.folder)
+        where = f", at {line}" if line else ""
         nodes = self._flat.graph_def.node
         library = self._flat.graph_def.library.function
         holder = next(
@@ -120,10 +120,12 @@ class _StepReader:
         subject = f"{self._steps[0].name} takes its gradients inside"
         if holder is None or holder.op in LOOPS:
             return (
-                f"{subject} a loop{line}, and no gradient outside of it; take one step per call "
+                f"{subject} a loop{where}, and no gradient outside of it; take one step per call "
                 "of the tf.function, or loop in Python"
             )
-        return f"{subject} one op, {holder.name} ({holder.op}){line}; take them in the tf.function"
+        return (
+            f"{subject} one op, {holder.name} ({holder.op}){where}; take them in the tf.function"
+        )
 
     @cached_property
     def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:

@@ -7,7 +7,7 @@ of all functions in place of their calls, and turns captured variables and const
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -132,17 +132,14 @@ def graphs_of(step: SeenCall) -> Mapping[str, Any]:
 
 def _input_replicas(step: SeenCall) -> Sequence[int | None]:
     """The replica that each input of a step belongs to; None for all replicas."""
-    found = list(_leaf_replicas(step.function.structured_input_signature))
-    return found if len(found) == len(step.inputs) else [None] * len(step.inputs)
-
-
-def _leaf_replicas(signature: Any) -> Iterator[int | None]:
-    for leaf in tf.nest.flatten(signature):
+    found: list[int | None] = []
+    for leaf in tf.nest.flatten(step.function.structured_input_signature):
         of_replicas = replica_specs(leaf)
         for replica, spec in enumerate(of_replicas or [leaf]):
             parts = tf.nest.flatten(spec, expand_composites=True)
             if any(isinstance(part, tf.TypeSpec) for part in parts):
-                yield from [replica if of_replicas else None] * len(parts)
+                found += [replica if of_replicas else None] * len(parts)
+    return found if len(found) == len(step.inputs) else [None] * len(step.inputs)
 
 
 class FlatStep:

@@ -281,21 +281,15 @@ def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState
     unsynchronized = frozenset(
         name for name, recorded in variables.items() if recorded.is_brought_together
     )
-    values = {**_values_from_step(variables), **_current_values(variables)}
+    values = _values_from_step(variables)
+    for name, recorded in variables.items():
+        # Reading an uninitialized variable may return an empty array instead of raising.
+        if recorded.variable.is_initialized():
+            values[name] = np.array(recorded.variable.read_value())
     for copy, mirrored in mirrors.items():
         if copy not in values and mirrored in values:
             values[copy] = values[mirrored]
     return InitialState(values=values, mirrors=mirrors, unsynchronized=unsynchronized)
-
-
-def _current_values(variables: Mapping[str, RecordedVariable]) -> dict[str, Any]:
-    """The values of the initialized variables."""
-    # Reading an uninitialized variable may return an empty array instead of raising.
-    return {
-        name: np.array(recorded.variable.read_value())
-        for name, recorded in variables.items()
-        if recorded.variable.is_initialized()
-    }
 
 
 def _values_from_step(variables: Mapping[str, RecordedVariable]) -> dict[str, Any]:

@@ -97,7 +97,10 @@ def _build(
             "that trains",
         )
         raise EagerOnlyError.from_error(error) if building.calls.means_eager else error
-    if returned is None and _seems_eager(graph, building.calls):
+    # Eager code leaves a graph without inputs, such as the variables of a Keras model.
+    means_eager = building.calls.in_graph or building.calls.has_strategy
+    has_inputs = any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
+    if returned is None and means_eager and not has_inputs:
         raise EagerOnlyError(program.name, "took no training step", "return it, or call it")
     return building.built(graph, step)
 
@@ -183,17 +186,6 @@ def _is_eager_step(returned: Any) -> bool:
     return isinstance(returned, Mapping) and (callable(returned.get("step")) or _MODEL in returned)
 
 
-def _seems_eager(graph: tf.Graph, calls: CallWatch) -> bool:
-    """Whether eager code left a graph without inputs, such as the variables of a Keras model.
-
-    Args:
-        graph: the graph of a builder that returned nothing.
-        calls: the functions, tapes and strategies of the builder.
-    """
-    means_eager = calls.in_graph or calls.has_strategy
-    return means_eager and not any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
-
-
 def _call_step(returned: Mapping[str, Any], calls: CallWatch) -> None:
     """Call the step that a builder returned. A step without a traced function is traced whole."""
     if _MODEL in returned:
@@ -213,17 +205,15 @@ def _fit(returned: Mapping[str, Any]) -> None:
         InputError: the value is not a model, or the data are missing.
     """
     model = returned[_MODEL]
-    if not callable(getattr(model, "fit", None)):
+    has_fit = callable(getattr(model, "fit", None))
+    if not has_fit or "x" not in returned:
         raise InputError(
             "the return value of the builder",
-            f"has a 'model' of type {type(model).__name__}, which has no method fit",
-            f"return a compiled Keras model and its data: {EXAMPLE_MODEL}",
-        )
-    if "x" not in returned:
-        raise InputError(
-            "the return value of the builder",
-            "has a 'model', but no 'x' to train it with",
-            f"return its data too: {EXAMPLE_MODEL}",
+            "has a 'model', but no 'x' to train it with"
+            if has_fit
+            else f"has a 'model' of type {type(model).__name__}, which has no method fit",
+            f"return {'its data too' if has_fit else 'a compiled Keras model and its data'}: "
+            f"{EXAMPLE_MODEL}",
         )
     data = [returned[key] for key in ("x", "y") if key in returned]
     rows = {"batch_size": returned["batch"]} if "batch" in returned else {}

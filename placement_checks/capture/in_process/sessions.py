@@ -26,7 +26,7 @@ from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.op_types import PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import static_shape
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.train_step import RunAnalyzer, RunEffect
@@ -262,7 +262,6 @@ class SessionWatch:
         runs = self.graphs[session.graph]
         changing = [item for item in fetched if runs.run_of([op_of(item)]).changes]
         ids = set(map(id, changing))
-        frames = users_frames(traceback.extract_stack(), None)
         return SeenStep(
             session.graph,
             self._configs[session],
@@ -270,7 +269,7 @@ class SessionWatch:
             [item for item in fetched if id(item) not in ids and isinstance(item, tf.Tensor)],
             {**rows, **{feed.deref().name: np.array(value) for feed, value in feeds.items()}},
             run.updates,
-            str(frames[-1]) if frames else "",
+            users_line(traceback.extract_stack()),
         )
 
     def _read(self, execute: Callable[..., list[Any]], metadata: Any) -> list[Any] | None:
