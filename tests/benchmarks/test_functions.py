@@ -13,8 +13,7 @@ from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import place, verify
-from placement_checks.capture.in_process.builder import record_eager_code
-from placement_checks.capture.in_process.recorder import BuildRecorder
+from placement_checks.capture.in_process.builder import BuildRecorder, record_eager_code
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.program import Program, WatchedCode
 from placement_checks.tf.simulated_devices import configure_logical_cpus

@@ -17,7 +17,7 @@ NAMED = {
     if name.isupper() and isinstance(value, str | Collection)
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
-TABLES = {"core/op_types.py", "graph/reading.py", "run/graph_rewrites.py"}
+TABLES = {"core/op_types.py", "graph/graph_def.py", "run/graph_rewrites.py"}
 WORDS = {
     ("__init__.py", "Log"),  # classes of the package
     ("__init__.py", "Variable"),

@@ -25,4 +25,4 @@ def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> CapturedProgram
         InputError: it raised, or does not train.
     """
     with record_eager_code(Program.of(program), gpus) as building:
-        return build_eagerly(building, gpus)
+        return build_eagerly(building)

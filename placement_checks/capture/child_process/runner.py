@@ -26,8 +26,13 @@ from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
-from placement_checks.capture.in_process.builder import build, build_eagerly, record_eager_code
-from placement_checks.capture.in_process.recorder import BuildRecorder, record_build
+from placement_checks.capture.in_process.builder import (
+    BuildRecorder,
+    build,
+    build_eagerly,
+    record_build,
+    record_eager_code,
+)
 from placement_checks.capture.in_process.sessions import SessionWatch
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, as_error
@@ -185,7 +190,7 @@ class CapturedRun:
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
             # The import of its module may already create variables and strategies.
             building.program = self._load_function()
-            return self._record(build_eagerly(building, self._gpus))
+            return self._record(build_eagerly(building))
 
     def _load_function(self) -> Program:
         program = resolve(self._script.target, self._script.args)

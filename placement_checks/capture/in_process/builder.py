@@ -10,33 +10,166 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import CallWatch, NotAGraphProgram
+from placement_checks.capture.eager.calls import CallWatch, NotAGraphProgram, watch_calls
+from placement_checks.capture.eager.cluster import simulate_coordinator, simulate_worker
 from placement_checks.capture.eager.errors import (
     EXAMPLE_MODEL,
     EagerOnlyError,
     detect_eager_code,
+    explain_keras_error,
     explain_refusals,
+    explain_scope_error,
     no_traced_step_error,
 )
-from placement_checks.capture.in_process.recorder import (
-    BuildRecorder,
-    record_build,
-    stop_at_train_step,
-)
-from placement_checks.capture.in_process.sessions import StopProgram
+from placement_checks.capture.eager.notes import TracingNotes, record_tracing
+from placement_checks.capture.eager.reading import read_steps
+from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
+from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
+from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.core.user_code import call_user_code, users_code
-from placement_checks.graph.gradients import record_graphs, select_graph
+from placement_checks.graph.gradients import (
+    applied_in_graph,
+    record_graphs,
+    replace_declared,
+    select_graph,
+)
+from placement_checks.graph.reading import from_live_graph
+from placement_checks.graph.train_step import initial_state, resolve_step_ops
 from placement_checks.tf.keras import keras_name_counter
 from placement_checks.tf.process_state import Behavior
+
+
+class BuildRecorder:
+    """Records a program while it builds.
+
+    Attributes:
+        program: the program. Eager code is recorded before its module is imported; until then
+            this is a placeholder.
+        gpus: the number of GPUs that it finds.
+        watch: the runs of its sessions.
+        calls: the traced functions that it calls.
+        gpu_queries: the functions by which it asked for GPUs.
+        policy: the policy that its builder returned.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        gpus: int,
+        on_train_step: Callable[[BuildRecorder], None],
+        gpu_queries: set[str],
+        tracing: TracingNotes,
+        servers: Sequence[RecordedServer] = (),
+    ) -> None:
+        self.program = program
+        self.watch = SessionWatch(tracing.gradients, self.train)
+        self.calls = CallWatch(tracing.gradients, tracing.strategies, self.train)
+        self.gpu_queries = gpu_queries
+        self.policy: Mapping[str, Any] = {}
+        self.gpus = gpus
+        self._on_train_step = on_train_step
+        self._tracing = tracing
+        self._servers = servers
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the program came to a training step."""
+        return bool(self.watch.steps or self.calls.steps)
+
+    def train(self) -> None:
+        """Do what happens in place of the first training step."""
+        self._on_train_step(self)
+
+    def explain(self, error: InputError) -> InputError:
+        """Replace an error of the program's code by its cause, if the cause is a known one."""
+        explained = explain_scope_error(error, self._tracing, self.program.folder)
+        return explain_keras_error(error) if explained is error else explained
+
+    def trained(self) -> CapturedProgram:
+        """Return the program as built when its first training step came.
+
+        Raises:
+            InputError: the graph is larger than 2 GB.
+        """
+        if self.watch.steps:
+            assert self.watch.graph is not None
+            return self.built(self.watch.graph, self.watch.step)
+        captured = read_steps(self.calls.steps, self._tracing, self.program, self.gpus)
+        return replace(
+            captured,
+            soft=tf.config.get_soft_device_placement(),
+            step=Step(policy=self.policy),
+            asked_for_gpus=bool(self.gpu_queries),
+            server=self._servers[-1] if self._servers else None,
+            is_worker=bool(self._servers),
+        )
+
+    def built(self, graph: tf.Graph, step: Step) -> CapturedProgram:
+        """Return the program as built in one graph.
+
+        Raises:
+            InputError: the step does not match the graph, or the graph is larger than 2 GB.
+        """
+        name, folder = self.program.name, self.program.folder
+        source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
+        calls = replace_declared(self._tracing.applied, step.gradients or (), name)
+        return CapturedProgram(
+            name=name,
+            program=self.program,
+            gpus=self.gpus,
+            source=replace(source, step_ops=resolve_step_ops(step, source, name)),
+            soft=step.soft,
+            step=step,
+            initial=initial_state(graph),
+            applied=applied_in_graph(calls, graph),
+            fed=self.watch.fed,
+            turns=max(1, len(self.watch.own_steps)),
+            asked_for_gpus=bool(self.gpu_queries),
+        )
+
+
+def stop_at_train_step(_building: BuildRecorder) -> None:
+    """End the program at its first training step."""
+    raise StopProgram
+
+
+@contextlib.contextmanager
+def record_build(
+    program: Program,
+    gpus: int,
+    on_train_step: Callable[[BuildRecorder], None],
+    *,
+    eager: bool = False,
+) -> Iterator[BuildRecorder]:
+    """Record the program that runs in this block.
+
+    Args:
+        program: the program.
+        gpus: the number of GPUs that the program finds.
+        on_train_step: called in place of the first training step.
+        eager: whether the program may be eager code. Logical CPU devices must then simulate the
+            GPUs.
+    """
+    with (
+        fake_gpu_count(gpus) as gpu_queries,
+        record_tracing(eager=eager) as tracing,
+        simulate_worker() as servers,
+        simulate_coordinator(gpus, servers),
+    ):
+        building = BuildRecorder(program, gpus, on_train_step, gpu_queries, tracing, servers)
+        with watch_sessions(building.watch), watch_calls(building.calls):
+            yield building
+
 
 _MODEL = "model"  # the key of a Keras model in the mapping that a builder returns
 
@@ -129,18 +262,17 @@ def record_in_new_graph(
         yield building, partial(select_graph, default, graphs)
 
 
-def build_eagerly(building: BuildRecorder, num_gpus: int) -> CapturedProgram:
+def build_eagerly(building: BuildRecorder) -> CapturedProgram:
     """Run eager code until its first training step, the call of a traced function.
 
     Args:
         building: the recorder, which was started before the module of the program was imported.
-        num_gpus: the number of GPUs that the program finds.
 
     Raises:
         InputError: the program raised, or did not call a function that trains.
     """
     program = building.program
-    arguments = program.arguments(num_gpus)
+    arguments = program.arguments(building.gpus)
     parse_flags(program)
     failed: InputError | None = None
     try:

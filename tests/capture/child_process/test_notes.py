@@ -15,8 +15,7 @@ from placement_checks.capture.child_process.notes import (
     session_notes,
     version_1_notes,
 )
-from placement_checks.capture.in_process.builder import build
-from placement_checks.capture.in_process.recorder import BuildRecorder
+from placement_checks.capture.in_process.builder import BuildRecorder, build
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.program import Program
 from placement_checks.tf1.lazy_modules import UsedNames

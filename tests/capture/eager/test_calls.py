@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from support.eager_programs import rows, types, updates, watched, weights
 
-from placement_checks.capture.in_process.builder import record_eager_code
-from placement_checks.capture.in_process.recorder import BuildRecorder
+from placement_checks.capture.in_process.builder import BuildRecorder, record_eager_code
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 from placement_checks.tf.simulated_devices import configure_logical_cpus

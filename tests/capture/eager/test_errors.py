@@ -25,7 +25,7 @@ def fails_in_a_graph(builder: Callable[..., Any]) -> InputError:
 def fails_eagerly(builder: Callable[..., Any]) -> InputError:
     program = Program.of(builder)
     with record_eager_code(program, 2) as building, pytest.raises(InputError) as caught:
-        build_eagerly(building, 2)
+        build_eagerly(building)
     return caught.value
 
 
