@@ -1,10 +1,10 @@
 """Captures programs: runs them until their first training step, and returns what they built.
 
-`programs.load` is the entry point. It returns a `core.program.CapturedProgram`, whose details
-(`graph.details`) depend on the process that ran the program:
+`programs.load` is the entry point. It returns a `core.program.CapturedProgram`. The class that
+looks up details of its ops depends on the origin of the graph:
 
-* `LiveGraph`: this process, with a graph that the program built.
-* `eager.reading.TracedGraph`: this process, with a traced training step of eager code.
-* `RecordedDetails`: a child process, which has recorded the details and sent them.
-* `GraphFile`: no process; the target is a saved graph.
+* `graph.details.LiveGraph`: the program built the graph in this process.
+* `eager.reading.TracedGraph`: eager code traced its training step in this process.
+* `graph.details.RecordedDetails`: a child process built the graph, and sent the details.
+* `graph.details.GraphFile`: the target is a saved graph.
 """

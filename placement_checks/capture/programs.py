@@ -101,7 +101,7 @@ def _load(source: Loadable, gpus: int, machine: Machine | None = None) -> Captur
 
 
 def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> CapturedProgram:
-    """A program of which only the graph is known; ``reason`` is why it is not built again."""
+    """A program that consists of a graph; ``reason`` says why it cannot be built again."""
     program = CapturedProgram(name=name, program=reason, gpus=gpus, source=source, loader=reason)
     _ = program.requested  # raises the errors of the graph
     return program

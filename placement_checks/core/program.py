@@ -288,7 +288,7 @@ class InitialState:
         values: the initial values of variables without an initializer op.
         tables: the ops that fill lookup tables.
         mirrors: by copy of another replica, the variable that it mirrors.
-        unsynchronized: variables that each replica changes on its own, such as those of a metric,
+        unsynchronized: variables that each replica changes on its own, as metrics have them,
             and that are combined when read.
     """
 
@@ -301,7 +301,7 @@ class InitialState:
 
     @property
     def compared(self) -> Set[str]:
-        """The variables with initial values, except local ones, such as those of a metric."""
+        """The variables with initial values, except local variables, as metrics have them."""
         return self.initializers.keys() | self.values.keys()
 
 

@@ -26,7 +26,7 @@ class ForkServerCache:
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
-        self._variables: Mapping[str, str] = {}  # those that its import of TensorFlow read
+        self._variables: Mapping[str, str] = {}  # at its import of TensorFlow
 
     def for_children(self, environment: Mapping[str, str]) -> ForkServer | None:
         """Return a server for children with these environment variables; starts one if needed.

@@ -36,7 +36,7 @@ _THIS_ROOM = f"{__package__}."
 
 
 class Refusal(BaseException):
-    """Ends eager code that cannot be captured. Not an `Exception`, because programs catch those.
+    """Ends eager code that cannot be captured. Not an `Exception`, which programs catch.
 
     Args:
         message: the reason: a sentence, or a predicate of the program.

@@ -58,7 +58,7 @@ class BuildRecorder:
         gpus: the number of GPUs that it finds.
         watch: the runs of its sessions.
         calls: the traced functions that it calls.
-        gpu_queries: the functions by which it asked for GPUs.
+        gpu_queries: the functions that it called to find GPUs.
         policy: the policy that its builder returned.
     """
 

@@ -52,7 +52,7 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
         gpus: the number of GPUs, or 0.
 
     Yields:
-        The functions by which the program asks for GPUs, such as ``list_physical_devices``.
+        The functions that the program calls to find GPUs, such as ``list_physical_devices``.
     """
     queries: set[str] = set()
     visible = os.environ.get(_VISIBLE)

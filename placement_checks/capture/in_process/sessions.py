@@ -45,7 +45,7 @@ _PIPELINE_LIMIT = 10_000  # milliseconds
 class StopProgram(BaseException):
     """Ends a program at its first training step.
 
-    It does not derive from `Exception`, because programs catch those.
+    It does not derive from `Exception`, which programs catch.
     """
 
 
