@@ -44,7 +44,7 @@ def least_squares_ratio(
 ) -> float | None:
     """Return the factor between expected and found values, by least squares.
 
-    Only elements count for which ``among`` is True; all by default. The factor is None if all
+    ``among`` is True for the elements that count; by default all count. The factor is None if all
     expected values are 0, or some found values are not finite.
     """
     size, is_finite = 0.0, True
