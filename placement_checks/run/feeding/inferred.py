@@ -104,7 +104,7 @@ class FedTensor(NamedTuple):
 
     @property
     def name_and_kind(self) -> tuple[Hashable, ...]:
-        """What a tensor and its counterpart have in common, besides the shape of a row."""
+        """Properties that a tensor shares with its counterpart, except for the shape of a row."""
         return argument_name(self.tensor).rpartition("/")[2], *self.kind
 
     @property
@@ -112,7 +112,7 @@ class FedTensor(NamedTuple):
         return self.dtype, self.is_random, self.array.ndim
 
 
-# What counterparts have in common, in the order in which it is tried. The last takes axes of fixed
+# Properties that counterparts share, tried in this order. The last key contains axes of fixed
 # length only, because rows may be padded to the longest row of their batch.
 _KEYS: Sequence[Callable[[FedTensor], Hashable]] = (
     lambda fed: (fed.name_and_kind, fed.array.shape[1:]),
@@ -126,8 +126,8 @@ class FedProgram:
 
     Attributes:
         program: the program, with recorded feeds.
-        tensors: by name, the tensors that were fed and those that random ops yield, in the
-            building order of the graph.
+        tensors: by name, the fed tensors and the outputs of random ops, in the building order of
+            the graph.
     """
 
     def __init__(self, program: RunnableProgram, random_values: Arrays) -> None:
