@@ -220,6 +220,8 @@ def _with_inputs(
     """
     if program.inputs or batch_function is None:
         return program
+    if isinstance(batch_function, Case):  # each program asks for the first batch
+        batch_function = batch_function.rewound()
     try:
         with users_code("", "the batch function", None):
             names = [str(name) for name in batch_function(np.random.default_rng(0), rows)]

@@ -13,6 +13,7 @@ from support import pairs
 
 from placement_checks import assert_gradients_equal, assert_training_equal
 from placement_checks.core.errors import CannotRun
+from placement_checks.run.feeding.batches import Case
 
 tf1 = tf.compat.v1
 
@@ -72,6 +73,13 @@ def test_a_batch_function_that_fails_leaves_open_what_to_feed() -> None:
 
     with pytest.raises(CannotRun, match="towers declares no inputs"):
         pairs.measured(towers, single, fails)
+
+
+def test_a_saved_case_names_the_placeholders_of_both_programs() -> None:
+    """A single batch is enough: finding the names does not use it up."""
+    case = Case([named("in/x", "y")(np.random.default_rng(0), 8)], {})
+
+    assert pairs.pair(towers, single).feeding(case).rows == 8
 
 
 def test_what_the_program_says_comes_first() -> None:
