@@ -287,12 +287,9 @@ def find_gradients(
 ) -> Gradients:
     """Find the gradients that one step of a program applies.
 
-    Args:
-        placement: the requested placement of the program.
-        graph: the graph of the program, or a copy.
-        applied: gradients that the program declares, or that its optimizers received.
-        initial: the mirrored copies of variables, which get the gradient of the first copy. Its
-            values are empty unless the step is traced; a traced step declares no gradients.
+    ``graph`` is the graph of the program, or a copy. ``initial`` has the mirrored copies of
+    variables, which get the gradient of the first copy. Its values are empty unless the step is
+    traced; a traced step declares no gradients.
     """
     found = Gradients()
     analysis = analyze(placement)

@@ -131,12 +131,7 @@ class FedProgram:
     """
 
     def __init__(self, program: RunnableProgram, random_values: Arrays) -> None:
-        """Describe the fed tensors.
-
-        Args:
-            program: a program with recorded feeds.
-            random_values: the values of `random_tensors`.
-        """
+        """Describe the recorded feeds of a program, and the values of `random_tensors`."""
         self.program = program
         analysis = analyze(program.placement)
         number = analysis.flow.number
@@ -171,12 +166,9 @@ class FedProgram:
 def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
     """Return the values that random ops draw for losses and gradients, by tensor name.
 
-    The program runs once, on the recorded feeds. Random ops in loops, in branches that do not run
-    and in bodies of functions are omitted, because their outputs cannot be fed.
-
-    Args:
-        program: a program with recorded feeds.
-        seconds: the time limit of the run.
+    The program runs once, on the recorded feeds, for ``seconds`` at most. Random ops in loops, in
+    branches that do not run and in bodies of functions are omitted, because their outputs cannot
+    be fed.
     """
     ops = program.placement.ops
     names = [
