@@ -13,12 +13,12 @@ from placement_checks.rules.registry import NAMES
 
 _HOMES = {
     "CaughtLog": "logs.live",
-    "Cluster": "run.cluster.local",
+    "Cluster": "run.cluster.clusters",
     "Device": "core.devices",
     "Evidence": "core.evidence",
     "Finding": "core.results",
     "Impact": "core.impact",
-    "LocalCluster": "run.cluster.local",
+    "LocalCluster": "run.cluster.clusters",
     "Log": "logs",
     "Machine": "core.machines",
     "Missing": "core.missing",
@@ -40,7 +40,7 @@ _HOMES = {
     "assert_training_equal": "testing.checking",
     "average_gradients": "run.averaging",
     "catch_log": "logs.live",
-    "local_cluster": "run.cluster.local",
+    "local_cluster": "run.cluster.clusters",
     "mean_of_stacked": "run.averaging",
     "place": "verification.placing",
     "read_logs": "logs",

@@ -18,7 +18,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import RULES
 from placement_checks.rules.requirements import Need
 from placement_checks.run.averaging import average_gradients, mean_of_stacked
-from placement_checks.run.cluster.local import Cluster, LocalCluster, local_cluster
+from placement_checks.run.cluster.clusters import Cluster, LocalCluster, local_cluster
 from placement_checks.run.simulated_gpus import simulated_gpus
 from placement_checks.testing.assertions import (
     assert_aggregated_before_clipped,

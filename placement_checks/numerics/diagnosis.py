@@ -133,20 +133,19 @@ def diagnose(
         or all_variables.shifted()
         or all_variables.weighted_rows()
     )
-    if common:
-        return dict.fromkeys(variables, common)
-    found = {}
-    for variable in variables:
-        single = _GradientFit(measured, trial, [variable])
-        found[variable] = (
-            single.swapped()
-            or single.penalized()
-            or single.scaled()
-            or single.weighted_towers()
-            or single.weighted_rows()
-            or UNEXPLAINED
-        )
-    return found
+    return {variable: common or _diagnose_one(measured, trial, variable) for variable in variables}
+
+
+def _diagnose_one(measured: Measurement, trial: Trial, variable: str) -> Diagnosis:
+    single = _GradientFit(measured, trial, [variable])
+    return (
+        single.swapped()
+        or single.penalized()
+        or single.scaled()
+        or single.weighted_towers()
+        or single.weighted_rows()
+        or UNEXPLAINED
+    )
 
 
 class _GradientFit:
@@ -156,6 +155,7 @@ class _GradientFit:
         self._measured = measured
         self._trial = trial
         self._variables = variables
+        self._is_changed = any(name in measured.changed for name in variables)
         self._sizes = {name: largest(trial.expected[name]) or 1.0 for name in variables}
         self._expected = self._joined(trial.expected)
         self._found = self._joined(trial.found)
@@ -185,9 +185,7 @@ class _GradientFit:
         is_clear = is_simple(ratio) or np.count_nonzero(self._expected) > 1
         if not is_clear or not self._is_near(ratio * self._expected, self._found):
             return None
-        if not is_simple(ratio) and any(
-            name in self._measured.changed for name in self._variables
-        ):
+        if not is_simple(ratio) and self._is_changed:
             return _CLIPPED_DIFFERENTLY
         return diagnose_ratio(ratio, self._measured)
 
@@ -205,7 +203,7 @@ class _GradientFit:
             return self._statistics_per_tower()
         # Weights are meaningless after clipping, unless only one tower is left.
         is_one_tower = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
-        if not is_one_tower and any(name in self._measured.changed for name in self._variables):
+        if not is_one_tower and self._is_changed:
             return _CLIPPED_DIFFERENTLY
         return diagnose_rows(
             self._row_factors(samples, weights / expected), self._trial, self._measured.towers
@@ -266,15 +264,14 @@ class _GradientFit:
         equal = np.full(len(samples), 1 / len(samples))
         is_mean = any(np.allclose(weights, each, rtol=CLOSE / 100) for each in (equal, share))
         is_by_rows = np.allclose(expected, share, rtol=CLOSE / 100)
-        is_changed = any(name in self._measured.changed for name in self._variables)
-        if not is_mean or is_by_rows or is_changed:
+        if not is_mean or is_by_rows or self._is_changed:
             return None
         times = self._row_factors(samples, weights / expected)
         return _OWN_COUNTS._replace(shown=tuple(describe_runs(times)))
 
     def _statistics_per_tower(self) -> Diagnosis:
         """Explain gradients that are right on each tower's rows, but not on the whole batch."""
-        if any(name in self._measured.changed for name in self._variables):
+        if self._is_changed:
             return Diagnosis(
                 "each tower changes its gradients, by clipping for example, before their mean is "
                 "taken; the reference changes the mean",
@@ -310,14 +307,18 @@ class _GradientFit:
     def swapped(self) -> Diagnosis | None:
         """Explain a gradient that belongs to another variable."""
         (own,) = self._variables
-        for other, gradient in self._trial.expected.items():
-            if not self._same_elements(own, other):
+        expected, elements = self._trial.expected, self._trial.elements
+        for other, gradient in expected.items():
+            # Gradients are compared if the same elements of both were selected.
+            if expected[own].shape != gradient.shape:
+                continue
+            if elements.get(own) is not elements.get(other):
                 continue
             size = largest(gradient)
             eps = EPS.get(self._measured.precisions.get(other, ""), 0.0)
             close = max(200 * eps * size, 16 * self._trial.noise.get(other, 0.0))
             error = largest(gradient - self._trial.found[own])
-            error_of_own = largest(self._trial.expected[own] - self._trial.found[own])
+            error_of_own = largest(expected[own] - self._trial.found[own])
             if size and error <= min(close, 0.1 * error_of_own):
                 return Diagnosis(
                     f"it is the gradient of {other}: gradients and variables are paired wrongly",
@@ -327,13 +328,6 @@ class _GradientFit:
                     consequence="variables are updated by the gradients of other variables",
                 )
         return None
-
-    def _same_elements(self, one: str, other: str) -> bool:
-        """Whether the same elements of both gradients were selected, so they can be compared."""
-        expected, elements = self._trial.expected, self._trial.elements
-        if expected[one].shape != expected[other].shape:
-            return False
-        return elements.get(one) is elements.get(other)
 
     def penalized(self) -> Diagnosis | None:
         """Explain a multiple of the variable itself as the gradient of a weight penalty."""
@@ -347,26 +341,16 @@ class _GradientFit:
         times = float(np.vdot(start, added) / np.vdot(start, start))
         if np.max(np.abs(added - times * start)) / self._sizes[own] > self._tolerance:
             return None
-        towers = self._measured.towers
-        parts, once = (
-            (
-                "replicas",
-                "give each replica its part: `tf.nn.scale_regularization_loss(penalty)`",
-            )
-            if self._measured.strategy
-            else (
-                "towers",
-                "let the penalty count once: add it in one tower or, if gradients are added up, "
-                "divide it by the number of towers",
-            )
-        )
         if times > 0:
+            parts = "replicas" if self._measured.strategy else "towers"
             return Diagnosis(
                 "it exceeds the reference's by a multiple of the variable itself, like the "
-                "gradient "
-                "of a weight penalty: the penalty counts more than once, perhaps in each of the "
-                f"{towers} {parts}",
-                once,
+                "gradient of a weight penalty: the penalty counts more than once, perhaps in each "
+                f"of the {self._measured.towers} {parts}",
+                "give each replica its part: `tf.nn.scale_regularization_loss(penalty)`"
+                if self._measured.strategy
+                else "let the penalty count once: add it in one tower or, if gradients are added "
+                "up, divide it by the number of towers",
                 (f"found - expected = {format_factor(times)} x the variable",),
                 mistake="penalty",
                 consequence="the more GPUs, the more the weights decay",
@@ -391,7 +375,10 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
             "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
             consequence="these variables are never trained",
         )
-    mistake: Mistake
+    mistake: Mistake = "scaled"
+    what = "all elements are multiplied by one number"
+    fix = "if it is a loss scale, undo it before the gradients are applied: "
+    fix += f"`(gradient / {ratio:.4g}, variable)`; if it is intended: {declared}"
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
         mistake = "sum"
         what, fix = _diagnose_sum(measured)
@@ -400,13 +387,6 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
         mistake = "divided"
         what, fix = _diagnose_division(measured)
         fix = f"{fix}; if it is intended: {declared}"
-    else:
-        what = "all elements are multiplied by one number"
-        mistake = "scaled"
-        fix = (
-            "if it is a loss scale, undo it before the gradients are applied: "
-            f"`(gradient / {ratio:.4g}, variable)`; if it is intended: {declared}"
-        )
     return Diagnosis(
         what,
         fix,
@@ -473,13 +453,7 @@ def _scale_to_declare(ratio: float) -> str:
 
 
 def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
-    """Explain rows with wrong weights.
-
-    Args:
-        times: the weight of each row, as a multiple of the correct weight.
-        trial: the batch.
-        towers: the number of towers.
-    """
+    """Explain rows with wrong weights; ``times`` are multiples of the correct weights."""
     shown = tuple(describe_runs(times))
     if trial.split:
         return _diagnose_towers(times, trial.split, shown)
@@ -553,10 +527,10 @@ def _diagnose_towers(
             f"{len(per_tower)} parts of a batch trains the model",
         )
     if lost:
-        noun, contribute = ("tower", "contributes") if len(lost) == 1 else ("towers", "contribute")
-        towers = f"{noun} {join_and(lost)}"
+        towers = f"{'tower' if len(lost) == 1 else 'towers'} {join_and(lost)}"
         return Diagnosis(
-            f"{towers} {contribute} nothing to it, as if the variable were frozen there",
+            f"{towers} {'contributes' if len(lost) == 1 else 'contribute'} nothing to it, as if "
+            "the variable were frozen there",
             "look for a stop_gradient, a mask, a list of variables or an index that excludes it",
             shown,
             mistake="frozen",

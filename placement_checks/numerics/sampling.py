@@ -44,7 +44,7 @@ def least_squares_ratio(
 ) -> float | None:
     """Return the factor between expected and found values, by least squares.
 
-    Only elements count for which ``among`` is True; all by default. The factor is None if all
+    ``among`` is True for the elements that count; by default all count. The factor is None if all
     expected values are 0, or some found values are not finite.
     """
     size, is_finite = 0.0, True
@@ -235,14 +235,9 @@ def build_variable_step(
 ) -> VariableStep:
     """Select elements of one variable after one step.
 
-    Args:
-        start: its values before all steps.
-        expected: the values of the reference after this step.
-        found: the values of the program after this step.
-        moved: the changes of both in this step, for the elements of `sample_elements`.
-        noise: how much the values of the reference differ in other orders of the rows.
-        uncertain: True for elements with a direction that rounding decides; ignored for slots of
-            another shape than their variable.
+    The arguments are attributes of `VariableStep`, with whole arrays; ``moved`` has the elements
+    of `sample_elements`. ``uncertain`` is True for elements with a direction that rounding
+    decides. It is ignored for slots of another shape than their variable.
     """
     certain = None
     if uncertain is not None and uncertain.shape == start.shape:

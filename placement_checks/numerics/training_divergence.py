@@ -69,11 +69,7 @@ def compare_variables(
     Variables with a gradient that is exactly zero are skipped, because rounding moves them.
     Variables that depend on a race are skipped too, and the slots of both.
 
-    Args:
-        measured: the measurement of both programs.
-        trajectory: the steps.
-        limits: the largest errors of equal arrays.
-        scale: the factor on all gradients; slots may contain it, or its square.
+    Slots may contain the factor on all gradients, ``scale``, or its square.
 
     Returns:
         The differences of variables that stay equal, and the divergences of the others.
@@ -147,14 +143,13 @@ def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[
 
     The same gradient updates a variable and its slots.
     """
-    trained = {
-        name: find_trained_variable(name, trajectory.trained) for name in trajectory.steps[0]
-    }
-    return {
-        name: measured.races[racing]
-        for name in trained
-        if (racing := name if name in measured.races else trained[name] or "") in measured.races
-    }
+    found = {}
+    for name in trajectory.steps[0]:
+        trained = find_trained_variable(name, trajectory.trained) or ""
+        racing = name if name in measured.races else trained
+        if racing in measured.races:
+            found[name] = measured.races[racing]
+    return found
 
 
 def variables_with_stale_copies(measured: Measurement) -> set[str]:
@@ -199,12 +194,12 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
 
     At a learning rate of 0, as at the start of a warm-up, it would not.
     """
-    for name in trajectory.trained & trajectory.steps[-1].keys():
-        last = trajectory.steps[-1][name]
-        change = largest(last.expected - last.start) * abs(factor - 1)
-        if change > _MIN_CHANGE * largest(last.expected):
-            return True
-    return False
+    last = trajectory.steps[-1]
+    return any(
+        largest(last[name].expected - last[name].start) * abs(factor - 1)
+        > _MIN_CHANGE * largest(last[name].expected)
+        for name in trajectory.trained & last.keys()
+    )
 
 
 def undetectable_changes(
@@ -212,12 +207,8 @@ def undetectable_changes(
 ) -> dict[str, float]:
     """Return the fraction of each variable's change that could be wrong without being detected.
 
-    Variables are omitted if their gradient or a slot was compared.
-
-    Args:
-        measured: the measurement of both programs.
-        trajectory: the steps.
-        equal: the variables that stay equal.
+    Variables are omitted if their gradient or a slot was compared. ``equal`` lists the variables
+    that stay equal.
     """
     compared = {
         gradient.variable

@@ -39,7 +39,7 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.graph.flatten import flatten, rename_input
+from placement_checks.graph.flatten import flatten, reachable_functions, rename_input
 from placement_checks.graph.graph_def import constant_int
 from placement_checks.util.text import plural
 
@@ -71,13 +71,9 @@ _IMAGE_OPS = {
 
 def convert_to_channels_last(graph_def: Any) -> None:
     """Convert the ops of a GraphDef from NCHW to NHWC, except in bodies of functions."""
-    new_nodes = [
-        new_node
-        for node in graph_def.node
-        if node.op in _IMAGE_OPS and node.attr["data_format"].s == b"NCHW"
-        for new_node in _convert_node(node, _IMAGE_OPS[node.op])
-    ]
-    graph_def.node.extend(new_nodes)
+    for node in list(graph_def.node):
+        if node.op in _IMAGE_OPS and node.attr["data_format"].s == b"NCHW":
+            graph_def.node.extend(_convert_node(node, _IMAGE_OPS[node.op]))
 
 
 def _convert_node(node: Any, images: _Images) -> Iterator[Any]:
@@ -136,20 +132,19 @@ _MEAN = b"Div"
 
 
 def replace_collectives(graph_def: Any, program: str) -> None:
-    """Replace each group of collectives with one sum that all members pass on.
-
-    Args:
-        graph_def: the graph, which is changed in place.
-        program: the name of the program in messages.
+    """Replace each group of collectives of a graph with one sum that all members pass on.
 
     Raises:
         CannotRun: the group of a collective is unknown or incomplete, or the collective neither
             adds nor gathers.
     """
     _inline_gather_branches(graph_def)
-    for node in _called_nodes(graph_def):
-        if node.op in COLLECTIVES:
-            raise _unsupported(program, node, "is inside a branch, loop or function")
+    library = graph_def.library.function
+    called = reachable_functions(graph_def.node, library) if library else ()
+    for function in library:
+        for node in function.node_def if function.signature.name in called else ():
+            if node.op in COLLECTIVES:
+                raise _unsupported(program, node, "is inside a branch, loop or function")
     groups: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
     members = [node for node in graph_def.node if node.op in COLLECTIVES]
     by_name = {node.name: node for node in graph_def.node} if members else {}
@@ -176,7 +171,7 @@ def _inline_gather_branches(graph_def: Any) -> None:
     for node in graph_def.node:
         if node.op in TWO_WAY_BRANCHES:
             both = [node.attr[side].func.name for side in ("then_branch", "else_branch")]
-            if all(_has_gather(library[side]) for side in both):
+            if all(any(each.op in _GATHERS for each in library[side].node_def) for side in both):
                 new_names[node.name] = f"{node.name}/else"
                 sides.add(both[1])
     if len(new_names) < 2:  # a collective needs two devices
@@ -186,35 +181,6 @@ def _inline_gather_branches(graph_def: Any) -> None:
         node.input[:] = [rename_input(source, new_names) for source in node.input]
     flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
     graph_def.CopyFrom(flat)
-
-
-def _has_gather(function: Any) -> bool:
-    return any(node.op in _GATHERS for node in function.node_def)
-
-
-def _called_nodes(graph_def: Any) -> Iterator[Any]:
-    """Yield the nodes of all functions that a graph calls, directly or indirectly."""
-    left = {function.signature.name: function for function in graph_def.library.function}
-    waiting = [graph_def.node]
-    while left and waiting:
-        for node in waiting.pop():
-            functions = [
-                function for value in node.attr.values() for function in _function_names(value)
-            ]
-            for name in (node.op, *functions):
-                if name in left:
-                    body = left.pop(name).node_def
-                    waiting.append(body)
-                    yield from body
-
-
-def _function_names(value: Any) -> Iterator[str]:
-    """Yield the functions that an attribute names."""
-    kind = value.WhichOneof("value")
-    if kind == "func":
-        yield value.func.name
-    elif kind == "list":
-        yield from (function.name for function in value.list.func)
 
 
 def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:

@@ -5,18 +5,18 @@ reference has one tower. Given feeds, `check_all_fed` checks that every placehol
 `check_repeatable` that no random op changes gradients, and `check_towers_ran_apart` that towers
 ran on their own devices.
 
-`precisions`, `clipped_gradients`, `shared_races` and `random_op_in_step` find influences on
-gradients or variables other than the rows.
+`precisions`, `clipped_gradients` and `random_op_in_step` find influences on gradients or variables
+other than the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.variables.read_write_races import races
+from placement_checks.analysis.graph.data_flow import Edges
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Arrays
 from placement_checks.core.op_types import (
@@ -52,11 +52,14 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
     Raises:
         CannotRun: a placeholder is not fed, or rows are read from an input pipeline.
     """
-    training = program.placement.step
-    ops = program.placement.ops
-    for name in program.ancestors([*program.gradients.tensors, *training.train_op], fed):
-        if ops[name].type in PLACEHOLDERS_TO_FEED and _is_read(program, name):
-            if _is_resource(program, name):
+    placement = program.placement
+    for name in program.ancestors([*program.gradients.tensors, *placement.step.train_op], fed):
+        kind = placement.ops[name].type
+        if kind in PLACEHOLDERS_TO_FEED:
+            outputs = program.graph.get_operation_by_name(name).outputs
+            if not any(output.consumers() for output in outputs):
+                continue
+            if any(output.dtype == "resource" for output in placement.details.outputs(name)):
                 raise CannotRun(
                     f"{program.name} takes the resource '{name}', such as a lookup table, from "
                     "outside of its step, and the step is run without it"
@@ -67,23 +70,12 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                 "list it in the inputs that its builder returns, and let the batch function "
                 "return its value",
             )
-        if ops[name].type in _PIPELINE:
+        if kind in _PIPELINE:
             raise CannotRun(
-                f"{program.name} reads rows from '{name}' ({ops[name].type})"
+                f"{program.name} reads rows from '{name}' ({kind})"
                 f"{program.built_at(name)}, so both programs cannot be fed the same rows",
                 "make it a placeholder_with_default, and list that in its inputs",
             )
-
-
-def _is_read(program: RunnableProgram, op: str) -> bool:
-    """Whether an op has consumers in the graph that runs."""
-    outputs = program.graph.get_operation_by_name(op).outputs
-    return any(output.consumers() for output in outputs)
-
-
-def _is_resource(program: RunnableProgram, op: str) -> bool:
-    outputs = program.placement.details.outputs(op)
-    return any(output.dtype == "resource" for output in outputs)
 
 
 def check_step_known(program: RunnableProgram) -> None:
@@ -109,27 +101,28 @@ def check_repeatable(session: ProgramSession, feeds: Arrays) -> None:
         CannotRun: the gradients depend on a random op, or differ for another reason.
     """
     program = session.program
-    analysis = analyze(program.placement)
-    tensors = program.gradients.tensors
+    tensors, by_name = program.gradients.tensors, program.placement.ops
     ops = program.ancestors(tensors or program.placement.step.train_op, feeds)
-    random = [name for name in ops if program.placement.ops[name].type in RANDOM]
+    random = [name for name in ops if by_name[name].type in RANDOM]
     if random and not tensors:  # there are no gradients to compare
-        raise _random_gradients(program, analysis, random[0], feeds)
+        raise _random_gradients(program, random[0], feeds)
     first = session.gradients(feeds)
     if _gradients_differ(first, session.gradients(feeds)):
-        if not random:
-            raise CannotRun(
-                f"two runs of {program.name} on the same rows give different gradients"
-            )
-        raise _random_gradients(program, analysis, random[0], feeds)
+        if random:
+            raise _random_gradients(program, random[0], feeds)
+        raise CannotRun(f"two runs of {program.name} on the same rows give different gradients")
     for name in random:
-        if program.placement.ops[name].type in RANDOM_STATELESS:
-            if program.placement.ops[name].caller:  # it cannot be fed
-                raise _random_gradients(program, analysis, name, feeds)
-            output = f"{name}:0"
-            others = _other_numbers(session.run(output, feeds))
-            if _gradients_differ(first, session.gradients({**feeds, output: others})):
-                raise _random_gradients(program, analysis, name, feeds)
+        if by_name[name].type not in RANDOM_STATELESS:
+            continue
+        if by_name[name].caller:  # it cannot be fed
+            raise _random_gradients(program, name, feeds)
+        values = session.run(f"{name}:0", feeds)
+        # Different random numbers within the same bounds.
+        others = values[..., ::-1] if values.ndim else values
+        if values.dtype.kind == "f":
+            others = others * values.dtype.type(0.5)
+        if _gradients_differ(first, session.gradients({**feeds, f"{name}:0": others})):
+            raise _random_gradients(program, name, feeds)
 
 
 def random_op_in_step(program: RunnableProgram, fed: Collection[str]) -> str | None:
@@ -154,16 +147,8 @@ def _gradients_differ(some: Arrays, others: Arrays) -> bool:
     return any(gradient.state == "differs" for gradient in compared)
 
 
-def _other_numbers(values: np.ndarray) -> np.ndarray:
-    """Return different random numbers within the same bounds."""
-    others = values[..., ::-1] if values.ndim else values
-    return others * values.dtype.type(0.5) if values.dtype.kind == "f" else others
-
-
-def _random_gradients(
-    program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Arrays
-) -> CannotRun:
-    switch = _disabling_placeholder(program, analysis, random)
+def _random_gradients(program: RunnableProgram, random: str, feeds: Arrays) -> CannotRun:
+    switch = _disabling_placeholder(program, random)
     if switch is None:
         fix = (
             "let the builder take an argument that disables it, such as a dropout rate, and name "
@@ -186,14 +171,11 @@ def _random_gradients(
     )
 
 
-def _disabling_placeholder(
-    program: RunnableProgram, analysis: TowerAnalysis, random: str
-) -> str | None:
+def _disabling_placeholder(program: RunnableProgram, random: str) -> str | None:
     """Return the scalar placeholder that decides whether a random op has an effect."""
-    flow = analysis.flow
-    after = _nearby_ops([flow.number[random]], lambda op: flow.consumers[op])
-    for op in after:
-        for before in _nearby_ops(flow.inputs[op], lambda op: flow.inputs[op]):
+    flow = analyze(program.placement).flow
+    for op in _nearby_ops([flow.number[random]], flow.consumers):
+        for before in _nearby_ops(flow.inputs[op], flow.inputs):
             name = flow.names[before]
             shapes = [output.shape for output in program.placement.details.outputs(name)]
             if flow.types[before] in PLACEHOLDERS and shapes == [()]:
@@ -201,13 +183,13 @@ def _disabling_placeholder(
     return None
 
 
-def _nearby_ops(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
-    """Yield ops and their successors by ``following``, nearest first."""
+def _nearby_ops(ops: Iterable[int], edges: Edges) -> Iterator[int]:
+    """Yield ops and the ops that the edges lead to, nearest first."""
     nearest = list(ops)
     seen = set(nearest)
     for _ in range(_MAX_DISTANCE):
         yield from nearest
-        reached = (other for op in nearest for other in following(op))
+        reached = (other for op in nearest for other in edges[op])
         nearest = [other for other in reached if other not in seen]
         seen.update(nearest)
 
@@ -264,25 +246,12 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
             f"it has {len(towers)} towers, on {join_and(towers)}, and a reference has one",
             "name the program for one GPU as the reference",
         )
-    _check_trains(reference)
-    _check_trains(program)
+    for each in (reference, program):
+        _check_trains(each)
     _check_same_variables(program, reference)
 
 
-def shared_races(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
-    """Return the variables that depend on a read-write race in either program.
-
-    Programs for one GPU and for several GPUs are scheduled differently, so the same race has
-    different winners in them, in every run.
-
-    Returns:
-        For each variable, the variable that is read before or after its update.
-    """
-    return {**races(program.placement), **races(reference.placement)}
-
-
 def _check_trains(program: RunnableProgram) -> None:
-    """Check that a program trains variables, and that its gradients are not all in a loop."""
     if program.gradients.by_variable or program.gradients.unread:
         return
     if program.built.gradients_inside:
@@ -297,20 +266,16 @@ def _check_trains(program: RunnableProgram) -> None:
 
 
 def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
-    """Check that the trained variables of the reference have the same names and shapes."""
     shapes = {variable.name: variable.shape for variable in program.placement.variables}
     trained = [*reference.gradients.by_variable, *reference.gradients.unread]
     missing = [name for name in trained if name not in shapes]
     if missing:
         near = nearest(missing[0], shapes)
+        others = plural(len(missing) - 1, "other variable")
         raise CannotRun(
             f"variables are compared by name, and {program.name} has none called {missing[0]}"
-            + (f" (the nearest is {near})" if near else "")
-            + (
-                f", nor {plural(len(missing) - 1, 'other variable')} of the reference"
-                if missing[1:]
-                else ""
-            ),
+            f"{f' (the nearest is {near})' if near else ''}"
+            f"{f', nor {others} of the reference' if missing[1:] else ''}",
             "fix names-portable first",
         )
     for variable in reference.placement.variables:
@@ -331,15 +296,9 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
     names = sorted(EPS, key=EPS.__getitem__)
     coarsest = [0] * len(analysis.flow.names)
     for op, producers in enumerate(analysis.flow.inputs):
-        own = [
-            names.index(output.dtype)
-            for output in (
-                program.placement.details.outputs(analysis.flow.names[op])
-                if analysis.backward.ops[op]
-                else ()
-            )
-            if output.dtype in EPS
-        ]
+        name, is_backward = analysis.flow.names[op], analysis.backward.ops[op]
+        outputs = program.placement.details.outputs(name) if is_backward else ()
+        own = [names.index(output.dtype) for output in outputs if output.dtype in EPS]
         coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
     found = {}
     for variable, gradient in program.gradients.by_variable.items():

@@ -162,14 +162,23 @@ def make_runnable(
             "a single step can be compared"
         )
     placement = built.requested
-    indices = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
-    most_gpus = max([built.gpus, *(index + 1 for index in indices)])
+    named = [op.requested for op in placement.ops.values() if op.requested.is_gpu]
+    most_gpus = max([built.gpus, *((device.index or 0) + 1 for device in named)])
     if cluster is not None:
         simulated = devices == "simulated"
         _check_tasks(placement, cluster)
     else:
         simulated = uses_simulated(most_gpus, devices)
-        _check_single_host(placement, most_gpus, devices)
+        jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
+        if jobs:
+            raise CannotRun(
+                f"it names the job {min(map(str, jobs))}: programs of several tasks are not run"
+            )
+        if devices == "real" and uses_simulated(most_gpus):
+            raise CannotRun(
+                f"{placement.program} needs {plural(most_gpus, 'real GPU')}, and this machine has "
+                "fewer"
+            )
     _check_initial_values(built)
     config = session_config(most_gpus, devices)
     config.allow_soft_placement = placement.soft
@@ -189,9 +198,7 @@ def make_runnable(
 def _check_initial_values(built: CapturedProgram) -> None:
     """Check that the initial value of each variable in a traced step is known."""
     values = built.initial.values
-    if not values:
-        return
-    for variable in built.requested.variables:
+    for variable in built.requested.variables if values else ():
         if variable.name not in values:
             where = built.requested.where(variable.name)
             raise CannotRun(
@@ -204,7 +211,6 @@ def _check_initial_values(built: CapturedProgram) -> None:
 
 
 def _check_tasks(placement: Placement, cluster: Machine) -> None:
-    """Check that the cluster contains every task that a program names."""
     for op in placement.ops.values():
         if lacking := cluster.lacks(op.requested):
             where = placement.where(op.name)
@@ -215,25 +221,11 @@ def _check_tasks(placement: Placement, cluster: Machine) -> None:
             )
 
 
-def _check_single_host(placement: Placement, gpus: int, devices: Devices) -> None:
-    """Check that a program names no other task, and that real GPUs exist if requested."""
-    jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
-    if jobs:
-        raise CannotRun(
-            f"it names the job {min(map(str, jobs))}: programs of several tasks are not run"
-        )
-    if devices == "real" and uses_simulated(gpus):
-        raise CannotRun(
-            f"{placement.program} needs {plural(gpus, 'real GPU')}, and this machine has fewer"
-        )
-
-
 def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
     """Return the tensors by input name, and whether one mapping is for all towers."""
     if step.inputs is None:
         return [], False
-    shared = isinstance(step.inputs, Mapping)
-    listed: Any = [step.inputs] if shared else step.inputs
+    listed: Any = [step.inputs] if isinstance(step.inputs, Mapping) else step.inputs
     if not all(isinstance(mapping, Mapping) for mapping in listed):
         raise InputError(
             program,
@@ -244,11 +236,10 @@ def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bo
         {str(key): _tensor_name(tensor, str(key), program) for key, tensor in mapping.items()}
         for mapping in listed
     ]
-    return named, shared or len(named) == 1
+    return named, isinstance(step.inputs, Mapping) or len(named) == 1
 
 
 def _tensor_name(value: Any, key: str, program: str) -> str:
-    """Return the tensor name of an input."""
     if isinstance(value, str):
         return value
     if isinstance(value, tf.Tensor):
@@ -297,12 +288,9 @@ def find_gradients(
 ) -> Gradients:
     """Find the gradients that one step of a program applies.
 
-    Args:
-        placement: the requested placement of the program.
-        graph: the graph of the program, or a copy.
-        applied: gradients that the program declares, or that its optimizers received.
-        initial: the mirrored copies of variables, which get the gradient of the first copy. Its
-            values are empty unless the step is traced; a traced step declares no gradients.
+    ``graph`` is the graph of the program, or a copy. ``initial`` has the mirrored copies of
+    variables, which get the gradient of the first copy. Its values are empty unless the step is
+    traced; a traced step declares no gradients.
     """
     found = Gradients()
     analysis = analyze(placement)
@@ -353,22 +341,15 @@ def _gradient_input(op: tf.Operation) -> Gradient:
 
 
 def uses_simulated(gpus: int, devices: Devices = "auto") -> bool:
-    """Whether CPU devices simulate GPUs.
+    """Whether CPU devices simulate this number of GPUs.
 
-    Args:
-        gpus: the number of GPUs that a program names.
-        devices: ``auto`` takes real GPUs if there are enough, ``simulated`` never does.
+    ``auto`` takes real GPUs if there are enough, ``simulated`` never does.
     """
     return devices == "simulated" or len(local_gpus()) < gpus
 
 
 def session_config(gpus: int, devices: Devices = "auto") -> Any:
-    """Return the ``ConfigProto`` of a session with real or simulated GPUs; placement is strict.
-
-    Args:
-        gpus: the number of GPUs that the program names.
-        devices: as for `uses_simulated`.
-    """
+    """Return the ``ConfigProto`` of a session with real or simulated GPUs; placement is strict."""
     if uses_simulated(gpus, devices):
         return tf1.ConfigProto(device_count={"CPU": gpus + 1, "GPU": 0})
     return tf1.ConfigProto(gpu_options=tf1.GPUOptions(allow_growth=True))
@@ -376,20 +357,15 @@ def session_config(gpus: int, devices: Devices = "auto") -> Any:
 
 @contextlib.contextmanager
 def running_on(gpus: int, *, devices: Devices = "auto") -> Iterator[Any]:
-    """Build into the default graph for real or simulated GPUs.
-
-    Args:
-        gpus: the number of GPUs that the program names.
-        devices: as for `uses_simulated`.
+    """Build into the default graph for this number of real or simulated GPUs.
 
     Yields:
         The ``ConfigProto`` for the session that runs the graph; the caller may change it.
     """
-    config = session_config(gpus, devices)
-    with contextlib.ExitStack() as stack:
-        if uses_simulated(gpus, devices):
-            stack.enter_context(tf1.device(lambda op: to_simulated(op.device)))
-        yield config
+    is_simulated = uses_simulated(gpus, devices)
+    scope = tf1.device(lambda op: to_simulated(op.device))
+    with scope if is_simulated else contextlib.nullcontext():
+        yield session_config(gpus, devices)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import Arrays
+from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script, uses_gpus
 from placement_checks.run.runnable import RunnableProgram
 
@@ -84,18 +84,12 @@ class ProgramSession:
             config.inter_op_parallelism_threads = threads
             config.intra_op_parallelism_threads = 1
             config.use_per_session_threads = True
-        self._variables = VariableOps(program)
         self._session = tf1.Session(target, graph=program.graph, config=config)
 
     def __enter__(self) -> ProgramSession:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -124,10 +118,13 @@ class ProgramSession:
         left = self.program.ends_at - time.monotonic()
         if left <= 0:
             raise self._time_limit_exceeded()
+        level = tf1.RunOptions
+        # GPUs need the hardware tracer.
+        full = level.SOFTWARE_TRACE if self.program.simulated else level.FULL_TRACE
         options = tf1.RunOptions(
             timeout_in_ms=math.ceil(1000 * min(self._seconds, left)),
             output_partition_graphs=metadata is not None,
-            trace_level=self._trace_level if traced else tf1.RunOptions.NO_TRACE,
+            trace_level=full if traced else level.NO_TRACE,
         )
         name = self.program.name
         try:
@@ -185,12 +182,13 @@ class ProgramSession:
                 self.run([op for name, op in kind.items() if name not in values])
         self.run(list(initial.tables))
         copies = {
-            copy: first for copy, first in self._manual_copies.items() if first not in values
+            copy: first
+            for copy, first in self._manual_copies.items()
+            if first not in values and first in self.program.variables
         }
         if copies:
-            reads = self._variables.reads
-            read = self.run({name: reads[name] for name in set(copies.values()) if name in reads})
-            self.load({copy: read[first] for copy, first in copies.items() if first in read})
+            read = self.run({name: self._reads[name] for name in copies.values()})
+            self.load({copy: read[first] for copy, first in copies.items()})
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """Return the values of all variables, by name."""
@@ -198,17 +196,55 @@ class ProgramSession:
 
     def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yield the values of all variables, by name, in parts of some megabytes."""
-        for names in self._variables.parts:
-            yield self.run({name: self._variables.reads[name] for name in names})
+        for names in self._parts:
+            yield self.run({name: self._reads[name] for name in names})
 
     def load(self, values: Arrays) -> None:
         """Assign values to variables and their copies; unknown names are ignored."""
         values = self._with_copies(values)
-        assigns = self._variables.assigns
-        for part in self._variables.parts:
+        for part in self._parts:
             if names := [name for name in part if name in values]:
-                ops = [assigns[name][0] for name in names]
-                self.run(ops, {assigns[name][1]: values[name] for name in names})
+                ops = [self._assigns[name][0] for name in names]
+                self.run(ops, {self._assigns[name][1]: values[name] for name in names})
+
+    @cached_property
+    def _parts(self) -> Sequence[Sequence[str]]:
+        """The variables in parts of some megabytes, because TensorFlow copies a whole part."""
+        parts: list[list[str]] = []
+        size = _MAX_BYTES
+        for variable in self.program.placement.variables:
+            if variable.name in self.program.variables:
+                if size >= _MAX_BYTES:
+                    parts.append([])
+                    size = 0
+                parts[-1].append(variable.name)
+                size += math.prod(n or 1 for n in variable.shape or ()) * _ITEM_SIZE
+        return parts
+
+    @cached_property
+    def _reads(self) -> Mapping[str, Any]:
+        """The tensor with the value of each variable, created at the first access."""
+        return {name: self._read(name, dtype) for name, dtype in self.program.variables.items()}
+
+    def _read(self, name: str, dtype: str) -> Any:
+        variable = self.program.graph.get_tensor_by_name(f"{name}:0")
+        if variable.dtype != tf.resource:
+            return variable
+        with self.program.graph.as_default():
+            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.dtypes.as_dtype(dtype))
+
+    @cached_property
+    def _assigns(self) -> Mapping[str, tuple[Any, Any]]:
+        """For each variable, the op that assigns it and the placeholder for its value."""
+        return {name: self._assign(name, dtype) for name, dtype in self.program.variables.items()}
+
+    def _assign(self, name: str, dtype: str) -> tuple[Any, Any]:
+        variable = self.program.graph.get_tensor_by_name(f"{name}:0")
+        with self.program.graph.as_default():
+            value = tf1.placeholder(dtype)
+            if variable.dtype == tf.resource:
+                return tf.raw_ops.AssignVariableOp(resource=variable, value=value), value
+            return tf.raw_ops.Assign(ref=variable, value=value, validate_shape=False).op, value
 
     def _with_copies(self, values: Arrays) -> Arrays:
         """Return the values, with the values of first copies repeated for the other copies."""
@@ -244,7 +280,7 @@ class ProgramSession:
         variables = self.program.placement.variables
         shape: Any = next(variable.shape for variable in variables if variable.name == name)
         if shape is None or None in shape:
-            shape = self.run(self._variables.reads[name]).shape
+            shape = self.run(self._reads[name]).shape
         dense = np.zeros(shape, np.float64)
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
@@ -269,12 +305,6 @@ class ProgramSession:
         step = self._session.make_callable(train_op, feed_list=list(feeds))
         return partial(step, *feeds.values())
 
-    @property
-    def _trace_level(self) -> Any:
-        """The level of step statistics; GPUs need the hardware tracer."""
-        simulated = self.program.simulated
-        return tf1.RunOptions.SOFTWARE_TRACE if simulated else tf1.RunOptions.FULL_TRACE
-
     def executed_devices(self, feeds: Arrays) -> dict[str, Device]:
         """Run the gradients, and return the device of every op, from the partition graphs.
 
@@ -293,24 +323,20 @@ class ProgramSession:
 
     def first_not_finite(self, ops: Iterable[str], feeds: Arrays) -> str | None:
         """Return the first op, in building order, that yields a NaN or an infinity."""
-        names = self._numeric(ops)
-        for start in range(0, len(names), _MAX_FETCHED):
-            part = names[start : start + _MAX_FETCHED]
-            for name, value in zip(part, self.fetch(part, feeds), strict=True):
-                if value is not None and not np.all(np.isfinite(np.asarray(value, np.float64))):
-                    return name.partition(":")[0]
-        return None
-
-    def _numeric(self, ops: Iterable[str]) -> list[str]:
-        graph = self.program.graph
         wanted = set(ops)
-        return [
+        names = [
             tensor.name
-            for op in graph.get_operations()
+            for op in self.program.graph.get_operations()
             if op.name in wanted
             for tensor in op.outputs
             if tensor.dtype.is_floating and tensor.dtype == tensor.dtype.base_dtype
         ]
+        for start in range(0, len(names), _MAX_FETCHED):
+            part = names[start : start + _MAX_FETCHED]
+            for name, value in zip(part, self.fetch(part, feeds), strict=True):
+                if value is not None and not np.all(np.isfinite(np.asarray(value, np.float64))):
+                    return producer_of(name)
+        return None
 
     def fetch(self, names: Sequence[str], feeds: Arrays) -> Sequence[Any]:
         """Return the values of tensors; None for tensors in a branch that does not run."""
@@ -321,50 +347,3 @@ class ProgramSession:
                 return [None]
             half = len(names) // 2
             return [*self.fetch(names[:half], feeds), *self.fetch(names[half:], feeds)]
-
-
-class VariableOps:
-    """Ops that read and assign the variables of a program, created at the first access."""
-
-    def __init__(self, program: RunnableProgram) -> None:
-        self._program = program
-
-    @cached_property
-    def parts(self) -> Sequence[Sequence[str]]:
-        """The variables in parts of some megabytes, because TensorFlow copies a whole part."""
-        parts: list[list[str]] = []
-        size = _MAX_BYTES
-        for variable in self._program.placement.variables:
-            if variable.name in self._program.variables:
-                if size >= _MAX_BYTES:
-                    parts.append([])
-                    size = 0
-                parts[-1].append(variable.name)
-                size += math.prod(n or 1 for n in variable.shape or ()) * _ITEM_SIZE
-        return parts
-
-    @cached_property
-    def reads(self) -> Mapping[str, Any]:
-        """The tensor with the value of each variable."""
-        return {name: self._read(name) for name in self._program.variables}
-
-    def _read(self, name: str) -> Any:
-        variable = self._program.graph.get_tensor_by_name(f"{name}:0")
-        if variable.dtype != tf.resource:
-            return variable
-        dtype = tf.dtypes.as_dtype(self._program.variables[name])
-        with self._program.graph.as_default():
-            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=dtype)
-
-    @cached_property
-    def assigns(self) -> Mapping[str, tuple[Any, Any]]:
-        """For each variable, the op that assigns it and the placeholder for its value."""
-        return {name: self._assign(name) for name in self._program.variables}
-
-    def _assign(self, name: str) -> tuple[Any, Any]:
-        variable = self._program.graph.get_tensor_by_name(f"{name}:0")
-        with self._program.graph.as_default():
-            value = tf1.placeholder(self._program.variables[name])
-            if variable.dtype == tf.resource:
-                return tf.raw_ops.AssignVariableOp(resource=variable, value=value), value
-            return tf.raw_ops.Assign(ref=variable, value=value, validate_shape=False).op, value

@@ -19,7 +19,7 @@ from support.workers import watched_workers
 from placement_checks import place
 from placement_checks.core.devices import Device
 from placement_checks.core.program import CapturedProgram
-from placement_checks.run.cluster.local import reserve_port
+from placement_checks.run.cluster.clusters import reserve_port
 from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
 

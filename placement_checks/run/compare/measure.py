@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from placement_checks.analysis.variables.read_write_races import races
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Arrays, Measurement, Trial
 from placement_checks.core.missing import Missing
@@ -32,9 +33,8 @@ from placement_checks.run.preconditions import (
     check_towers_ran_apart,
     clipped_gradients,
     precisions,
-    shared_races,
 )
-from placement_checks.run.runnable import full_precision
+from placement_checks.run.runnable import RunnableProgram, full_precision
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import step
 
@@ -43,6 +43,7 @@ from placement_checks.util.progress import step
 # below _CLOSE times its limit is measured again in more orders.
 _ORDERS, _MORE_ORDERS = 3, 12
 _CLOSE = 16.0
+_MAX_SINGLE_ROWS = 128  # each row needs a run
 
 _NO_STEPS_PER_TOWER = (
     "the reference computes its batch statistics on each tower's rows, and cannot take such a "
@@ -54,11 +55,6 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     """Run both programs of a pair, and compare their gradients and steps.
 
     If something differs, the batches and initial values are saved as a case.
-
-    Args:
-        pair: the program and its reference.
-        batch: returns the rows; None for random or replayed rows.
-        conditions: how the programs are run.
 
     Raises:
         InputError: a program or the batch function is at fault.
@@ -77,34 +73,34 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         for orders in (_ORDERS, _MORE_ORDERS):
             sessions = PairedSessions(towers, reference, feeding, conditions, orders=orders)
             sessions.initialize(case)
-            checks = (
-                ReplayedChecks(sessions, feeding) if isinstance(feeding, ReplayedFeeding) else None
-            )
-            adapted = checks.adapt(conditions) if checks else conditions
-            comparison = _Comparison(sessions, adapted)
+            checks = None
+            if isinstance(feeding, ReplayedFeeding):
+                checks = ReplayedChecks(sessions, feeding)
+                checks.adapt()
+            comparison = _Comparison(sessions)
             measured = comparison.measurement()
             differences = list(_differences(measured))
             if not any(each.error < _CLOSE * each.limit for each in differences):
                 break
         if differences or measured.missing:
             measured = comparison.save(measured)
-        return checks.check(measured, adapted) if checks else measured
+        return checks.check(measured) if checks else measured
 
 
 class _Comparison:
     """A comparison of two programs in their sessions."""
 
-    def __init__(self, sessions: PairedSessions, conditions: Conditions) -> None:
+    def __init__(self, sessions: PairedSessions) -> None:
         self._sessions = sessions
         self._towers = sessions.towers
         self._reference = sessions.reference
         self._feeding = sessions.feeding
-        self._conditions = conditions
-        sessions.on_parts = conditions.statistics_per_tower
         self._notes: list[str] = []
-        self._precisions = _coarser_dtypes(
-            precisions(self._towers.program), precisions(self._reference.program)
-        )
+        some, others = precisions(self._towers.program), precisions(self._reference.program)
+        self._precisions = {
+            name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
+            for name in some.keys() & others.keys()
+        }
 
     def measurement(self) -> Measurement:
         """Check that the programs can be compared, then compare gradients and steps."""
@@ -118,13 +114,13 @@ class _Comparison:
         for session, feeds in self._sessions.both(batch):
             check_repeatable(session, feeds)
         trials = [self._trial(batch, rows)]
-        per_tower = self._conditions.statistics_per_tower
-        if self._feeding.uneven_rows and not per_tower:
+        conditions, on_parts = self._sessions.conditions, self._sessions.on_parts
+        if self._feeding.uneven_rows and not on_parts:
             trials += self._uneven_trial()
         trajectory = (
             Missing(_NO_STEPS_PER_TOWER)
-            if per_tower and not self._conditions.steps_on_parts
-            else take_steps(self._sessions, self._conditions.steps)
+            if on_parts and not conditions.steps_on_parts
+            else take_steps(self._sessions, conditions.steps)
         )
         return Measurement(
             reference=single.name,
@@ -133,13 +129,15 @@ class _Comparison:
             dtypes=program.variables,
             precisions=self._precisions,
             trials=trials,
-            scale=self._conditions.scale,
+            scale=conditions.scale,
             strategy=program.placement.strategy.name if program.placement.strategy else "",
             trajectory=trajectory,
             unread={**single.gradients.unread, **program.gradients.unread},
-            missing=dict(self._missing_gradients()),
+            missing=_missing_gradients(program, single),
             changed=frozenset([*clipped_gradients(single), *clipped_gradients(program)]),
-            races=shared_races(program, single),
+            # Programs for one GPU and for several are scheduled differently, so the same race has
+            # different winners in them, in every run.
+            races={**races(program.placement), **races(single.placement)},
             optimizers=frozenset(program.gradients.optimizers),
             updates=program.gradients.updates,
             notes=self._notes,
@@ -156,13 +154,13 @@ class _Comparison:
 
     def _trial(self, batch: Arrays, rows: int) -> Trial:
         """Compare gradients on one batch; if they differ, also run the reference on its rows."""
-        sessions, runs = self._sessions, self._sessions.reference_runs
-        trial = sessions.gradients(batch, rows)
+        sessions = self._sessions
+        trial = sessions.trial(batch, rows)
         self._check_finite(trial.expected, batch)
         trial = replace(
             trial,
             start=select_all(sessions.start, trial.elements),
-            per_tower=runs.per_tower(batch, rows, trial.elements),
+            per_tower=sessions.samples(batch, sessions.split(rows), trial.elements),
         )
         if not_finite := _not_finite(trial.found):
             feeds = self._feeding.to_towers(batch)
@@ -170,10 +168,11 @@ class _Comparison:
             return replace(trial, not_finite=origins)
         if not differing_variables(trial, self._precisions):
             return trial
+        singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return replace(
             trial,
-            per_row=runs.per_row(batch, rows, trial.elements),
-            shifted=dict(runs.shifted(batch, rows, trial.elements)),
+            per_row=sessions.samples(batch, singles, trial.elements),
+            shifted=dict(sessions.shifted(batch, rows, trial.elements)),
         )
 
     def _uneven_trial(self) -> Iterator[Trial]:
@@ -191,18 +190,6 @@ class _Comparison:
             self._notes.append(f"{self._towers.program.name} takes no batch of {rows} rows")
             return
         yield self._trial(batch, rows)
-
-    def _missing_gradients(self) -> Iterator[tuple[str, bool]]:
-        """Yield variables that get a gradient in one program only; True if in the reference."""
-        program, single = self._towers.program, self._reference.program
-        found, expected = program.gradients, single.gradients
-        for name in expected.by_variable:
-            if name not in found.by_variable and name not in found.unread:
-                yield name, True
-        for name in found.by_variable:
-            untrained = name not in expected.by_variable and name not in expected.unread
-            if untrained and name in single.variables:
-                yield name, False
 
     def _check_finite(self, expected: Arrays, batch: Arrays) -> None:
         """Check that the gradients of the reference are finite.
@@ -241,12 +228,19 @@ def _not_finite(gradients: Arrays) -> list[str]:
     return [name for name, value in gradients.items() if not np.all(np.isfinite(value))]
 
 
-def _coarser_dtypes(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    """Return for each variable the dtype with the larger eps."""
-    return {
-        name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
-        for name in some.keys() & others.keys()
+def _missing_gradients(program: RunnableProgram, single: RunnableProgram) -> dict[str, bool]:
+    """Return variables that get a gradient in one program only; True if in the reference."""
+    found, expected = program.gradients, single.gradients
+    missing = {
+        name: True
+        for name in expected.by_variable
+        if name not in found.by_variable and name not in found.unread
     }
+    for name in found.by_variable:
+        untrained = name not in expected.by_variable and name not in expected.unread
+        if untrained and name in single.variables:
+            missing[name] = False
+    return missing
 
 
 def _differences(measured: Measurement) -> Iterator[Difference]:

@@ -49,11 +49,7 @@ class ProgramPair:
     ) -> ProgramPair:
         """Make both programs runnable.
 
-        Args:
-            towers: the program.
-            reference: the program for one GPU.
-            devices: ``auto``, ``real`` or ``simulated``.
-            ends_at: when all their runs must have ended, in seconds of `time.monotonic`.
+        Their runs must have ended at ``ends_at``, in seconds of `time.monotonic`.
 
         Raises:
             InputError: the step that a builder returned is malformed.
@@ -76,11 +72,7 @@ class ProgramPair:
 
         Scripts without declared inputs or a batch function are fed their recorded rows.
 
-        Args:
-            batch: returns the rows, if the user gives any.
-            rows: as for `DeclaredFeeding`.
-            shares: as for `DeclaredFeeding`.
-            min_rows: as for `DeclaredFeeding`.
+        The parameters are those of `DeclaredFeeding`.
 
         Raises:
             InputError: a program or the batch function is at fault.

@@ -23,7 +23,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
 from placement_checks.numerics.sampling import weighted_mean
-from placement_checks.run.compare.sessions import Conditions, PairedSessions
+from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural
 
@@ -39,7 +39,7 @@ class ReplayedChecks:
         self._feeding = feeding
         self._batch = sessions.batch(feeding.rows)
 
-    def adapt(self, conditions: Conditions) -> Conditions:
+    def adapt(self) -> None:
         """Choose whether the reference computes on all rows or on the rows of each tower.
 
         It computes on all rows if its loss on all rows is the mean or the sum of its losses on
@@ -50,11 +50,11 @@ class ReplayedChecks:
         Raises:
             CannotRun: the reference can compute on neither.
         """
-        feeding = self._feeding
+        feeding, conditions = self._feeding, self._sessions.conditions
         takes_all = feeding.takes_all and not conditions.statistics_per_tower
         placement = self._sessions.towers.program.placement
         if takes_all and (shared_ops(placement) or self._is_additive()):
-            return conditions
+            return
         sizes = {len(part) for part in feeding.parts}
         name = self._sessions.reference.program.name
         if len(sizes) > 1:
@@ -68,7 +68,8 @@ class ReplayedChecks:
                 f"{name} does not take {plural(max(sizes), 'row')}, the rows of one tower",
                 "give --batch",
             )
-        return replace(conditions, statistics_per_tower=True, steps_on_parts=True)
+        per_tower = replace(conditions, statistics_per_tower=True, steps_on_parts=True)
+        self._sessions.conditions = per_tower
 
     def _is_additive(self) -> bool:
         """Whether the loss on all rows is the mean or sum of the losses on each tower's rows.
@@ -76,12 +77,12 @@ class ReplayedChecks:
         A sum counts only if the reference was fed as many rows as the towers: otherwise a mean
         that divides by a constant number of rows would look like a sum.
         """
-        runs, feeding = self._sessions.reference_runs, self._feeding
+        losses, feeding = self._sessions.losses, self._feeding
         if not feeding.takes_parts:
             return False
         with contextlib.suppress(InputError):
-            whole = np.array(runs.losses(self._batch))
-            parts = np.array([runs.losses(self._batch, part) for part in feeding.parts])
+            whole = np.array(losses(self._batch))
+            parts = np.array([losses(self._batch, part) for part in feeding.parts])
             shares = np.array([len(part) for part in feeding.parts]) / feeding.rows
             is_additive = _close(whole, shares @ parts)
             if feeding.same_size:
@@ -89,19 +90,19 @@ class ReplayedChecks:
             return bool(is_additive.size and np.all(is_additive))
         return False
 
-    def check(self, measured: Measurement, conditions: Conditions) -> Measurement:
+    def check(self, measured: Measurement) -> Measurement:
         """Check that every difference proves a mistake; return the measurement with a note.
 
         Raises:
             CannotRun: a difference may have another cause.
         """
         for trial in measured.trials:
-            self._check_trial(trial, measured, per_tower=conditions.statistics_per_tower)
-        alone = f", compared {_TOWER_ALONE}" if conditions.statistics_per_tower else ""
+            self._check_trial(trial, measured)
+        alone = f", compared {_TOWER_ALONE}" if self._sessions.on_parts else ""
         note = f"the rows are from the recorded first step{alone}"
         return replace(measured, notes=[*measured.notes, note])
 
-    def _check_trial(self, trial: Trial, measured: Measurement, *, per_tower: bool) -> None:
+    def _check_trial(self, trial: Trial, measured: Measurement) -> None:
         wrong = differing_variables(trial, measured.precisions) - trial.not_finite.keys()
         if not wrong:
             return
@@ -113,7 +114,7 @@ class ReplayedChecks:
             fed = join_and(f"'{name}'" for name in self._feeding.inputs.unequal_scalars)
             raise self._inconclusive(wrong, f"and the two are fed different numbers for {fed}")
         changed = wrong & measured.changed
-        if not per_tower:
+        if not self._sessions.on_parts:
             if not changed and _is_mean_per_tower(trial, measured):
                 raise self._inconclusive(
                     wrong, "but equal the mean of its gradients on each tower's rows"
@@ -141,14 +142,14 @@ class ReplayedChecks:
 
         If the reference does not take more rows, its graph must show a division by their number.
         """
-        feeding, runs = self._feeding, self._sessions.reference_runs
+        feeding, losses = self._feeding, self._sessions.losses
         if not feeding.inputs.any_batch_size:
             return self._divides_by_rows()
         part = feeding.parts[0]
         with contextlib.suppress(InputError):
-            once = np.array(runs.losses(self._batch, part))
+            once = np.array(losses(self._batch, part))
             more = [*part] * (feeding.inputs.reference_rows // len(part) + 1)
-            repeated = np.array(runs.losses(self._batch, more))
+            repeated = np.array(losses(self._batch, more))
             return bool(np.all(_close(once, repeated)))
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.measurement import Array, Arrays, Elements, Sample, Trial
+from placement_checks.core.measurement import Arrays, Elements, Sample, Trial
 from placement_checks.numerics.sampling import (
     build_trial,
     measure_noise,
@@ -22,8 +22,6 @@ from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Feeding
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import track
-
-_MAX_SINGLE_ROWS = 128  # each row needs a run
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,10 @@ class PairedSessions:
     Attributes:
         towers: the session of the program.
         reference: the session of the reference.
-        reference_runs: runs of the reference on selected rows.
         feeding: converts batches to the feeds of both programs.
+        conditions: how the programs are run.
         start: the initial values of the variables, equal in both programs.
         batches: all batches so far.
-        on_parts: whether the reference computes on the rows of each tower, and the mean of these
-            gradients is expected; else it computes on all rows.
     """
 
     def __init__(
@@ -76,25 +72,20 @@ class PairedSessions:
         *,
         orders: int,
     ) -> None:
-        """Store the sessions without running anything.
-
-        Args:
-            towers: the session of the program.
-            reference: the session of the reference.
-            feeding: converts batches to the feeds of both programs.
-            conditions: the scale of the gradients and the seed.
-            orders: in how many other orders of the rows the noise is measured.
-        """
+        """Store the sessions without running anything; noise is measured in ``orders`` orders."""
         self.towers = towers
         self.reference = reference
-        self.reference_runs = ReferenceRuns(reference, feeding, towers.program.gpus)
         self.feeding = feeding
-        self.start: Mapping[str, npt.NDArray[Any]] = {}
+        self.conditions = conditions
+        self.start: Arrays = {}
         self.batches: list[Arrays] = []
-        self.on_parts = False
-        self._scale = conditions.scale
         self._orders = orders
         self._rng = np.random.default_rng(conditions.seed)
+
+    @property
+    def on_parts(self) -> bool:
+        """Whether the mean of the reference's gradients on each tower's rows is expected."""
+        return self.conditions.statistics_per_tower
 
     def initialize(self, case: Case | None) -> None:
         """Give the variables of both programs equal values: the values of the case, if any."""
@@ -134,12 +125,12 @@ class PairedSessions:
 
     def to_reference(self, batch: Arrays) -> Arrays:
         """Return the feeds of the reference: all rows, or the rows of the first tower."""
-        rows = self.reference_runs.split(self.feeding.rows)[0] if self.on_parts else None
+        rows = self.split(self.feeding.rows)[0] if self.on_parts else None
         return self.feeding.to_reference(batch, rows)
 
     def orders(self, rows: int) -> list[list[int]]:
         """Return other orders of the rows; if `on_parts`, rows stay in their tower."""
-        parts = self.reference_runs.split(rows) if self.on_parts else [range(rows)]
+        parts = self.split(rows) if self.on_parts else [range(rows)]
         return [
             [row for part in parts for row in self._shuffle(part)] for _ in range(self._orders)
         ]
@@ -152,22 +143,28 @@ class PairedSessions:
             if order != given or len(given) < 2:
                 return order
 
-    def gradients(self, batch: Arrays, rows: int) -> Trial:
+    def trial(self, batch: Arrays, rows: int) -> Trial:
         """Return the gradients of both programs on one batch."""
         found = self.towers.gradients(self.feeding.to_towers(batch))
         expected = self.expected(batch, rows)
         orders = self.orders(rows)
         noise = measure_noise(expected, (self.expected(batch, rows, order) for order in orders))
-        if self._scale != 1:
-            found = {name: value / np.float64(self._scale) for name, value in found.items()}
+        if (scale := self.conditions.scale) != 1:
+            found = {name: value / np.float64(scale) for name, value in found.items()}
         split = self.feeding.split if rows == self.feeding.rows else ()
         return build_trial(rows, split, expected, found, noise)
 
     def expected(self, batch: Arrays, rows: int, order: Sequence[int] | None = None) -> Arrays:
-        """Return the gradients that the program should have on one batch."""
-        if self.on_parts:
-            return self.reference_runs.mean_over_towers(batch, rows, order)
-        return self.reference_runs.gradients(batch, order)
+        """Return the gradients that the program should have on one batch.
+
+        Raises:
+            InputError: the reference does not take the rows of one tower.
+        """
+        if not self.on_parts:
+            return self._gradients(batch, order)
+        order = range(rows) if order is None else order
+        parts = [[order[row] for row in part] for part in self.split(rows)]
+        return weighted_mean(((part, self._gradients(batch, part)) for part in parts), rows)
 
     def expected_step(
         self, batch: Arrays, order: Sequence[int] | None = None, *, with_gradients: bool
@@ -186,80 +183,43 @@ class PairedSessions:
             self.reference.step(self.feeding.to_reference(batch, order))
         return gradients if with_gradients else {}
 
-
-class ReferenceRuns:
-    """Runs of the reference on selected rows of a batch, in any order."""
-
-    def __init__(self, reference: ProgramSession, feeding: Feeding, towers: int) -> None:
-        self._reference = reference
-        self._feeding = feeding
-        self._towers = towers
-
-    def gradients(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
-        """Return the gradients on the given rows, in this order; by default on all."""
-        return self._reference.gradients(self._feeding.to_reference(batch, rows))
+    def _gradients(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
+        """Return the reference's gradients on the given rows, in this order; by default on all."""
+        return self.reference.gradients(self.feeding.to_reference(batch, rows))
 
     def losses(self, batch: Arrays, rows: Sequence[int] | None = None) -> list[float]:
-        """Return the losses on the given rows, by default on all; each summed to a scalar."""
-        names = list(self._reference.program.placement.step.objectives)
-        values = self._reference.run(names, self._feeding.to_reference(batch, rows))
+        """Return the reference's losses on the given rows, by default on all; each summed."""
+        names = list(self.reference.program.placement.step.objectives)
+        values = self.reference.run(names, self.feeding.to_reference(batch, rows))
         return [float(np.sum(np.asarray(value, np.float64))) for value in values]
-
-    def mean_over_towers(
-        self, batch: Arrays, rows: int, order: Sequence[int] | None = None
-    ) -> dict[str, Array]:
-        """Return the mean over the gradients on the rows of each tower.
-
-        Args:
-            batch: the batch.
-            rows: the number of its rows.
-            order: the rows in another order, to be split among the towers.
-
-        Raises:
-            InputError: the reference does not take the rows of one tower.
-        """
-        order = range(rows) if order is None else order
-        parts = [[order[row] for row in part] for part in self.split(rows)]
-        return weighted_mean(((part, self.gradients(batch, part)) for part in parts), rows)
 
     def split(self, rows: int) -> Sequence[tuple[int, ...]]:
         """Return the rows of each tower; the last part may be the rest of an uneven batch."""
-        if self._feeding.split and rows == self._feeding.rows:
-            return self._feeding.split
-        size = rows // self._towers
+        if self.feeding.split and rows == self.feeding.rows:
+            return self.feeding.split
+        size = rows // self.towers.program.gpus
         return [tuple(range(at, min(at + size, rows))) for at in range(0, rows, size)]
 
-    def per_tower(
-        self, batch: Arrays, rows: int, elements: Mapping[str, Elements]
+    def samples(
+        self, batch: Arrays, parts: Iterable[tuple[int, ...]], elements: Mapping[str, Elements]
     ) -> list[Sample]:
-        """Return some elements of the gradients on the rows of each tower."""
-        return self._samples(batch, self.split(rows), elements)
+        """Return some elements of the reference's gradients on each part of the rows.
 
-    def per_row(self, batch: Arrays, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
-        """Return some elements of the gradients on every single row; none for large batches."""
-        singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
-        return self._samples(batch, singles, elements)
-
-    def _samples(
-        self,
-        batch: Arrays,
-        parts: Sequence[tuple[int, ...]],
-        elements: Mapping[str, Elements],
-    ) -> list[Sample]:
-        """Return the gradients on each part, up to the first part that cannot be fed."""
+        The result ends before the first part that the reference does not take.
+        """
         samples = []
         with contextlib.suppress(InputError):
-            for rows in track(parts, "part"):
-                samples.append(Sample(rows, select_all(self.gradients(batch, rows), elements)))
+            for rows in track(list(parts), "part"):
+                samples.append(Sample(rows, select_all(self._gradients(batch, rows), elements)))
         return samples
 
     def shifted(
         self, batch: Arrays, rows: int, elements: Mapping[str, Elements]
     ) -> Iterator[tuple[str, Arrays]]:
-        """Yield gradients with the rows of one input shifted against the other inputs.
+        """Yield elements of the reference's gradients with the rows of one input shifted.
 
         Yields:
-            A description of the shift, and some elements of the gradients.
+            A description of the shift against the other inputs, and the elements.
         """
         names = sorted(name for name, array in batch.items() if array.ndim)
         if len(names) == 2:
@@ -269,14 +229,14 @@ class ReferenceRuns:
         for name in shifted_names:
             for how, order in self._shifts(rows).items():
                 with contextlib.suppress(InputError):
-                    gradients = self.gradients({**batch, name: batch[name][order]})
+                    gradients = self._gradients({**batch, name: batch[name][order]})
                     description = f"the rows of '{name}' {how} against {others}"
                     yield description, select_all(gradients, elements)
 
     def _shifts(self, rows: int) -> dict[str, npt.NDArray[np.int_]]:
         """Return orders of rows: shifted by one row or by a tower's rows, or within each tower."""
         order = np.arange(rows)
-        size = max(1, rows // self._towers)
+        size = max(1, rows // self.towers.program.gpus)
         distances = sorted({1, -1, size, -size}, key=abs)
         shifts = {f"moved by {distance}": np.roll(order, distance) for distance in distances}
         if rows % size == 0:

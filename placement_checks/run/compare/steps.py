@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
-from placement_checks.core.measurement import Arrays, Trajectory, Trial, VariableStep
+from placement_checks.core.measurement import Arrays, Trajectory, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.sampling import (
@@ -54,7 +54,12 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
         return reference
     compared = list(_tower_steps(sessions, batches, reference))
     trained = frozenset(sessions.reference.program.gradients.by_variable)
-    return Trajectory(compared, trained, _gradients_after(sessions, reference.end))
+    # Both programs get the reference's variables. The program's own steps determine all its other
+    # state, such as copies of variables that no step refreshes.
+    sessions.reference.load(reference.end)
+    sessions.towers.load(reference.end)
+    rows = sessions.feeding.rows
+    return Trajectory(compared, trained, sessions.trial(sessions.batch(rows), rows))
 
 
 def step_blocker(sessions: PairedSessions) -> Missing | None:
@@ -82,15 +87,15 @@ def _alternates(program: RunnableProgram) -> bool:
     """Whether several training ops update different variables, as in a GAN."""
     analysis = analyze(program.placement)
     trained = program.gradients.by_variable
+    flow, by_variable = analysis.flow, analysis.updates.by_variable
     groups = set()
     for name in program.placement.step.train_op:
-        flow = analysis.flow
         runs = flow.reachable([flow.number[producer_of(name)]], along=flow.all_inputs)
         groups.add(
             frozenset(
                 variable
-                for variable, updates in analysis.updates.by_variable.items()
-                if variable in trained and any(update.op in runs for update in updates)
+                for variable in by_variable.keys() & trained.keys()
+                if any(update.op in runs for update in by_variable[variable])
             )
         )
     return len(groups - {frozenset()}) > 1
@@ -250,14 +255,16 @@ def _comparable(sessions: PairedSessions, values: Arrays) -> Arrays:
     reference computes on the rows of each tower, because its steps then do not compute them.
     """
     unsynchronized = sessions.towers.program.built.initial.unsynchronized
-    values = {name: value for name, value in values.items() if name not in unsynchronized}
-    if not sessions.on_parts:
-        return values
     trained = sessions.reference.program.gradients.by_variable
     return {
         name: value
         for name, value in values.items()
-        if find_trained_variable(name, trained) is not None or value.dtype.kind in "iu"
+        if name not in unsynchronized
+        and (
+            not sessions.on_parts
+            or find_trained_variable(name, trained) is not None
+            or value.dtype.kind in "iu"
+        )
     }
 
 
@@ -265,20 +272,5 @@ def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[
     """Return the values, with the values of first copies repeated for synchronized copies."""
     initial = sessions.towers.program.built.initial
     synchronized = sorted(initial.mirrors.keys() - initial.unsynchronized)
-    copies = {copy: initial.mirrors[copy] for copy in synchronized}
-    return {
-        **values,
-        **{copy: values[first] for copy, first in copies.items() if first in values},
-    }
-
-
-def _gradients_after(sessions: PairedSessions, end: Arrays) -> Trial:
-    """Compare gradients after the last step, with the reference's variables in both programs.
-
-    The program's own steps determine all its other state, such as copies of variables that no step
-    refreshes.
-    """
-    sessions.reference.load(end)
-    sessions.towers.load(end)
-    rows = sessions.feeding.rows
-    return sessions.gradients(sessions.batch(rows), rows)
+    firsts = {copy: initial.mirrors[copy] for copy in synchronized}
+    return {**values, **{copy: values[first] for copy, first in firsts.items() if first in values}}

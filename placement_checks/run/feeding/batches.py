@@ -35,7 +35,6 @@ _MAX_NAME = 150  # characters of a program's name; a file name may have 255
 _UNFINISHED = ".part"
 _MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
 _KINDS = "biufcSU"  # kinds of dtypes: numbers and strings, but neither objects nor records
-_BY_POSITION = 2  # arguments that a batch function takes by position: rng and n
 
 
 def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
@@ -55,7 +54,7 @@ def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
     if not isinstance(parsed, Target):
         return parsed
     program = import_program(parsed)
-    program.check_given(_BY_POSITION)
+    program.check_given(by_position=2)  # rng and n
     bound = partial(program.build, **program.given.for_gpus(gpus))
     return cast("BatchFunction", update_wrapper(bound, program.build))
 
@@ -159,7 +158,9 @@ class Case:
             OSError: the disk is full, or the directory is not writable.
             RuntimeError: the user has no home directory.
         """
-        path = _cache_directory() / _file_name(program)
+        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        cache = cache if cache.is_absolute() else Path.home() / ".cache"
+        path = cache / "placement_checks" / _file_name(program)
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {
             f"start/{key}": _serializable(_compact(value)) for key, value in self.start.items()
@@ -202,12 +203,6 @@ class Case:
                 str(path), "holds no batch", "name a file that a run has saved", is_predicate=True
             )
         return Case([batches[number] for number in sorted(batches)], start, str(path))
-
-
-def _cache_directory() -> Path:
-    """Return ``placement_checks`` in XDG_CACHE_HOME, or else in ~/.cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "placement_checks"
 
 
 def _file_name(program: str) -> str:

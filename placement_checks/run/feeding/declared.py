@@ -96,7 +96,17 @@ class DeclaredFeeding(Feeding):
         total = towers.gpus if towers.shared else sum(self._shares)
         smallest = max(min_rows, _MIN_ROWS_PER_TOWER * total)
         self.rows = rows or fixed or saved or total * -(-smallest // total)
-        _check_rows(towers.name, self.rows, fixed, total)
+        batch_size = plural(self.rows, "row")
+        if fixed and fixed != self.rows:
+            raise InputError(
+                f"a batch of {batch_size}", f"the programs take {fixed}", "leave the number out"
+            )
+        if self.rows % total:
+            raise InputError(
+                towers.name,
+                f"{batch_size} cannot be split evenly among its {plural(total, 'tower')}",
+                f"take a multiple of {total}, such as {total * _MIN_ROWS_PER_TOWER}",
+            )
         if not towers.shared:
             ends = np.cumsum([0, *self._shares]) * self.rows // sum(self._shares)
             self.split = tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
@@ -171,13 +181,8 @@ class DeclaredFeeding(Feeding):
             ) from None
 
     def _random_rows(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
-        """Return random rows for an input, for programs without a batch function."""
-        program, mapping = next(
-            (program, mapping)
-            for program in self._programs
-            for mapping in program.inputs
-            if name in mapping
-        )
+        candidates = [(each, names) for each in self._programs for names in each.inputs]
+        program, mapping = next((each, names) for each, names in candidates if name in names)
         tensor = program.graph.get_tensor_by_name(mapping[name])
         sizes = static_shape(tensor.shape)
         if sizes is None:
@@ -212,18 +217,12 @@ def _with_inputs(
     If each replica of a strategy has an argument for every name in the batch, each replica is fed
     its part. Otherwise, if every name is a placeholder, the program is fed the whole batch.
 
-    Args:
-        program: the program.
-        batch_function: returns the rows.
-        rows: the number of rows in the batch that is requested to find the names.
-
-    Returns:
-        The program with inputs, or else unchanged.
+    A batch of ``rows`` rows is requested to find the names.
     """
     if program.inputs or batch_function is None:
         return program
-    if isinstance(batch_function, Case):
-        batch_function = batch_function.rewound()  # a call takes a batch out of the case
+    if isinstance(batch_function, Case):  # each program asks for the first batch
+        batch_function = batch_function.rewound()
     try:
         with users_code("", "the batch function", None):
             names = [str(name) for name in batch_function(np.random.default_rng(0), rows)]
@@ -271,22 +270,6 @@ def _check_inputs(*programs: RunnableProgram) -> None:
         )
 
 
-def _check_rows(program: str, rows: int, fixed: int, total: int) -> None:
-    """Check that a batch has the ``fixed`` size, if any, and can be cut into ``total`` parts."""
-    if fixed and fixed != rows:
-        raise InputError(
-            f"a batch of {plural(rows, 'row')}",
-            f"the programs take {fixed}",
-            "leave the number out",
-        )
-    if rows % total:
-        raise InputError(
-            program,
-            f"{plural(rows, 'row')} cannot be split evenly among its {plural(total, 'tower')}",
-            f"take a multiple of {total}, such as {total * _MIN_ROWS_PER_TOWER}",
-        )
-
-
 def _select_rows(batch: Arrays, rows: Sequence[int] | None) -> Arrays:
     if rows is None:
         return batch
@@ -304,9 +287,8 @@ def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Arrays)
         array, tensor = arrays[name], program.graph.get_tensor_by_name(tensor_name)
         mismatch = ""
         if not tensor.shape.is_compatible_with(array.shape):
-            mismatch = (
-                f"the array has shape {array.shape}, the placeholder {static_shape(tensor.shape)}"
-            )
+            shape = static_shape(tensor.shape)
+            mismatch = f"the array has shape {array.shape}, the placeholder {shape}"
         elif (tensor.dtype == tf.string) != (array.dtype.kind in "OSU"):
             mismatch = f"the array holds {array.dtype}, the placeholder takes {tensor.dtype.name}"
         if mismatch:

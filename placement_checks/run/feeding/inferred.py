@@ -105,7 +105,7 @@ class FedTensor(NamedTuple):
 
     @property
     def name_and_kind(self) -> tuple[Hashable, ...]:
-        """What a tensor and its counterpart have in common, besides the shape of a row."""
+        """Properties that a tensor shares with its counterpart, except for the shape of a row."""
         return argument_name(self.tensor).rpartition("/")[2], *self.kind
 
     @property
@@ -113,7 +113,7 @@ class FedTensor(NamedTuple):
         return self.dtype, self.is_random, self.array.ndim
 
 
-# What counterparts have in common, in the order in which it is tried. The last takes axes of fixed
+# Properties that counterparts share, tried in this order. The last key contains axes of fixed
 # length only, because rows may be padded to the longest row of their batch.
 _KEYS: Sequence[Callable[[FedTensor], Hashable]] = (
     lambda fed: (fed.name_and_kind, fed.array.shape[1:]),
@@ -127,17 +127,12 @@ class FedProgram:
 
     Attributes:
         program: the program, with recorded feeds.
-        tensors: by name, the tensors that were fed and those that random ops yield, in the
-            building order of the graph.
+        tensors: by name, the fed tensors and the outputs of random ops, in the building order of
+            the graph.
     """
 
     def __init__(self, program: RunnableProgram, random_values: Arrays) -> None:
-        """Describe the fed tensors.
-
-        Args:
-            program: a program with recorded feeds.
-            random_values: the values of `random_tensors`.
-        """
+        """Describe the recorded feeds of a program, and the values of `random_tensors`."""
         self.program = program
         analysis = analyze(program.placement)
         number = analysis.flow.number
@@ -172,12 +167,9 @@ class FedProgram:
 def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
     """Return the values that random ops draw for losses and gradients, by tensor name.
 
-    The program runs once, on the recorded feeds. Random ops in loops, in branches that do not run
-    and in bodies of functions are omitted, because their outputs cannot be fed.
-
-    Args:
-        program: a program with recorded feeds.
-        seconds: the time limit of the run.
+    The program runs once, on the recorded feeds, for ``seconds`` at most. Random ops in loops, in
+    branches that do not run and in bodies of functions are omitted, because their outputs cannot
+    be fed.
     """
     ops = program.placement.ops
     names = [

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
-from types import TracebackType
 
 import numpy as np
 import tensorflow as tf
@@ -80,8 +79,7 @@ class TimedPair:
         Args:
             pair: the program and its reference.
             batch: returns the rows; None for random or replayed rows.
-            rows: the size of the global batch; 0 for the fixed size of the placeholders, or about
-                128.
+            rows: the size of the global batch; 0 for the placeholders' fixed size, or about 128.
 
         Raises:
             InputError: a program or the batch function is at fault.
@@ -110,12 +108,7 @@ class TimedPair:
     def __enter__(self) -> TimedPair:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _open(self, stack: ExitStack, to_towers: Arrays, to_single: Arrays) -> None:
@@ -143,14 +136,9 @@ class TimedPair:
             steps = [single_step, *(session.prepare_step(to_single) for session in others)]
             self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
             self._contention = TimedLoop(partial(self._in_parallel, steps))
-        self._tracers = [
-            Tracer(session, feeds, self.rows)
-            for session, feeds in (
-                (towers, to_towers),
-                (single, to_single),
-                (baseline, to_towers if simulated else to_single),
-            )
-        ]
+        traced = [(towers, to_towers), (single, to_single)]
+        traced.append((baseline, to_towers) if simulated else traced[1])
+        self._tracers = [Tracer(session, feeds, self.rows) for session, feeds in traced]
 
     def _warm_up(self) -> None:
         others = [timed for timed in (self._baseline, self._contention) if timed]

@@ -34,13 +34,7 @@ class Tracer:
     """Traces one program, step by step."""
 
     def __init__(self, session: ProgramSession, feeds: Arrays, rows: int) -> None:
-        """Take a warm-up step without statistics.
-
-        Args:
-            session: the session of the program.
-            feeds: the feeds of a step.
-            rows: the number of rows in the feeds.
-        """
+        """Take a warm-up step without statistics, on feeds with this number of rows."""
         self._session = session
         self._feeds = feeds
         self._rows = rows
@@ -54,25 +48,45 @@ class Tracer:
 
     def step(self) -> None:
         """Take a step and store its statistics."""
-        simulated = self._session.program.simulated
-        self._steps.append(dict(_lanes(self._step().step_stats, simulated=simulated)))
+        self._steps.append(dict(self._lanes(self._step().step_stats)))
+
+    def _lanes(self, statistics: Any) -> Iterator[tuple[Device, list[OpSpan]]]:
+        """Yield each device with the spans of its ops, in seconds since the epoch.
+
+        For a GPU, TensorFlow records when kernels were queued under the full device name, and
+        when they ran under ``/device:GPU:0/stream:all``
+        (core/profiler/convert/xplane_to_step_stats.cc).
+        """
+        named = {device_stats.device: device_stats for device_stats in statistics.dev_stats}
+        for name, stats in named.items():
+            device = _DEVICE.search(name)
+            if device is None:
+                continue
+            streams = f"{device[0]}/stream:all"
+            ran = next((named[other] for other in named if other.endswith(streams)), stats)
+            spans = [_op_span(node) for node in ran.node_stats]
+            yield self._device(name), sorted(spans, key=lambda span: span.start)
+
+    def _device(self, name: str) -> Device:
+        device = Device.parse(name)
+        return to_requested(device) if self._session.program.simulated else device
 
     def trace(self) -> Trace:
         """Return the trace of all steps so far."""
-        ops = _timed_ops(
-            self._parts, _shortest_times(self._steps), simulated=self._session.program.simulated
-        )
+        nodes = _Nodes([node for part in self._parts for node in part.node])
+        seconds = _shortest_times(self._steps)
+        ops = []
+        for node in nodes.nodes:
+            device = self._device(node.device)
+            duration = seconds.get((device, node.name), 0.0)
+            ops.append(TimedOp(node.name, device, duration, sorted(nodes.dependencies(node))))
         return Trace(self._rows, [_from_zero(lanes) for lanes in self._steps], ops)
 
 
 def trace_steps(program: RunnableProgram, feeds: Arrays, rows: int, seconds: float) -> Trace:
     """Trace some steps of a program, on as many threads as it has towers.
 
-    Args:
-        program: the program.
-        feeds: the feeds of a step.
-        rows: the number of rows in the feeds.
-        seconds: the time limit of one run.
+    The feeds hold ``rows`` rows; one run takes ``seconds`` at most.
 
     Raises:
         InputError: a step failed.
@@ -101,34 +115,12 @@ def tower_devices(program: RunnableProgram) -> list[tuple[Device, ...]]:
     return [tower.devices for tower in analyze(program.placement).towers]
 
 
-def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:
-    """Yield each device with the spans of its ops, in seconds since the epoch.
-
-    For a GPU, TensorFlow records when kernels were queued under the full device name, and when
-    they ran under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
-    """
-    named = {device_stats.device: device_stats for device_stats in statistics.dev_stats}
-    for name, stats in named.items():
-        device = _DEVICE.search(name)
-        if device is None:
-            continue
-        streams = f"{device[0]}/stream:all"
-        ran = next((named[other] for other in named if other.endswith(streams)), stats)
-        spans = [_op_span(node) for node in ran.node_stats]
-        yield _device(name, simulated=simulated), sorted(spans, key=lambda span: span.start)
-
-
 def _op_span(node: Any) -> OpSpan:
     begin = (node.all_start_nanos or 1000 * node.all_start_micros) / 1e9
     start = (node.op_start_rel_nanos or 1000 * node.op_start_rel_micros) / 1e9
     end = (node.op_end_rel_nanos or 1000 * node.op_end_rel_micros) / 1e9
     op = node.node_name.partition(":")[0]  # kernels are called name:type
     return OpSpan(op, begin + start, begin + max(start, end))
-
-
-def _device(name: str, *, simulated: bool) -> Device:
-    device = Device.parse(name)
-    return to_requested(device) if simulated else device
 
 
 def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
@@ -155,21 +147,6 @@ def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seco
         for op, seconds in durations.items():
             least[op] = min(seconds, least.get(op, seconds))
     return least
-
-
-def _timed_ops(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
-    """Return the ops of the partition graphs, with the ops that each waits for."""
-    nodes = _Nodes([node for part in parts for node in part.node])
-    devices = [_device(node.device, simulated=simulated) for node in nodes.nodes]
-    return [
-        TimedOp(
-            node.name,
-            device,
-            seconds.get((device, node.name), 0.0),
-            sorted(nodes.dependencies(node)),
-        )
-        for node, device in zip(nodes.nodes, devices, strict=True)
-    ]
 
 
 class _Nodes:

