@@ -16,7 +16,7 @@ PICTURE = ROOT / "docs" / "picture.png"
 CHROMIUM = "/usr/bin/chromium"
 PROGRAM = "fixtures/defects/graph/last_tower_only.py:build_towers"
 _WIDTH, _HEIGHT = 1240, 890
-_COLOURS = 64  # enough for a page, and a third of the bytes
+_COLORS = 64  # enough for a page, and a third of the bytes
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         tab.goto(page.as_uri())
         shot = tab.screenshot()
         chromium.close()
-    Image.open(BytesIO(shot)).quantize(_COLOURS).save(PICTURE, optimize=True)
+    Image.open(BytesIO(shot)).quantize(_COLORS).save(PICTURE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from placement_checks import Op, Placement
 from placement_checks.analysis.towers.analysis import analyze
 
 
-def penalised(*ops: Op) -> Placement:
+def penalized(*ops: Op) -> Placement:
     """Towers that both add a penalty of the first tower."""
     return program(
         on(0, "penalty", "L2Loss", "tower_0/w/read"),
@@ -32,14 +32,14 @@ def test_the_gradient_of_a_shared_penalty_belongs_to_the_tower_of_its_loss(
     of_loss = f"gradients/tower_{i}/loss_grad/Mul"
     decay = on(0, "gradients/penalty_grad/Mul", "Mul", of_loss, "w", colocated=["penalty"])
 
-    assert tower_of(penalised(decay), decay.name) == i
+    assert tower_of(penalized(decay), decay.name) == i
 
 
 def test_the_gradient_of_a_shared_penalty_that_comes_from_both_losses_is_shared() -> None:
     both = [f"gradients/tower_{i}/loss_grad/Mul" for i in (0, 1)]
     decay = on(0, "gradients/penalty_grad/Mul", "AddN", *both, colocated=["penalty"])
 
-    assert tower_of(penalised(decay), decay.name) is None
+    assert tower_of(penalized(decay), decay.name) is None
 
 
 @pytest.mark.parametrize("i", [0, 1])
@@ -49,7 +49,7 @@ def test_inputs_of_the_gradient_of_a_shared_op_work_for_the_same_tower(i: int) -
     of_loss = f"gradients/tower_{i}/loss_grad/Mul"
     decay = on(0, "gradients/penalty_grad/Mul_1", "Mul", of_loss, twice.name)
 
-    assert tower_of(penalised(twice, decay), twice.name) == i
+    assert tower_of(penalized(twice, decay), twice.name) == i
 
 
 @pytest.mark.parametrize(

@@ -164,12 +164,12 @@ def test_a_million_ops(benchmark: BenchmarkFixture, record: Record, tmp_path: Pa
 
 
 def copies(build: Callable[..., object], number: int) -> Iterator[bytes]:
-    """Serialised GraphDefs, the same program under a prefix of its own; joined, they are one."""
+    """Serialized GraphDefs, the same program under a prefix of its own; joined, they are one."""
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(built(build).as_graph_def(), name="copy_000")
-    serialised = graph.as_graph_def().SerializeToString()
+    serialized = graph.as_graph_def().SerializeToString()
     for copy in range(number):
-        yield serialised.replace(b"copy_000", f"copy_{copy:03}".encode())
+        yield serialized.replace(b"copy_000", f"copy_{copy:03}".encode())
 
 
 def write_copies(folder: Path, build: Callable[..., object], number: int) -> Path:

@@ -77,7 +77,7 @@ PROGRAMS = [
 
 @pytest.fixture
 def programs(fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of their folder, where they may write, as the current one."""
+    """A writable copy of their directory, which is the current one."""
     pytest.importorskip("tf_slim")
     folder = tmp_path / "as_written"
     shutil.copytree(fixtures / "as_written", folder)
@@ -121,13 +121,9 @@ def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None
             "ended without a training step: it opened 1 session with 11 runs, "
             "but updated no trainable variable",
         ),
-        (
-            "mnist_towers.py -- --num_gpus={gpus}",
-            "has no attribute 'app'; add --v1 if the program is written for TensorFlow 1",
-        ),
     ],
 )
-def test_what_does_not_come_in(programs: Path, run: Run, typed: str, said: str) -> None:
+def test_programs_that_cannot_be_analyzed(programs: Path, run: Run, typed: str, said: str) -> None:
     ours, _, theirs = typed.partition(" -- ")
 
     ran = run("verify", *ours.split(), "--", *theirs.split())

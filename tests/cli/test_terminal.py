@@ -1,4 +1,4 @@
-"""The text report on terminals, narrow and without colours, and in a pipe."""
+"""The text report on terminals, narrow and without colors, and in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 CALL = [sys.executable, "-m", "placement_checks", "verify", "outputlog"]
-COLOUR = re.compile(r"\x1b\[[\d;]*\b(?:3|4|9|10)\d(?:;[\d;]*)?m")
+COLOR = re.compile(r"\x1b\[[\d;]*\b(?:3|4|9|10)\d(?:;[\d;]*)?m")
 CODES = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -57,15 +57,15 @@ def piped(**environment: str) -> str:
 
 def test_a_pipe_gets_no_colors_by_default() -> None:
     assert "\x1b" not in piped()
-    assert COLOUR.search(piped(FORCE_COLOR="1"))
+    assert COLOR.search(piped(FORCE_COLOR="1"))
 
 
 def test_no_color() -> None:
-    coloured, plain = on_terminal(120, {}), on_terminal(120, {"NO_COLOR": "1"})
+    colored, plain = on_terminal(120, {}), on_terminal(120, {"NO_COLOR": "1"})
 
-    assert COLOUR.search(coloured)
-    assert not COLOUR.search(plain)
-    assert CODES.sub("", coloured) == CODES.sub("", plain) == piped()
+    assert COLOR.search(colored)
+    assert not COLOR.search(plain)
+    assert CODES.sub("", colored) == CODES.sub("", plain) == piped()
 
 
 def test_lines_fit_in_a_narrow_terminal() -> None:

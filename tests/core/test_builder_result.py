@@ -47,7 +47,7 @@ RETURNED: dict[str, tuple[Callable[[Model], Any], list[str], list[str]]] = {
     "loss, train": (lambda m: (m.loss, m.train), ["train"], ["loss"]),
     "a list": (lambda m: [m.train, m.loss], ["train"], ["loss"]),
     "a named tuple": (lambda m: Pair(m.train, m.loss), ["train"], ["loss"]),
-    "two optimisers": (
+    "two optimizers": (
         lambda m: ([m.train, m.second], m.loss),
         ["train", "second"],
         ["loss"],
@@ -58,8 +58,8 @@ RETURNED: dict[str, tuple[Callable[[Model], Any], list[str], list[str]]] = {
         ["train"],
         ["loss"],
     ),
-    "an initialiser": (lambda m: (m.init, m.train, m.loss), ["train"], ["loss"]),
-    "an initialiser alone": (lambda m: (m.init, m.loss), [], ["loss"]),
+    "an initializer": (lambda m: (m.init, m.train, m.loss), ["train"], ["loss"]),
+    "an initializer alone": (lambda m: (m.init, m.loss), [], ["loss"]),
     "an assignment": (lambda m: (m.moved, m.loss), ["moved"], ["loss"]),
     "a tensor that trains": (
         lambda m: (m.train_and_loss, m.loss),

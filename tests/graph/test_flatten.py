@@ -389,14 +389,14 @@ OF_CALLS = {"_Arg", "_Retval", "Placeholder", "Identity", "NoOp"}
 
 
 @pytest.fixture
-def unoptimised() -> Iterator[None]:
+def unoptimized() -> Iterator[None]:
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield
     tf.config.optimizer.set_experimental_options(before)
 
 
-@pytest.mark.usefixtures("unoptimised")
+@pytest.mark.usefixtures("unoptimized")
 @pytest.mark.parametrize("make", [training, looping])
 def test_the_runtime_has_the_same_ops(make: Callable[[], Any]) -> None:
     step, x = make(), tf.ones([4, 2])

@@ -81,7 +81,7 @@ def cri(text: bytes) -> bytes:
     return "\n".join(out).encode()
 
 
-def coloured(text: bytes) -> bytes:
+def colored(text: bytes) -> bytes:
     return b"".join(
         b"\x1b[32m" + line.rstrip(b"\n") + b"\x1b[0m\x1b[K\n"
         for line in text.splitlines(keepends=True)
@@ -99,19 +99,19 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
     "NUL bytes of a file cut while it was written": lambda text: b"\0" * 5000 + text,
     "bytes that are no UTF-8": each_line("\u2588 "),
     "invalid bytes": lambda text: text.replace(b"\n", b"\n\xff\xfe\x80 "),
-    "colours": coloured,
-    "colours through syslog": each_line("#033[1;32m"),
+    "colors": colored,
+    "colors through syslog": each_line("#033[1;32m"),
     "docker json-file": docker_json,
-    "docker json-file, coloured": lambda text: docker_json(coloured(text)),
+    "docker json-file, colored": lambda text: docker_json(colored(text)),
     "Fluent Bit": fluent_json,
     "journalctl -o json": journald_json,
     "a text field that is there twice": lambda text: "\n".join(
         json.dumps({"message": line, "event": {"original": line}})
         for line in text.decode().splitlines()
     ).encode(),
-    "colours as cat -v shows them": lambda text: coloured(text).replace(b"\x1b", b"^["),
-    "colours in a repr": lambda text: coloured(text).replace(b"\x1b", b"\\x1b"),
-    "colours that lost the escape": each_line("[32m"),
+    "colors as cat -v shows them": lambda text: colored(text).replace(b"\x1b", b"^["),
+    "colors in a repr": lambda text: colored(text).replace(b"\x1b", b"\\x1b"),
+    "colors that lost the escape": each_line("[32m"),
     "tput sgr0": each_line("\x1b(B\x1b[m"),
     "HTML": lambda text: b"<pre>" + html.escape(text.decode()).encode() + b"</pre>",
     "systemd": each_line("<6>"),
@@ -176,7 +176,7 @@ def stacked(names: Iterable[str]) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     "names",
     [
-        ("colours", "docker-compose", "GitHub Actions", "CRLF"),
+        ("colors", "docker-compose", "GitHub Actions", "CRLF"),
         ("mpirun --tag-output", "Kubernetes CRI"),
         ("srun --label", "kubectl logs --timestamps", "UTF-16 of PowerShell"),
         ("docker-compose", "docker json-file"),
@@ -304,7 +304,7 @@ def test_pieces_of_records_without_a_copy(
 
 
 @pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x9b32m", "\x1b]0;a title\x07"])
-def test_each_colour_is_taken_off_by_itself(mark: str, tmp_path: Path) -> None:
+def test_each_color_is_taken_off_by_itself(mark: str, tmp_path: Path) -> None:
     assert list(read(tmp_path, f"{mark}{RECORD}".encode()).counts) == [Record("x", "Add", DEVICE)]
 
 

@@ -619,7 +619,7 @@ def test_towers_of_different_size_that_are_not_weighted(
 
 @SLOW
 @given(seeds, st.lists(st.integers(2, 6), min_size=3, max_size=4), st.booleans())
-def test_neighbours_of_one_size_are_towers_of_their_own(
+def test_neighbors_of_one_size_are_towers_of_their_own(
     seed: int, sizes: list[int], in_parts: bool
 ) -> None:
     assume(len(set(sizes)) > 1)
@@ -898,7 +898,7 @@ def test_a_lost_gradient_is_not_one_of_an_untrained_variable() -> None:
 
 
 def test_a_pair_has_one_shape() -> None:
-    """a is 3 by 4 and c 4 by 3: no optimiser takes the gradient of the other."""
+    """a is 3 by 4 and c 4 by 3: no optimizer takes the gradient of the other."""
     given = problem()
     reshaped = given.of(range(12))["c"].reshape(3, 4)
 

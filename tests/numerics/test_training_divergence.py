@@ -290,7 +290,7 @@ def test_the_scale_is_found_in_slots_alone() -> None:
     assert after(slots(2.0, of="v"), scale=2.0)[1].keys() == {"w/0"}
 
 
-# Optimisers that divide the gradient by its size.
+# Optimizers that divide the gradient by its size.
 
 
 def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Trajectory:

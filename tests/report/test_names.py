@@ -95,7 +95,7 @@ def test_names_are_shown_and_do_nothing(form: str) -> None:
     shown.encode()
 
 
-def test_a_line_with_a_name_of_ours_keeps_its_colours() -> None:
+def test_a_line_with_a_name_of_ours_keeps_its_colors() -> None:
     file = StringIO()
     console = Console(file=file, force_terminal=True)
     writer.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)

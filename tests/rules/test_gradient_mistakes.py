@@ -144,10 +144,10 @@ def normalized(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean"
     def tower(i: int) -> Iterator[Op]:
         yield on(i, f"tower_{i}/moment", kind, f"tower_{i}/w/MatMul", "axis")
         yield on(i, f"tower_{i}/squeezed", "Squeeze", f"tower_{i}/moment")
-        yield on(i, f"tower_{i}/centred", "Sub", f"tower_{i}/w/MatMul", f"tower_{i}/squeezed")
-        yield on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/centred")
+        yield on(i, f"tower_{i}/centered", "Sub", f"tower_{i}/w/MatMul", f"tower_{i}/squeezed")
+        yield on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/centered")
 
-    ends = {"w/MatMul": (None, 4), "centred": (None, 4), "loss": (), **outputs}
+    ends = {"w/MatMul": (None, 4), "centered": (None, 4), "loss": (), **outputs}
     shapes = {f"tower_{i}/{name}": shape for i in (0, 1) for name, shape in ends.items()}
     return built(host("axis", "Const"), *tower(0), *tower(1), outputs=shapes)
 

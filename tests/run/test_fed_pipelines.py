@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.watched import hidden, judged, mean, normalised, watched_pipeline, with_dropout
+from support.watched import hidden, judged, mean, normalized, watched_pipeline, with_dropout
 
 from placement_checks import verify
 
@@ -82,7 +82,7 @@ def judge(
     return gradients.state, weights.state, "".join(f.message for f in gradients.findings[:1])
 
 
-@pytest.mark.parametrize("loss", [hidden, with_dropout, normalised])
+@pytest.mark.parametrize("loss", [hidden, with_dropout, normalized])
 @pytest.mark.parametrize("pipeline", [queue, iterator])
 def test_sound_towers_are_kept(pipeline: Any, loss: Callable[..., Any]) -> None:
     gradients, weights, _ = judge(pipeline, loss)

@@ -16,7 +16,7 @@ from support.watched import (
     hidden,
     judged,
     mean,
-    normalised,
+    normalized,
     watched,
     with_dropout,
 )
@@ -174,7 +174,7 @@ def test_mistakes_are_found_whatever_the_reference_was_fed(
     assert text in messages(build, rows=rows)
 
 
-@pytest.mark.parametrize("loss", [hidden, with_dropout, normalised])
+@pytest.mark.parametrize("loss", [hidden, with_dropout, normalized])
 @pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_reference_is_compared_on_the_rows_that_it_takes(
@@ -320,7 +320,7 @@ def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
 
     assert states(several(average=weighted), rows=rows) == ("kept", "kept")
     assert "the towers have wrong weights" in messages(rows=rows)
-    reason = cannot(several(loss=normalised, average=weighted), alone(loss=normalised), rows=rows)
+    reason = cannot(several(loss=normalized, average=weighted), alone(loss=normalized), rows=rows)
     assert reason.startswith("the towers are fed 9 and 8 rows, and single cannot be compared on")
 
 
@@ -337,8 +337,8 @@ def test_gradients_that_are_clipped_after_their_mean_is_taken() -> None:
         assert states(program, reference, rows=rows) == ("kept", "kept")
     fixed = alone(change=clipped, rows=8)
     assert "clipped" in cannot(program, fixed, rows=(16, 8))
-    normal = alone(loss=normalised, change=clipped)
-    assert "clipped" in cannot(several(loss=normalised, change=clipped), normal)
+    normal = alone(loss=normalized, change=clipped)
+    assert "clipped" in cannot(several(loss=normalized, change=clipped), normal)
 
 
 def test_losses_that_are_sums() -> None:
@@ -438,7 +438,7 @@ def test_weights_where_the_reference_takes_the_rows_of_a_tower() -> None:
     """Its step is one with the mean of its gradients; statistics of rows are not compared."""
 
     def adam_and_statistics(average: Callable[[Any], Any] = mean) -> dict[str, Any]:
-        return {"loss": normalised, "average": average, "optimizer": tf1.train.AdamOptimizer}
+        return {"loss": normalized, "average": average, "optimizer": tf1.train.AdamOptimizer}
 
     program, reference = several(**adam_and_statistics()), alone(**adam_and_statistics(), rows=8)
 
@@ -514,7 +514,7 @@ def test_ops_that_train_in_turn_are_not_taken_for_one_step() -> None:
 
 def test_statistics_of_rows_that_no_loss_shows() -> None:
     def loss(x: Any, y: Any) -> Any:
-        other = normalised(x, y)
+        other = normalized(x, y)
         return other - tf.stop_gradient(other) + tf.reduce_mean(y)
 
     assert "but equal the mean of its gradients on each tower's rows" in cannot(

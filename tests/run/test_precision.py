@@ -1,4 +1,4 @@
-"""What is done to gradients between the backward pass and the optimiser."""
+"""What is done to gradients between the backward pass and the optimizer."""
 
 from __future__ import annotations
 

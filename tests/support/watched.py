@@ -112,7 +112,7 @@ def with_dropout(x: Any, y: Any) -> Any:
     return tf.reduce_mean(tf.math.squared_difference(dense(x, "two", 1), y))
 
 
-def normalised(x: Any, y: Any, width: int = 8) -> Any:
+def normalized(x: Any, y: Any, width: int = 8) -> Any:
     x = dense(x, "one", width)
     scale = tf1.get_variable("scale", [width], initializer=tf1.ones_initializer())
     x = x[:, None, None]

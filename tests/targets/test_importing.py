@@ -49,7 +49,7 @@ def test_two_files_of_one_name_are_separate(folders: list[Path]) -> None:
     programs = [import_program(parse_target(f"{folder}/train.py:build")) for folder in folders]
     path, modules = list(sys.path), set(sys.modules)
 
-    # Interleaved, as each imports a neighbour late.
+    # Interleaved, as each imports a neighbor late.
     names = [next(iter(place(program, gpus=3).ops)) for program in [*programs, *programs]]
 
     assert names == ["model_a_late_a_3", "model_b_late_b_3"] * 2
@@ -57,7 +57,7 @@ def test_two_files_of_one_name_are_separate(folders: list[Path]) -> None:
     assert not {"model", "late"} & (set(sys.modules) - modules)
 
 
-def test_a_module_of_the_tests_does_not_hide_a_neighbour(
+def test_a_module_of_the_tests_does_not_hide_a_neighbor(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "model.py").write_text("NAME = 'another'")

@@ -153,6 +153,7 @@ def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
     assert project.files() == ["notes.txt", *FILES]
 
 
+@pytest.mark.parametrize("xdist", IN_THIS_PROCESS, ids=" ".join, indirect=True)
 def test_nothing_is_written_in_ci_unless_forced(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

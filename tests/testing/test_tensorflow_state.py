@@ -29,7 +29,7 @@ def test_is_eager_and_has_a_stack_of_its_own():
     assert tf.executing_eagerly()
 
 
-def test_turns_behaviour_of_tensorflow_2_off():
+def test_turns_behavior_of_tensorflow_2_off():
     tf1.disable_v2_behavior()
     assert tf1.get_variable("v", []).op.type == "VariableV2"
 
@@ -112,7 +112,7 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
         [
             "*PytestWarning: *::test_leaves_a_graph never closed an as_default() or "
             "InteractiveSession; it was undone",
-            "*PytestWarning: *::test_turns_behaviour_of_tensorflow_2_off called "
+            "*PytestWarning: *::test_turns_behavior_of_tensorflow_2_off called "
             "disable_v2_behavior(); it was undone",
             "*PytestWarning: *::test_turns_a_part_of_it_off called disable_control_flow_v2(); "
             "it was undone",

@@ -133,7 +133,7 @@ def test_losses_that_read_other_towers() -> None:
     assert fields_of(mixed_losses())["losses-apart"] == {"allow": ["tower_1/loss"]}
 
 
-def test_all_that_a_known_behaviour_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_a_known_behavior_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["a/moving_mean", "b/moving_mean"]
     graph = program(*(variable(name) for name in names))
     found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))

@@ -21,7 +21,7 @@ from placement_checks.core.program import CapturedProgram
 
 pytestmark = pytest.mark.one_version
 
-# Its model is a neighbour's, so that both are found as python finds them.
+# Its model is a neighbor's, so that both are found as python finds them.
 MODEL = """
 import numpy as np
 import tensorflow as tf

@@ -40,11 +40,11 @@ def test_several_results() -> None:
     images, scale = tf.ones([2, 3, 8, 8]), tf.ones([3])
 
     with fake_gpu_only_ops():
-        normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+        normalized, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             images, scale, scale, data_format="NCHW"
         )
 
-    assert normalised.shape == (2, 3, 8, 8)
+    assert normalized.shape == (2, 3, 8, 8)
     assert mean.shape == variance.shape == (3,)
 
 

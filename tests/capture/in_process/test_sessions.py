@@ -365,7 +365,7 @@ def pretraining() -> None:
     raise AssertionError("it must have ended before")
 
 
-def test_an_optimiser_that_never_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_that_never_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines: list[str] = []
 
     def read(*_: Any) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def test_noise_is_named_behind_its_bar() -> None:
     ("state", "style"),
     [("equal", "green"), ("noise", "dim"), ("too-coarse", "yellow"), ("differs", "bold red")],
 )
-def test_each_state_has_its_colour(state: str, style: str) -> None:
+def test_each_state_has_its_color(state: str, style: str) -> None:
     head, line, *_ = draw_error_bars([figure("w", 100.0, state=state)])
 
     assert head.style == "dim"

@@ -169,7 +169,7 @@ def test_a_mean_that_leaves_one_tower_out() -> None:
                 host("shown_1", "HistogramSummary", "tag", "rate"),
                 lines={"shown": "net.py:7", "shown_1": "net.py:7"},
             ),
-            id="a line that summarises one tower and something else",
+            id="a line that summarizes one tower and something else",
         ),
         pytest.param(
             program(host("shown", "ScalarSummary", "tag", "loss"), step={"losses": ()}),
@@ -423,9 +423,9 @@ def test_only_merged_summaries_are_written(merged: Sequence[str], found: Sequenc
 
 
 def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers() -> None:
-    penalised = host("loss", "AddN", "tower_0/loss", "tower_1/loss", gradient(0))
+    penalized = host("loss", "AddN", "tower_0/loss", "tower_1/loss", gradient(0))
 
-    assert objects(program(penalised)) == []
+    assert objects(program(penalized)) == []
 
 
 def test_the_last_of_losses_of_several_types_is_named(snapshot: SnapshotAssertion) -> None:

@@ -434,7 +434,7 @@ def test_penalties_that_are_added_one_after_the_other_are_no_difference() -> Non
     assert objects(graph) == []
 
 
-def penalised_within(*changes: Op, kind: str = "Mul", penalties: int = 1) -> Placement:
+def penalized_within(*changes: Op, kind: str = "Mul", penalties: int = 1) -> Placement:
     """Towers that scale their losses; the first ``penalties`` towers add a penalty before."""
     ops = []
     for i in (0, 1):
@@ -453,7 +453,7 @@ def penalised_within(*changes: Op, kind: str = "Mul", penalties: int = 1) -> Pla
 @pytest.mark.parametrize("kind", ["Mul", "RealDiv"])
 @pytest.mark.parametrize("penalties", [0, 1, 2])
 def test_a_penalty_may_be_added_before_the_whole_is_scaled(kind: str, penalties: int) -> None:
-    assert objects(penalised_within(kind=kind, penalties=penalties)) == []
+    assert objects(penalized_within(kind=kind, penalties=penalties)) == []
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_a_penalty_may_be_added_before_the_whole_is_scaled(kind: str, penalties:
 def test_differences_next_to_an_inner_penalty_are_found(
     change: Op, expected: list[tuple[str, ...]]
 ) -> None:
-    assert found(penalised_within(change)) == expected
+    assert found(penalized_within(change)) == expected
 
 
 def test_a_second_term_of_the_examples_is_a_difference() -> None:

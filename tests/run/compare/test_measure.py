@@ -105,7 +105,7 @@ def test_the_gradient_is_an_input_of_every_apply_op(optimizer: Callable[[], Any]
     assert not measured.unread
 
 
-def test_keras_optimisers_show_no_gradient_and_what_they_are_called_with_is_read() -> None:
+def test_keras_optimizers_show_no_gradient_and_what_they_are_called_with_is_read() -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         scope = partial(tf1.variable_scope, tf1.get_variable_scope())
         optimizer = tf.keras.optimizers.SGD(0.1)
