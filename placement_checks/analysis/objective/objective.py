@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
+from math import isclose
 from typing import NamedTuple, TypeAlias
 
 from placement_checks.analysis.graph.updates import Update
@@ -13,7 +15,7 @@ from placement_checks.analysis.objective.gradient_weights import (
     GradientWeights,
     Unread,
 )
-from placement_checks.analysis.objective.linear_forms import Form, Weight
+from placement_checks.analysis.objective.linear_forms import Factors, Form, Weight
 from placement_checks.analysis.objective.loss_terms import LossTerms, Term
 from placement_checks.analysis.objective.scalars import Scalars
 from placement_checks.analysis.towers.analysis import analyze
@@ -42,6 +44,8 @@ class WeightedTerm(NamedTuple):
     source: str = ""
 
 
+_LARGEST_DENOMINATOR = 64  # other coefficients are decimal
+
 Formula: TypeAlias = Sequence[WeightedTerm]
 
 
@@ -63,6 +67,32 @@ class Objective:
             for variable in gradient_flow(self._placement).trained
             if variable == min(self._same_variable.get(variable, [variable]), key=self._number)
         }
+
+    def text(self, variable: str) -> str:
+        """Return the objective of a variable as a sum, such as ``1/2 mean(a) + 1/2 mean(b)``.
+
+        It is ``""`` if the variable is not trained, or if its update cannot be read.
+        """
+        formula = self.formulas.get(*self.first_copies([variable]))
+        if formula is None or isinstance(formula, Unread):
+            return ""
+        weights: dict[tuple[Term, Factors], float] = defaultdict(float)
+        for each in formula:
+            weights[each.term, each.weight.factors] += each.weight.coefficient
+        return " + ".join(
+            self._summand(term, Weight(coefficient, factors))
+            for (term, factors), coefficient in weights.items()
+        )
+
+    def _summand(self, term: Term, weight: Weight) -> str:
+        fraction = Fraction(weight.coefficient).limit_denominator(_LARGEST_DENOMINATOR)
+        is_exact = isclose(fraction, weight.coefficient, rel_tol=1e-6)
+        coefficient = str(fraction) if is_exact else f"{weight.coefficient:.4g}"
+        parts = [] if coefficient == "1" else [coefficient]
+        for symbol, power in weight.factors:
+            name = self.scalars.describe(symbol)
+            parts.append(name if power == 1 else f"{name}^{power}")
+        return " ".join([*parts, f"{term.kind}({producer_of(term.tensor)})"])
 
     def first_copies(self, variables: Iterable[str]) -> frozenset[str]:
         """Return names of variables; of mirrored copies, the first one's."""

@@ -55,6 +55,14 @@ def test_a_variable_that_all_towers_read() -> None:
     }
 
 
+def test_the_objective_of_a_variable() -> None:
+    gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
+
+    rows = told(program(values={"share": 0.5}, step={"gradients": gradients}), "w")
+
+    assert rows["objective"] == ["1/2 mean(tower_0/loss) + 1/2 mean(tower_1/loss)"]
+
+
 def test_a_variable_that_nobody_uses() -> None:
     graph = program(variable("b"), collections={TRAINABLE: ["w", "b"]}, shapes={"b": None})
 

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from support.towers import gradient, host, on, program
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.objective.gradient_weights import Unread
+from placement_checks.analysis.objective.objective import objective
+
+
+def towers(*changes: Op, share: float = 0.5, **values: float) -> Placement:
+    """Two towers whose gradients are added up and multiplied by a share."""
+    gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
+    return program(*changes, values={"share": share, **values}, step={"gradients": gradients})
+
+
+def penalized(i: int) -> list[Op]:
+    """The loss of a tower with a penalty."""
+    return [
+        on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul"),
+        on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read"),
+        on(i, f"tower_{i}/penalty", "Mul", f"tower_{i}/l2", "decay"),
+        on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/penalty"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "weight"),
+    [(0.5, "1/2 "), (1.0, ""), (1 / 3, "1/3 "), (0.123, "0.123 "), (2.0, "2 ")],
+)
+def test_the_text_of_weights(share: float, weight: str) -> None:
+    text = objective(towers(share=share)).text("w")
+
+    assert text == f"{weight}mean(tower_0/loss) + {weight}mean(tower_1/loss)"
+
+
+def test_penalties_are_terms_of_their_own() -> None:
+    graph = towers(*penalized(0), *penalized(1), host("decay", "Const"), decay=0.25)
+
+    assert set(objective(graph).text("w").split(" + ")) == {
+        "1/2 mean(tower_0/mean)",
+        "1/8 penalty(tower_0/l2)",
+        "1/2 mean(tower_1/mean)",
+        "1/8 penalty(tower_1/l2)",
+    }
+
+
+def test_symbolic_factors_are_named() -> None:
+    scaled = host("scaled", "RealDiv", "mean/w", "norm")
+    update = host("update/w", "ResourceApplyGradientDescent", "w", "rate", "scaled")
+
+    text = objective(towers(scaled, host("norm", "Sqrt"), update)).text("w")
+
+    assert text == "1/2 norm^-1 mean(tower_0/loss) + 1/2 norm^-1 mean(tower_1/loss)"
+
+
+def test_a_scale_and_its_inverse_cancel() -> None:
+    scales = [on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/mean", "scale") for i in (0, 1)]
+    means = [on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)]
+    undone = host("undone", "RealDiv", "mean/w", "scale")
+    update = host("update/w", "ResourceApplyGradientDescent", "w", "rate", "undone")
+
+    text = objective(towers(*scales, *means, host("scale", "Sqrt"), undone, update)).text("w")
+
+    assert text == "1/2 mean(tower_0/mean) + 1/2 mean(tower_1/mean)"
+
+
+def test_a_sum_divided_by_its_static_rows_is_a_mean() -> None:
+    losses = [on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "rows") for i in (0, 1)]
+    sums = [on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul") for i in (0, 1)]
+    gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
+    graph = program(
+        *losses,
+        *sums,
+        host("rows", "Const"),
+        values={"share": 0.5, "rows": 8.0},
+        outputs={
+            f"tower_{i}/{name}": shape
+            for i in (0, 1)
+            for name, shape in (("sum", ()), ("w/MatMul", (8,)))
+        },
+        step={"gradients": gradients},
+    )
+
+    assert objective(graph).text("w") == "1/2 mean(tower_0/sum) + 1/2 mean(tower_1/sum)"
+
+
+def test_an_untrained_variable_has_no_objective() -> None:
+    assert objective(towers()).text("step") == ""
+
+
+def test_a_gradient_of_an_unknown_loss_is_not_read() -> None:
+    formula = objective(program(values={"share": 0.5})).formulas["w"]
+
+    assert formula == Unread(gradient(0), "is the gradient of an unknown loss")
