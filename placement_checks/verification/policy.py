@@ -120,6 +120,7 @@ def _declared_fields(rule: type[Rule], policies: Sequence[Policy]) -> Mapping[st
     for policy in reversed(policies):
         shared = policy.get(rule.declared_with, {})
         declared |= {name: value for name, value in shared.items() if name in names}
+    for policy in reversed(policies):
         declared |= policy.get(rule.name, {})
     return declared
 

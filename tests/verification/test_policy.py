@@ -14,6 +14,7 @@ from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.rules.devices.no_fallback import NoFallback
 from placement_checks.rules.devices.session_memory import SessionMemory
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
+from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.rules.towers.variables_shared import VariablesShared
 from placement_checks.verification.policy import (
     make_rule,
@@ -50,6 +51,17 @@ def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
     ]
     rules = rules_for(policies, only=["variables-on-host", "no-fallback"])
     assert rules == [NoFallback(), VariablesOnHost("/gpu:0", ("v",))]
+
+
+def test_fields_of_the_rule_that_a_rule_is_declared_with() -> None:
+    numbers = {"gradients-equal": {"scale": 2.0, "shares": [3, 1], "seconds": 5.0}}
+    own = {"gradients-averaged": {"scale": 4.0}}
+
+    (shared,) = rules_for([numbers], only=["gradients-averaged"])
+    (overridden,) = rules_for([numbers, own], only=["gradients-averaged"])
+
+    assert shared == GradientsAveraged(scale=2.0, shares=(3, 1))
+    assert overridden == GradientsAveraged(scale=4.0, shares=(3, 1))
 
 
 @pytest.mark.parametrize("choice", ["only", "without"])
