@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 _SPAN = 4  # consecutive names that are shortened to the first and the last
 
@@ -108,3 +108,11 @@ def printable(text: str, escape: Callable[[str], str] = _python_escape) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else escape(letter) for letter in text)
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields a line for each row; columns between the first and the last are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *cells, last in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:-1], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *numbers, last]).rstrip()

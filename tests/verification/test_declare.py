@@ -170,7 +170,7 @@ def test_what_makes_the_training_wrong_is_no_policy(rule: str) -> None:
 def test_each_rule_is_a_policy_or_it_is_not() -> None:
     """A new one has to be thought about."""
     assert set(NAMES) - declare._MEANINGS.keys() == {
-        *("placeable", "every-tower-counts", "one-update"),
+        *("placeable", "every-tower-counts", "one-update", "gradients-averaged"),
         *("gradients-equal", "weights-equal", "towers-overlap"),
     }
 

@@ -22,6 +22,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
+    ASSIGNS,
     CAST,
     CHECKS_VALUE,
     CUTS,
@@ -50,10 +51,13 @@ from placement_checks.core.op_types import (
     SUM_OF_ROWS,
     SWITCHES,
     VARIABLE_READS,
+    is_gradient_update,
 )
 from placement_checks.core.placement import producer_of
 
 _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST, SUM_OF_ROWS}
+# Yield the value of their first input, a variable; an assignment to a ref variable yields it too.
+_READS_STATE = VARIABLE_READS | ASSIGNS
 _NO_GRADIENTS = ("int", "uint", "bool", "string", "resource", "variant")  # dtypes
 _KEPT = "kept"  # the symbol of a sum over several runs
 
@@ -107,9 +111,10 @@ class GradientWeights:
 
     def of_update(self, update: Update) -> Form | Unread:
         """Return the gradients that an update takes, with their weights."""
-        inputs = self._analysis.placement.by_number[update.op].inputs[1:]
-        gradients = (source for source in inputs if source[0] != "^" and self._is_gradient(source))
-        return self.of_tensors(source for source in gradients if not self._is_slot(source))
+        gradients = list(filter(self._is_gradient, self._scalars.inputs(update.op)[1:]))
+        if is_gradient_update(self._analysis.flow.types[update.op]):
+            gradients = [source for source in gradients if not self._is_slot(source)]
+        return self.of_tensors(gradients)
 
     def of_tensors(self, tensors: Iterable[str]) -> Form | Unread:
         """Return the sum of several tensors as a form."""
@@ -184,7 +189,7 @@ class GradientWeights:
             return [self._scalars.inputs(member)[0] for member in self._groups[op]]
         if flow.state_holder(op) is not None:
             return [source for _, source in self._written(op)]
-        if kind in VARIABLE_READS | GRADIENT_OUTPUTS:
+        if kind in _READS_STATE | GRADIENT_OUTPUTS:
             return inputs[:1] if flow.number[producer_of(inputs[0])] in self._carriers else ()
         if kind in DIVISIONS:
             return [source for source in inputs[:1] if self._is_gradient(source)]
@@ -256,7 +261,7 @@ class GradientWeights:
             return self._scaled(kind, inputs, values)
         if kind == NEW_AXIS and not isinstance(values[inputs[0]], Stack):
             return Stack([form(inputs[0])])
-        if kind in _PASSES | VARIABLE_READS:
+        if kind in _PASSES | _READS_STATE:
             source = inputs[output if kind == IDENTITY_N else 0]
             return values.get(source) or leaf(Rest(source))
         if kind == STACK:

@@ -29,7 +29,6 @@ class WeightedTerm(NamedTuple):
     """A loss term in the objective of a variable.
 
     Attributes:
-        variable: the variable.
         term: the term.
         weight: its weight.
         gradient: the tensor of its gradient, as the backward pass yields it.
@@ -37,7 +36,6 @@ class WeightedTerm(NamedTuple):
             one; else ``""``.
     """
 
-    variable: str
     term: Term
     weight: Weight
     gradient: str
@@ -125,18 +123,9 @@ class Objective:
         formula = [term for each in found for term in each]
         if not formula:
             return Unread(variable, "is updated by no gradient that a tower computes")
-        if not all(each.source for each in formula) and any(map(self._is_packed, formula)):
-            return Unread(variable, "is updated by gradients of several variables")
+        if any(each.source for each in formula) and not all(each.source for each in formula):
+            return Unread(variable, "is updated by gradients of other variables, too")
         return formula
-
-    def _is_packed(self, term: WeightedTerm) -> bool:
-        """Whether a gradient is that of a variable of another shape."""
-        shapes = self._shapes
-        return bool(term.source) and shapes.get(term.source) != shapes.get(term.variable)
-
-    @cached_property
-    def _shapes(self) -> Mapping[str, object]:
-        return {variable.name: variable.shape for variable in self._placement.variables}
 
     def updates(self, variable: str) -> Sequence[Update]:
         """Return the updates of a trained variable in one step."""
@@ -170,9 +159,7 @@ class Objective:
                     if not same.isdisjoint(self.terms.variables(term)):
                         total = weight.times(Weight(coefficient, factors))
                         is_own = variable in same or not sources
-                        yield WeightedTerm(
-                            variable, term, total, key.tensor, "" if is_own else source
-                        )
+                        yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
 
     @cached_property
     def _same_variable(self) -> Mapping[str, frozenset[str]]:

@@ -11,8 +11,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, text_of
 from placement_checks.report.common.json import escape_controls
-from placement_checks.report.text.layout import align_columns
-from placement_checks.util.text import plural, printable
+from placement_checks.util.text import align_columns, plural, printable
 
 _SCHEMA = 1
 

@@ -17,7 +17,8 @@ from placement_checks.analysis.step.transfers import (
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.versions import versions
 from placement_checks.report.common.json import to_json
-from placement_checks.report.text.layout import align_columns, shorten
+from placement_checks.report.text.layout import shorten
+from placement_checks.util.text import align_columns
 
 _SCHEMA = 1
 _LAYERS = 16  # rows of the table; with the pairs of devices they fill a screen

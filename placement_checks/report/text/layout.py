@@ -100,14 +100,6 @@ def print_line(console: Console, line: Text) -> None:
         console.file.write(f"{line.plain}\n")
 
 
-def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields a line for each row; columns between the first and the last are right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *cells, last in rows:
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:-1], strict=True))
-        yield "  ".join([first.ljust(widths[0]), *numbers, last]).rstrip()
-
-
 _MAX_LINES = 5  # of a row
 _INDENT = "  "
 

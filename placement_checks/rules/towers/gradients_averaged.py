@@ -327,7 +327,7 @@ class _Comparison:
         if isinstance(formula, Unread):
             return None
         wrong = formula[0]
-        if not all(each.source for each in formula):  # copies of a variable may be combined
+        if not wrong.source:
             return None
         return self._finding(
             variable,
