@@ -89,8 +89,8 @@ class Unread(NamedTuple):
     """A value that is no linear form of gradients.
 
     Attributes:
-        op: the op that makes it so.
-        reason: what the op does.
+        op: the op that cannot be read; ``""`` if it is no single op.
+        reason: why it cannot be read.
     """
 
     op: str

@@ -119,12 +119,12 @@ class Objective:
         if len(found) > 1 and not self._adds_up(variable):
             towers = map(self._towers_of, found)
             if any(mask != self.analysis.all_towers for mask in towers):
-                return Unread(variable, f"is updated {len(found)} times, by single towers")
+                return Unread("", f"it is updated {len(found)} times, by single towers")
         formula = [term for each in found for term in each]
         if not formula:
-            return Unread(variable, "is updated by no gradient that a tower computes")
+            return Unread("", "no gradient that a tower computes updates it")
         if any(each.source for each in formula) and not all(each.source for each in formula):
-            return Unread(variable, "is updated by gradients of other variables, too")
+            return Unread("", "its update takes gradients of other variables, too")
         return formula
 
     def updates(self, variable: str) -> Sequence[Update]:

@@ -170,7 +170,7 @@ class _Comparison:
     def _parts(self, side: Objective, formula: Formula | Unread) -> _Parts | str:
         """Return the parts of a formula, or the reason why they are unknown."""
         if isinstance(formula, Unread):
-            return f"{formula.op} {formula.reason}"
+            return f"{formula.op} {formula.reason}".strip()
         merged: dict[Term, dict[Weight, float]] = defaultdict(lambda: defaultdict(float))
         for each in formula:
             merged[each.term][Weight(1.0, each.weight.factors)] += each.weight.coefficient
