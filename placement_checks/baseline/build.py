@@ -1,8 +1,8 @@
 """Counts the ops of a placement by address and device, and builds a baseline of the counts.
 
-`Spread` holds the counts. `build_baseline` chooses for each part of the step the place of most of
-its ops, and lists the addresses elsewhere as exceptions. If there are too many variables, the
-variables of one scope that are on the same devices become one line.
+`Spread` holds the counts. `build_baseline` chooses for each part of the step the place where most
+of its ops are, and lists the addresses of ops at other places as exceptions. If there are too many
+variables, the variables of one scope that are on the same devices become one line.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ NONE: Final = -1  # for ops without a tower, or without a layer
 _MOST_LISTED: Final = 500  # variables
 _OF_TOWERS = ("forward", "backward")
 
-# The default place of a part if another place would hold for as many ops: a symbol states why the
-# ops are there.
+# The place to choose as the default of a part, if several places match equally many of its ops.
+# These symbols say why the ops are there.
 _PREFERRED: Mapping[str, str] = {
     **dict.fromkeys(("input", "forward", "backward", "evaluate"), TOWER),
     **dict.fromkeys(("apply", "reads", "init"), VARIABLE),
@@ -51,13 +51,13 @@ _PREFERRED: Mapping[str, str] = {
 
 
 class Group(NamedTuple):
-    """The address of ops, by indices.
+    """The address of some ops, with indices instead of names.
 
     Attributes:
         part: the part of the step.
         tower: the index of the tower; -1 for none.
-        layer: the index of the variable that is the layer; for a slot, the index of its variable;
-            -1 for none.
+        layer: the index of the variable of the layer; if that is a slot, of the variable that the
+            slot belongs to; -1 for none.
         type: the type of the ops.
     """
 
@@ -68,7 +68,7 @@ class Group(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A device, and whether the variable of the ops' layer is on it too."""
+    """The device of some ops, and whether the variable of their layer is on the same device."""
 
     place: str
     is_with_variable: bool
@@ -86,8 +86,8 @@ class Spread:
     Attributes:
         placement: the placement.
         names: the names of its ops.
-        towers: the device of each tower: the device with most of its forward ops; among equals,
-            with most of its backward ops.
+        towers: for each tower, the device with most of its forward ops. If several devices have
+            equally many, it is the one of these with most of the backward ops.
         groups: the number of ops at each site, by address.
     """
 
@@ -196,14 +196,17 @@ class Spread:
 
 
 def place_matches(place: str, group: Group, site: Site, spread: Spread) -> bool:
-    """Whether a site is at a place of a baseline, which is a device or a symbol."""
+    """Whether a site matches a place in a baseline. A place is a device or a symbol."""
     if place == TOWER:
         return group.tower != NONE and spread.towers[group.tower] == site.place
     return site.is_with_variable if place == VARIABLE else site.place == place
 
 
 def describe_device(group: Group, site: Site, spread: Spread, default: str) -> str:
-    """The name of a site in a baseline: the default place of the part if that matches."""
+    """The place that a baseline states for a site: the default of its part if it matches the site.
+
+    Otherwise it is a symbol that matches, or else the device.
+    """
     places = (default, TOWER, VARIABLE, site.place)
     return next(place for place in places if place_matches(place, group, site, spread))
 
@@ -232,7 +235,7 @@ def build_baseline(spread: Spread) -> Baseline:
 
 
 def summarize(spread: Spread) -> Baseline:
-    """Returns a baseline without variables, places and copies: enough to be compared."""
+    """Returns a baseline without variables, places and copies, as `compare` needs it."""
     placement = spread.placement
     types: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for group, sites in spread.groups.items():
@@ -252,9 +255,10 @@ def summarize(spread: Spread) -> Baseline:
 def fold_variables(
     variables: Sequence[HeldVariable],
 ) -> tuple[Sequence[HeldVariable], Sequence[FoldedScope]]:
-    """Returns the variables to list one by one, and the others by scope if they are too many.
+    """Returns the variables to list one by one, and the folded scopes of the others.
 
-    Variables are folded by their innermost scopes, cut to a depth that leaves few enough.
+    Scopes are folded only if there are too many variables. They are cut to the greatest depth at
+    which there are few enough of them.
     """
     if len(variables) <= _MOST_LISTED:
         return variables, ()
@@ -297,7 +301,7 @@ def fold_by_scope(
 
 
 def _defaults(spread: Spread) -> dict[str, str]:
-    """For each part the device or symbol that holds for most of its ops."""
+    """For each part the device or symbol that matches most of its ops."""
     votes: dict[str, Counter[str]] = defaultdict(Counter)
     for group, sites in spread.groups.items():
         for site, number in sites.items():
@@ -342,7 +346,8 @@ def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, di
             if first != default:
                 exceptions[Address(part, NO_TOWER, layer, kind)] = first
             continue
-        # A line without a tower would also apply to every tower without its own line.
+        # A line without a tower also applies to every tower that has no line of its own. So if
+        # such a line is needed, every tower gets its own.
         needs_all = places_of.get(NO_TOWER, default) != default
         for tower, places in places_of.items():
             if needs_all or places != default:
@@ -357,7 +362,7 @@ def _join(
     widen: Callable[[Address], Address],
     all_of: Mapping[Hashable, set[str]],
 ) -> None:
-    """Joins equal lines for all layers of a type, or for all types of a layer, into one line.
+    """Replaces equal lines by one, if they cover all layers of a type, or all types of a layer.
 
     Args:
         exceptions: the lines, which are changed.

@@ -1,6 +1,7 @@
-"""Loads targets: calls the builder, starts the process or reads the graph that a target names.
+"""Loads the program or graph of a target.
 
-Each program is built once for each number of GPUs.
+A builder is called, a whole program is run in its own process, and a saved graph is read from its
+file. Each program is built once for each number of GPUs.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def load(target: TargetLike, gpus: int, machine: Machine | None = None) -> Captu
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or the text of
             a target (``train.py:build_towers``).
         gpus: the number of GPUs to build the program for.
-        machine: the cluster of eager code, which runs as one of its tasks; by default the
-            cluster of TF_CONFIG.
+        machine: the cluster that a program in its own process finds in TF_CONFIG. A machine
+            of one host empties TF_CONFIG; None leaves it unchanged.
 
     Raises:
         UsageError: ``target`` is none of these.
@@ -69,7 +70,10 @@ def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgr
 
 
 def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
-    """Build a program for one GPU, or return the earlier build; missing if that is impossible."""
+    """Return the build of a program for one GPU, or `Missing` if it cannot be built for one GPU.
+
+    The program is built at the first call.
+    """
     if isinstance(program.loader, Missing):
         return program.loader
     return program.loader.load_for_one_gpu()
@@ -112,16 +116,17 @@ class _Builds:
 
     Args:
         program: the program.
-        machine: the cluster of eager code, which runs as one of its tasks; None for TF_CONFIG.
+        machine: the machine, as for `load`.
     """
 
     def __init__(self, program: Program | Script, machine: Machine | None) -> None:
         self._program = program
         self._machine = machine
         self._by_gpus: dict[int, CapturedProgram] = {}
-        self._asks = False  # whether the program asks for the number of GPUs
+        self._asks = False  # whether a build has queried the number of GPUs
         self._eager: Script | None = None  # set if the program must run eagerly
-        self._on_one_host: _Builds | Missing | None = None  # set for a program of several tasks
+        # The builds of a program of several tasks as a single task, on one host.
+        self._on_one_host: _Builds | Missing | None = None
 
     def load(self, gpus: int) -> CapturedProgram:
         """Build the program for a number of GPUs, or return the earlier build."""
@@ -156,7 +161,8 @@ class _Builds:
         if captured.is_worker and captured.on_one_host is None:
             reason = "a coordinator can only be built with its parameter servers"
             self._on_one_host = Missing(reason)
-        elif captured.is_worker:  # without a cluster in TF_CONFIG
+        elif captured.is_worker:
+            # On a local machine, the program is built without the cluster in TF_CONFIG.
             self._on_one_host = _Builds(self._program, Machine.local())
             self._on_one_host._eager = self._eager
             self._on_one_host._asks = self._asks or captured.asked_for_gpus
@@ -173,7 +179,11 @@ class _Builds:
         )
 
     def load_for_one_gpu(self) -> CapturedProgram | Missing:
-        """Build the program for one GPU, or return the earlier build."""
+        """Return the build for one GPU, or `Missing` if there is none.
+
+        Raises:
+            InputError: the program gets the number of GPUs, but ignores it.
+        """
         if isinstance(self._on_one_host, Missing):
             return self._on_one_host
         if self._on_one_host is not None:  # a cluster cannot be built for one GPU

@@ -6,7 +6,7 @@ A target is one of:
 * a function, with or without keyword arguments: ``train.py:build``,
   ``package.train:build(depth=50, n={gpus})``;
 * the path of a saved graph;
-* the path of a placement log, or ``-``.
+* the path of a placement log, or ``-`` for standard input.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def parse_command(text: str) -> tuple[Target, Sequence[str]]:
 
 
 def rebase(text: str, folder: Path) -> str:
-    """A target relative to the working directory instead of ``folder``; modules are unchanged.
+    """Return a target that is relative to ``folder`` as a text for the working directory.
 
-    The text may be a whole program with its arguments.
+    The text may be a whole program with its arguments. The names of modules are not changed, and a
+    path outside of the working directory becomes absolute.
     """
     program, blank, args = text.partition(" ")
     if program.endswith(".py") and blank:
@@ -98,19 +99,20 @@ def resolve(
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
 
-    A whole program becomes a `Script`, which runs in its own process. A function does so if one of
-    the other arguments is given, since these apply to a process.
+    A whole program becomes a `Script`, which runs in its own process. A function becomes one too
+    if one of the other arguments is given, since these are for a process.
 
     Args:
         target: any target.
         args: the command-line arguments of the program.
         v1: whether ``import tensorflow`` in the program means TensorFlow 1.
-        let: new values by the names that the source code assigns to.
-        limit: seconds until the first training step, after which the program is ended.
+        let: values that replace the values in the source code, by the name of the variable.
+        limit: the number of seconds after which the program is ended if it has not reached its
+            first training step.
 
     Raises:
-        UsageError: one of these arguments is given, but the target is not a program; ``let`` is
-            given for a function; or ``target`` has another type.
+        UsageError: one of the other arguments is given, but the target is no code in a file or
+            module; ``let`` is given for a function; or ``target`` has none of the known types.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
@@ -191,7 +193,7 @@ def _parse_graph(text: str) -> Target:
 
 
 def _log_path(text: str, folder: Path) -> str | None:
-    """The file of a log, which is neither a program nor a graph; ``""`` for standard input."""
+    """The path of a log: any existing file but a program or a graph; ``""`` for standard input."""
     if text == _STDIN:
         return ""
     is_other = Path(text).suffix not in (".py", *_GRAPH_SUFFIXES)
@@ -374,9 +376,11 @@ class _Form(NamedTuple):
     """A form of target.
 
     Attributes:
-        path_of: the path at the start of a text of this form, relative to a directory; ``""`` if
-            the text begins with a module, and None if it has another form.
-        parse: parses a text of this form, and raises an InputError if it names nothing.
+        path_of: gets a text and the directory that its path is relative to, and returns the path
+            that the text begins with. It returns ``""`` if a text of this form has no path, as a
+            module has none, and None if the text has another form.
+        parse: parses a text of this form; raises an InputError if its file or module does not
+            exist, or if its arguments are invalid.
     """
 
     path_of: Callable[[str, Path], str | None]

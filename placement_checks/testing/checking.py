@@ -1,4 +1,4 @@
-"""Assertions: verify a placement or a run, and raise an AssertionError with lines and fixes."""
+"""Assertions on a placement or a run; an AssertionError names the source lines and the fixes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def assert_rules(
 ) -> None:
     """Assert that a program keeps the named rules, or every rule that can be checked.
 
-    The policy of the program applies. A named rule that could not be checked fails.
+    The policy of the program applies. The assertion also fails if a named rule could not be
+    checked, or if no rule could be checked.
 
     Args:
         evidence: the return value of `place`, or a placement alone.
@@ -46,7 +47,7 @@ def assert_rules(
         one_tower: names of rules that may stay unchecked if the program has one tower.
 
     Raises:
-        AssertionError: a rule is broken, or a named rule could not be checked.
+        AssertionError: a rule is broken, a named rule could not be checked, or no rule could.
         UsageError: a rule does not exist.
         ConfigError: the policy of the program is invalid.
     """
@@ -81,7 +82,7 @@ def assert_training_equal(
     rows: int | None = None,
     seconds: float | None = None,
 ) -> None:
-    """Assert that towers compute the gradients of one GPU, and its variables after some steps.
+    """Assert that towers train like one GPU: equal gradients, and equal variables after steps.
 
     The first four arguments are the arguments of `assert_gradients_equal`; `steps` is the number
     of training steps. The other arguments are fields of the rule `gradients-equal`; `tolerance`
@@ -174,7 +175,8 @@ def _recorded_verdicts(report: Report) -> Sequence[Verdict]:
     """Record the verdicts for the summary, and return them.
 
     Raises:
-        PlacementError: a rule raised; its notes name the broken rules.
+        PlacementError: a rule raised an exception. The notes of the error have the messages of the
+            broken rules.
     """
     __tracebackhide__ = True
     if record := running_test.current().record:
@@ -207,7 +209,7 @@ def is_placer_unavailable(placement: Placement) -> bool:
 
 
 def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """One message for each broken rule; short if its findings follow from another rule's."""
+    """One message for each broken rule; a short one if another rule explains its findings."""
     sections = Sections(verdicts)
     return [
         _message(evidence, verdict, sections.cause_of(verdict.rule))

@@ -1,4 +1,4 @@
-"""Every function, method and class that this package replaces for a while, with the purpose.
+"""The attributes that this package replaces temporarily, each with its purpose.
 
 `patching.patched` applies only these patches. `tests/tf/test_patches.py` compares them with the
 installed TensorFlow and Keras, and ``docs/developing.md`` shows the list as a table.
@@ -70,7 +70,7 @@ class Patch(Enum):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether Python has loaded the package of the attribute, in a version that has it."""
+        """Whether the package of the attribute is imported in a version that has the attribute."""
         package = sys.modules.get(self.owner.partition(":")[0].partition(".")[0])
         version = str(getattr(package, "__version__", "2"))
         return package is not None and self.only in ("", f"Keras {version[0]}")
@@ -207,7 +207,8 @@ class Patch(Enum):
     V1_DEVICE_SPEC = f"{_TF}.framework.device", "DeviceSpec", "restore the class of version 1"
 
 
-# Modules that get old names from `tf1`, and the kind of names. Present names are kept.
+# The modules to which `tf1` adds names that newer versions lack, with a description of the names.
+# A name that a module still has is not replaced.
 EXTENDED_MODULES = {
     "collections": "the abstract classes that Python 3.10 removed",
     "fractions": "`gcd`",

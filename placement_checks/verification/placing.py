@@ -44,18 +44,20 @@ def place(
     """Build a program or read a graph, and let the placer assign a device to each op.
 
     A whole program, ``train.py``, runs in its own process until its first training step. The last
-    four arguments apply only to whole programs.
+    four arguments are for such a process. A function for which ``args``, ``v1`` or ``limit`` is
+    given runs in one too; ``let`` is only for whole programs.
 
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
             on the command line (``train.py:build_towers``).
-        gpus: the argument of the builder, and the number of GPUs of a host or worker.
+        gpus: the number of GPUs that the builder gets, and that each host or worker of the
+            smallest machine has. If ``machine`` is given, its number is used instead.
         machine: the devices, or their text form such as ``"worker*8: gpu*4"``; by default the
             smallest machine that has the requested devices.
         soft: whether the placer may use other devices than requested; by default the session
             configuration of the program, else False (the default of TensorFlow 1).
-        devices: ``auto`` uses the placer of the GPUs of this machine if the machine has exactly
-            these devices, ``real`` always uses it, ``simulated`` never uses it.
+        devices: ``real`` places on the GPUs of this computer, and ``simulated`` on GPUs that need
+            not exist. ``auto`` places on the GPUs of this computer if it has enough of them.
         args: command-line arguments; ``{gpus}`` is replaced by the number of GPUs, and
             ``{gpu_list}`` by ``0,1,…``.
         v1: whether the program runs with the API of TensorFlow 1.
@@ -135,7 +137,7 @@ def request(
     built = load(program, gpus, machine)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if placement.strategy is not None and placement.strategy.gpus == 1:
-        gpus = 1  # a reference program
+        gpus = 1  # the program is for one GPU, as a reference is
     machine = machine or built.machine or Machine.smallest(_devices(placement), gpus)
     return Request(built, placement, machine)
 
@@ -180,7 +182,7 @@ def _evidence_of(built: CapturedProgram, requested: Placement) -> Evidence:
 
 
 def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
-    """The program built for one GPU; missing if it cannot be built, or already is that program."""
+    """The build of a program for one GPU; `Missing` if there is none, or if ``built`` is it."""
     from placement_checks.capture.programs import load_for_one_gpu
 
     other = load_for_one_gpu(built)
@@ -190,9 +192,9 @@ def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
 def _devices(placement: Placement) -> set[Device]:
     """The requested devices of a program.
 
-    The GPU of a no-op, or of an op that only reads or tests a variable, does not count. A device
-    function gives such ops the job of the variable and the GPU of the worker, which the parameter
-    server may lack.
+    If a no-op, or an op that only reads or tests a variable, requests a job, its GPU does not
+    count. A device function combines the job of the parameter server with the GPU of the worker
+    for such ops, and the parameter server may have no GPU.
     """
     return {
         replace(op.requested, type=None, index=None)
@@ -203,7 +205,7 @@ def _devices(placement: Placement) -> set[Device]:
 
 
 def prepare(*, placer: bool = True) -> None:
-    """Import TensorFlow without its log lines; with ``placer``, start the placer meanwhile.
+    """Import TensorFlow without its log lines; ``placer`` starts the placer at the same time.
 
     Raises:
         InputError: TensorFlow is not installed, or cannot be imported.
@@ -227,7 +229,7 @@ def prepare(*, placer: bool = True) -> None:
 
 
 def _clean_fork() -> None:
-    """Detach a fork of the command from the placer process, and remove click from its modules."""
+    """Detach a fork of the command from the placer process, and unload the package click."""
     from placement_checks.placer.worker.client import phantom
 
     phantom.stop()
@@ -237,7 +239,7 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the placer process early if this machine lacks GPUs, and so a placer for GPUs."""
+    """Start the process of the placer for GPUs that need not exist, if this computer has none."""
     from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():

@@ -1,4 +1,4 @@
-"""Gradient weights: with which weight an update takes each gradient that the towers compute."""
+"""Computes the weight that each gradient of the towers has in an update."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CA
 # Yield the value of their first input, a variable; an assignment to a ref variable yields it too.
 _READS_STATE = VARIABLE_READS | ASSIGNS
 _NO_GRADIENTS = ("int", "uint", "bool", "string", "resource", "variant")  # dtypes
-_KEPT = "kept"  # the symbol of a sum over several runs
+_KEPT = "kept"  # a symbolic factor: the gradients are added up over several runs
 
 
 class Gradient(NamedTuple):
@@ -86,10 +86,10 @@ class Stack:
 
 
 class Unread(NamedTuple):
-    """A value that is no linear form of gradients.
+    """A value that cannot be read as a linear form of gradients.
 
     Attributes:
-        op: the op that cannot be read; ``""`` if it is no single op.
+            op: the op that cannot be read; ``""`` if it is no single op.
         reason: why it cannot be read.
     """
 
@@ -101,7 +101,7 @@ Value: TypeAlias = "Form | Stack | Unread"
 
 
 class GradientWeights:
-    """The forms of the gradients that updates take, each tensor read once."""
+    """Reads what updates take as linear forms of gradients; each tensor is read once."""
 
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
@@ -127,7 +127,7 @@ class GradientWeights:
         return added(forms)
 
     def value(self, source: str) -> Value:
-        """Return a tensor that depends on gradients as a linear form of them."""
+        """Read a tensor that depends on gradients, and return it as a linear form of these."""
         todo = [source]
         opened: set[str] = set()
         while todo:
@@ -139,18 +139,20 @@ class GradientWeights:
             if tensor not in opened and any(each not in opened for each in waiting):
                 opened.add(tensor)
                 todo += waiting
-            else:  # what it still waits for depends on it: the variable's value before the step
+            else:
+                # Sources that still have no value depend on this tensor through a variable. They
+                # stand for the value of the variable before the step.
                 self._values[tensor] = self._combine(tensor)
         return self._values[source]
 
     def _is_gradient(self, source: str) -> bool:
-        """Whether a tensor of floats depends on gradients, of this run or of earlier ones."""
+        """Whether a tensor has floats that depend on gradients of this run or of earlier runs."""
         op = self._analysis.flow.number.get(producer_of(source))
         return op in self._carriers and not self._scalars.dtype(source).startswith(_NO_GRADIENTS)
 
     @cached_property
     def _carriers(self) -> set[OpId]:
-        """The ops that depend on gradients, directly or by state that keeps them.
+        """The ops that depend on gradients, directly or through state that gradients update.
 
         Variables of the model are left out: their values are no gradients.
         """
@@ -199,7 +201,7 @@ class GradientWeights:
         return carrying
 
     def _written(self, op: OpId) -> Sequence[tuple[OpId, str]]:
-        """Return the gradients that are written to a holder of state, each with the op."""
+        """Return the ops that write gradients to the state of an op, each with the gradient."""
         flow = self._analysis.flow
         holder = flow.state_holder(op)
         assert holder is not None
@@ -212,7 +214,7 @@ class GradientWeights:
 
     @cached_property
     def _groups(self) -> Mapping[OpId, Sequence[OpId]]:
-        """For each collective the collectives that run together."""
+        """For each collective the group of collectives that run together, itself included."""
         groups = self._analysis.flow.collectives(self._analysis.placement)
         return {member: group for group in groups for member in group}
 
@@ -232,7 +234,7 @@ class GradientWeights:
         if unread is not None:
             return unread
         if op in self._analysis.flow.callers and self._scalars.outputs(tensor) > 1:
-            return Unread(name, "is in the body of a function")  # where outputs have no numbers
+            return Unread(name, "is in the body of a function")  # which output it is, is unknown
         combined = self._linear(op, self._analysis.flow.types[op], int(output or 0), values)
         return combined or Unread(name, f"{self._analysis.flow.types[op]} is not linear")
 
@@ -287,7 +289,7 @@ class GradientWeights:
     def _scaled(
         self, kind: str, inputs: Sequence[str], values: Mapping[str, Value]
     ) -> Value | None:
-        """Return a gradient times or divided by a scalar."""
+        """Return a gradient multiplied or divided by a scalar; None if it is neither."""
         if kind in DIVISIONS:
             if inputs[0] not in values:
                 return None
@@ -308,7 +310,7 @@ class GradientWeights:
         return _each(_sum(values), Weight(1 / len(values) if is_mean else 1.0))
 
     def _part(self, op: OpId, kind: str, output: int, value: Value) -> Value | None:
-        """Return a part of joined tensors; None if it is not one of the tensors."""
+        """Return what an op cuts out of joined tensors; None if it is not exactly one of them."""
         name = self._analysis.flow.names[op]
         outputs = len(self._analysis.placement.details.outputs(name))
         if kind in SPLITS and outputs == 1:
@@ -349,9 +351,10 @@ class GradientWeights:
         return scaled(_flat(kept), Weight(1 / count))
 
     def _elementwise(self, op: OpId, kind: str, values: Mapping[str, Value]) -> Form | None:
-        """Return a bounded or checked gradient; None if it is the gradient of one tower.
+        """Return a gradient that an elementwise op changes; the op becomes a symbolic factor.
 
-        The same op in the program for one GPU gets the gradient of all rows, as this op does.
+        None if the gradient is not that of all towers: only the gradient of all towers is what the
+        op gets in the program for one GPU.
         """
         changed = [
             (source, value)
@@ -365,13 +368,13 @@ class GradientWeights:
 
 
 def _flat(value: Value) -> Form:
-    """Return a form; joined tensors are rows of one gradient, which the update adds up."""
+    """Return a value as one form; joined tensors are rows of one gradient, and are added up."""
     assert not isinstance(value, Unread)
     return added(value.parts) if isinstance(value, Stack) else value
 
 
 def _sum(values: Sequence[Value]) -> Value:
-    """Add up tensors; joined tensors of equal parts stay joined."""
+    """Add up tensors: part by part, if all of them are joined of equally many parts."""
     stacks = [value.parts for value in values if isinstance(value, Stack)]
     if len(stacks) == len(values) and len({len(parts) for parts in stacks}) == 1:
         return Stack([added(each) for each in zip(*stacks, strict=True)])

@@ -1,4 +1,4 @@
-"""Converts the traced training steps of a program to an ordinary graph with its properties.
+"""Converts the traced training steps of a program to a `CapturedProgram`, like a builder's.
 
 `read_steps` selects the steps that the rules check, makes one flat graph of them, and translates
 the records of the program (gradients, variables, reductions) to the names of that graph.
@@ -43,13 +43,13 @@ from placement_checks.util.text import join_and, plural
 def read_steps(
     seen: Sequence[SeenCall], notes: TracingNotes, program: Program, gpus: int
 ) -> CapturedProgram:
-    """Make one graph of the training steps of a program, with the devices of a GPU machine.
+    """Make one graph of the training steps of a program, with the devices that the program named.
 
     Args:
-        seen: the calls of the steps. If two calls train the same variables, the first one counts.
+        seen: the calls of the steps. If calls train a variable in common, the first one is read.
         notes: the records of the program.
         program: the program.
-        gpus: the number of GPUs that it found.
+        gpus: the number of GPUs that the program found.
 
     Raises:
         InputError: the steps are inside of one op, such as a loop over a dataset.
@@ -60,7 +60,7 @@ def read_steps(
 
 
 class _StepReader:
-    """Translates the records of some steps to the names of their flat graph."""
+    """Translates the records of some steps: ops get the names that they have in the flat graph."""
 
     def __init__(self, steps: Sequence[SeenCall], notes: TracingNotes, program: Program) -> None:
         self._steps = steps
@@ -94,11 +94,12 @@ class _StepReader:
 
     @cached_property
     def _gradients_inside(self) -> str:
-        """The op that contains all gradients by variables, and a fix, as a sentence.
+        """A sentence for the report if all gradients of variables are inside one op, with a fix.
 
-        ``""`` if the flat graph itself has such gradients, or if there are none at all.
+        ``""`` if the flat graph has gradients of variables outside of such an op, or if the steps
+        take none at all.
         """
-        inside: list[tuple[str, str]] = []  # pairs of a function and an op of it
+        inside: list[tuple[str, str]] = []  # functions, each with the op of a gradient
         for function, graph in self._flat.graphs.items():
             if graph in self._notes.gradients:
                 for source, gradient in self._notes.gradients[graph].by_source:
@@ -129,7 +130,10 @@ class _StepReader:
 
     @cached_property
     def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
-        """The names in the flat graph of each traced op, by graph and name: one for each call."""
+        """For each traced op its names in the flat graph, one for each call of its function.
+
+        The key is the id of the traced graph, and the name of the op in it.
+        """
         names: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
         for name, (function, traced) in self._flat.origins.items():
             if function in self._flat.graphs:
@@ -137,18 +141,18 @@ class _StepReader:
         return names
 
     def _tensors(self, graph: Any, tensor: str) -> Sequence[str]:
-        """The names in the flat graph of a traced tensor."""
+        """The names that a traced tensor has in the flat graph."""
         name, _, output = tensor.partition(":")
         return [f"{flat}:{output}" for flat in self._ops(graph, [name])]
 
     def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
-        """The names in the flat graph of traced ops."""
+        """The names that traced ops have in the flat graph."""
         for name in names:
             yield from self._flat_names.get((id(graph), name), ())
 
     @cached_property
     def _recorded(self) -> Sequence[tuple[Any, GradientNotes]]:
-        """The graphs that contain gradients, each with its records."""
+        """The traced graphs in which gradients are taken, each with the records of them."""
         gradients = self._notes.gradients
         return [
             (graph, gradients[graph]) for graph in self._flat.graphs.values() if graph in gradients
@@ -174,7 +178,7 @@ class _StepReader:
 
     @cached_property
     def _collections(self) -> Mapping[str, Sequence[str]]:
-        """The variables without copies, in collections as in a graph of TensorFlow 1."""
+        """The first copy of each variable, in the collections that a graph of TensorFlow 1 has."""
         firsts = {
             name: recorded
             for name, recorded in self._flat.variables.items()
@@ -200,8 +204,8 @@ class _StepReader:
             for tensor in notes.objectives:
                 objectives += self._tensors(graph, tensor)
             for tensor, ops in notes.gradients.items():
-                # If the function is called several times, the pairs of tensors and ops of a single
-                # call are unknown: each tensor gets the ops of all calls.
+                # If a function is called several times, nothing tells which of the ops belong to
+                # the call that a tensor belongs to. So each tensor gets the ops of all calls.
                 for flat in self._tensors(graph, tensor):
                     gradients[flat] = tuple(self._ops(graph, ops))
             backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
@@ -229,7 +233,7 @@ class _StepReader:
                 yield output if ":" in output else f"{output}:0"
 
     def _applied(self) -> Iterator[AppliedGradient]:
-        """The gradients that optimizers apply, after their reduction, in the first replica."""
+        """The gradient that is applied to each variable in the first replica, after reduction."""
         done = set()
         for call in self._notes.applied:
             name = self._name_of(call.variable) if call.variable is not None else ""
@@ -270,7 +274,7 @@ def alternating_steps(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence
 
 
 def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
-    """The ids of the handles of the variables that a step takes gradients by."""
+    """The variables that a step computes the gradients of, as the ids of their handles."""
     sources = [
         tensorflow_variable(source)
         for graph in graphs_of(step).values()
@@ -287,11 +291,11 @@ def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
 def step_notes(
     steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
 ) -> Iterator[str]:
-    """Yield the remarks for the report of some steps.
+    """Yield remarks for the report on the steps that the rules check, and on the others.
 
     Args:
         steps: the steps that the rules check.
-        left_out: the names of other steps.
+        left_out: the names of the steps that the rules do not check.
         flat: the graph of ``steps``.
     """
     described = [
@@ -328,7 +332,7 @@ def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, 
     for node in graph_def.node:
         source = producer_of(node.input[0]) if node.input else ""
         if node.op in PIPELINE_OUTPUTS and source in arguments:
-            openers = [  # of an optional element, which the op yields
+            openers = [  # the ops that unpack the element, if the iterator yields an optional
                 each.name
                 for each in graph_def.node
                 if each.op == OPTIONAL_VALUE and producer_of(each.input[0]) == node.name
@@ -360,7 +364,8 @@ class TracedGraph(LiveDetails):
     Args:
         flat: the flat graph.
         forward: the forward op of each backward op.
-        folder: the directory of the user's source lines; None for any file outside of libraries.
+        folder: the directory of the user's source files; None if any file outside of libraries is
+            the user's.
     """
 
     def __init__(self, flat: FlatStep, forward: Mapping[str, str], folder: Path | None) -> None:

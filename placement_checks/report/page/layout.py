@@ -1,7 +1,7 @@
 """Computes the row and the phase of each op in the picture.
 
-Rows are a tree of layers or name scopes, with a limit of rows on each level. Phases are the
-columns and boxes of the picture. They depend on the part of the step.
+Rows are a tree of layers or name scopes, with a limited number of rows on each level. The phase of
+an op is its column or box in the picture. It follows from the part of the step that the op is in.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from placement_checks.core.placement import Placement
 from placement_checks.report.page.devices import NOWHERE
 
 _MAX_ROWS = 14  # on one level
-_RANGES = 10  # rows that replace too many rows on one level
+_RANGES = 10  # rows at most, each for a range of neighbors, on a level that had too many
 
 
 class NumberedRows(NamedTuple):
-    """Rows by number, from the top down, each before its inner rows; row 0 contains all rows.
+    """Rows in the order of their numbers: from the top down, each before the rows inside it.
+
+    Row 0 contains all other rows.
 
     Attributes:
         names, parents: the name and the parent of each row.
-        number: the number of each row, by its index in `Rows`.
+        number: for each row of `Rows`, by its index there, its number here.
     """
 
     names: Sequence[str]
@@ -54,7 +56,10 @@ class Rows:
         return row
 
     def row(self, path: Sequence[str], inside: int = 0) -> int:
-        """Returns the row of a path of names, such as ``("block1", "conv2", "MatMul")``."""
+        """Returns the row at a path of names inside a row, and creates the rows that are missing.
+
+        A path is, for example, ``("block1", "conv2", "MatMul")``.
+        """
         row = inside
         for name in path:
             found = self._found.get((row, name))
@@ -113,8 +118,8 @@ _PART = re.compile(r"/part_\d+$")  # of a partitioned variable
 def variable_scopes(placement: Placement) -> Mapping[str, Scope]:
     """Returns the scope of each variable, or its name if it has no scope.
 
-    If each tower has its own copy of a variable, the scope lacks the parts that differ, such as
-    ``tower_1``.
+    If towers have copies of a variable, the scope is without the parts of the name that differ
+    between the copies, such as ``tower_1``.
     """
     shared = {name: _shared_name(names) for names in _tower_copies(placement) for name in names}
     found = {}
@@ -127,7 +132,7 @@ def variable_scopes(placement: Placement) -> Mapping[str, Scope]:
 def strip_common_scopes(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
     """Returns the scopes without the outer scopes that all variables share.
 
-    A variable without another scope is a layer of its own.
+    If no scope is left, the last part of the name of the variable takes its place.
     """
     scopes_of = list(scope_of.values())
     depth = 0
@@ -137,7 +142,7 @@ def strip_common_scopes(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
 
 
 def _tower_copies(placement: Placement) -> Iterator[Sequence[str]]:
-    """Yields corresponding variables, one for each tower, in the order of the towers."""
+    """Yields, for each variable that several towers have copies of, the names of its copies."""
     layout = variable_layout(placement)
     for group in layout.mirrored:
         yield [name for _, name in sorted({**group.copies, **group.diverging}.items())]
@@ -157,7 +162,11 @@ def _tower_copies(placement: Placement) -> Iterator[Sequence[str]]:
 
 
 def _shared_name(names: Sequence[str]) -> str:
-    """The parts that all names share; if these are no scope, the shortest name."""
+    """The parts that the names share, joined.
+
+    It is the shortest name instead if the names have different numbers of parts, or share fewer
+    than two parts.
+    """
     parts = [name.split("/") for name in names]
     shortest = min(parts, key=len)
     if any(len(each) != len(shortest) for each in parts):
@@ -218,11 +227,11 @@ _KINDS: Mapping[Part, str] = {
 
 
 def copy_kind(part: Part) -> int:
-    """Returns the index in `KINDS` for a tensor that an op of a part produces."""
+    """Returns the index in `KINDS` for the tensors that an op yields, by the part of the op."""
     return KINDS.index(_KINDS.get(part, "other"))
 
 
-_MAX_DEPTH = 3  # of name scopes, without data flow
+_MAX_DEPTH = 3  # of name scopes, in the picture of a log
 _SMALL_SCOPE = 2  # ops
 _NUMBER = re.compile(r"_?\d+$")
 
@@ -248,7 +257,7 @@ class PageLayout(NamedTuple):
 
 
 def page_layout(placement: Placement) -> PageLayout:
-    """Returns the positions by data flow; for logs, which have none, by names."""
+    """Returns the positions of ops by data flow; by names for a log, which lacks data flow."""
     return _by_flow(placement) if placement.requested else _by_names(placement)
 
 
@@ -269,7 +278,8 @@ def _by_flow(placement: Placement) -> PageLayout:
     }
     number, steps = analyze(placement).flow.number, analyze(placement).updates.steps
     own: dict[OpId | None, int] = {number[name]: row for name, row in layers.items()}
-    # Ops without a layer: the backward pass begins after the last layer.
+    # The rows of ops without a layer: the last layer in the backward pass, which begins there;
+    # otherwise the inputs.
     default_row = defaultdict(lambda: roles["inputs"])
     default_row[Phase.BACKWARD] = next(reversed([*layers.values()]), roles["inputs"])
     row_of: dict[tuple[Phase, OpId | None, str], int] = {}
@@ -314,7 +324,7 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
 
 
 def _by_names(placement: Placement) -> PageLayout:
-    """Rows by name scope; scopes that differ in a number are copies of one."""
+    """Rows by name scope; outermost scopes that are alike share a row (see `_stems`)."""
     rows = Rows()
     unscoped = rows.section("in no scope")
     stems = _stems(placement)

@@ -4,11 +4,12 @@ A script feeds tensors without declaring which of them hold the rows of each tow
 find out:
 
 1. `match_tensors` matches the fed tensors of the program and the reference. The same code builds
-   both programs, so counterparts have the same last part of the name, dtype and row shape. Several
-   such tensors are matched in the building order of the graph.
-2. The lengths of their first axes give the batch sizes of both programs: most tensors have this
-   pair of lengths. A tensor with a multiple of these lengths has several entries for each row,
-   like a batch of sentences that is fed as one list of words.
+   both programs, so counterparts have the same dtype, the same row shape and the same last part of
+   the name. If several tensors agree in all of these, they are matched in building order.
+2. The first axis of a tensor has one length in the program, the sum over its towers, and one in
+   the reference. The pair of lengths that most tensors have is taken as the batch sizes. If both
+   lengths of a tensor are the same multiple of the batch sizes, it has several entries for each
+   row, like a batch of sentences that is fed as one list of words.
 3. All other tensors, such as learning rates and initial states, are fed the recorded values.
 
 Values that random ops draw, such as dropout masks, are fed like rows (`random_tensors`), so that
@@ -60,14 +61,15 @@ class InferredInputs:
     """How rows are fed to two scripts.
 
     Attributes:
-        rows: the number of rows that the towers were fed together.
+        rows: the number of rows that were fed to all towers in total.
         reference_rows: the number of rows that the reference was fed.
         any_batch_size: whether the reference can be fed any number of rows.
-        split: the number of rows of each tower; empty if the program splits the batch.
+        split: the number of rows of each tower; empty if the program itself splits the batch.
         inputs: the tensors that are fed rows.
         tower_values: the other values that the program is fed.
         reference_values: the other values that the reference is fed.
-        unequal_scalars: scalars in the model of the reference that differ from the program's.
+        unequal_scalars: the scalars in the model of the reference that were fed another value than
+            in the program.
     """
 
     rows: int
@@ -113,8 +115,8 @@ class FedTensor(NamedTuple):
         return self.dtype, self.is_random, self.array.ndim
 
 
-# Properties that counterparts share, tried in this order. The last key contains axes of fixed
-# length only, because rows may be padded to the longest row of their batch.
+# Properties that counterparts share, tried in this order. The last key has None for axes of any
+# length, because rows may be padded to the longest row of their batch.
 _KEYS: Sequence[Callable[[FedTensor], Hashable]] = (
     lambda fed: (fed.name_and_kind, fed.array.shape[1:]),
     lambda fed: (fed.kind, fed.array.shape[1:]),
@@ -191,7 +193,10 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
 
 
 def _model_ops(program: RunnableProgram, fed: Collection[str]) -> list[str]:
-    """Return the ops that gradients and losses depend on; the program may lose some gradients."""
+    """Return the ops that gradients or losses depend on.
+
+    Losses count too, because the program may lose some of the gradients.
+    """
     return program.ancestors([*program.gradients.tensors, *program.placement.step.objectives], fed)
 
 
@@ -266,7 +271,11 @@ class MatchedTensors(NamedTuple):
 
     @property
     def can_share_value(self) -> bool:
-        """Whether all shapes are equal and, unless random ops yield them, all towers' values."""
+        """Whether one value can be fed to all of these tensors.
+
+        All shapes must be equal, and so must the values of all towers, unless random ops yield
+        them.
+        """
         first = self.towers[0]
         return all(fed.array.shape == self.reference.array.shape for fed in self.towers) and (
             first.is_random or all(np.array_equal(first.array, fed.array) for fed in self.towers)
@@ -275,8 +284,9 @@ class MatchedTensors(NamedTuple):
     def value(self, fed: FedTensor) -> npt.NDArray[Any]:
         """Return the value to feed to one of the tensors, if they hold no rows.
 
-        Scalars keep their recorded values, except for floats outside of the model, such as
-        learning rates: these may grow with the number of GPUs, which is not a mistake.
+        A scalar keeps its recorded value if it is in the model, or no float. Any other tensor gets
+        the value of the first tower. For example, a learning rate may grow with the number of
+        GPUs, which is not a mistake.
         """
         keeps = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
         return fed.array if keeps else self.towers[0].array
@@ -294,7 +304,8 @@ def match_tensors(
     """Match the fed tensors of a program and its reference.
 
     Returns:
-        The matches, and the values that only the program and only the reference is fed.
+        The matches, the values that only the program is fed, and the values that only the
+        reference is fed.
 
     Raises:
         CannotRun: a tensor that may hold rows has no counterpart.
@@ -323,7 +334,10 @@ def _matches(
     key: Callable[[FedTensor], Hashable],
     gpus: int,
 ) -> Iterator[MatchedTensors]:
-    """Match each tensor of the reference with one of equal key, or with one for each tower."""
+    """Match each tensor of the reference with tensors of the program that have the same key.
+
+    It is matched with one tensor, or with one for each tower.
+    """
     candidates: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
     for fed in tower_tensors:
         candidates[key(fed)].append(fed)
@@ -346,7 +360,8 @@ def _group_by_tower(
 ) -> list[Sequence[FedTensor]]:
     """Group the first tensors of all towers, the second tensors, and so on.
 
-    If each tower has a single tensor, its tower may be unknown: the order of towers is assumed.
+    If there is one tensor for each tower, it may be unknown which tower reads it. The tensors are
+    then taken to be in the order of the towers.
     """
     by_tower = [[fed for fed in tensors if fed.tower == tower] for tower in range(gpus)]
     if any(len(of_tower) != per_tower for of_tower in by_tower):
@@ -401,7 +416,7 @@ def _lengths(tensors: Iterable[FedTensor]) -> str:
 
 
 def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, int]:
-    """Return the number of rows that the program and the reference were fed.
+    """Return the numbers of rows that were fed to the program and to the reference.
 
     This is the pair of lengths that most tensors have. If some tensors take any number of rows,
     only these count, because tensors such as class weights have a fixed size. The lengths of
