@@ -229,6 +229,7 @@ JOINS = frozenset({"Concat", "ConcatV2"})
 PRODUCTS = frozenset({"Mul", "MulNoNan"})
 # Division by the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
+INTEGER_DIVISIONS = frozenset({"FloorDiv", "TruncateDiv"})
 SCALES = PRODUCTS | DIVISIONS
 SUBTRACTION = "Sub"
 RECIPROCALS = frozenset({"Reciprocal", "Inv"})

@@ -293,7 +293,7 @@ class GradientWeights:
         if kind in DIVISIONS:
             if inputs[0] not in values:
                 return None
-            return _each(values[inputs[0]], Weight().times(self._scalars.weight(inputs[1]), -1))
+            return _each(values[inputs[0]], self._scalars.inverse(inputs[1]))
         of_gradient = [source for source in inputs if source in values]
         if len(of_gradient) != 1:
             return None

@@ -43,14 +43,17 @@ class Term(NamedTuple):
 
     Attributes:
         kind: ``mean`` or ``sum`` over rows, ``penalty`` if it depends on no example, or ``other``
-            for a value that is no sum over rows.
+            for any other value. A sum over a number of rows that the graph states is a ``mean``.
         tensor: the tensor.
         towers: a bit mask of the towers that it depends on.
+        rows: the symbol of the number of rows that divides a sum, or ``""``. If towers have the
+            same symbol, they divide by the rows of all towers.
     """
 
     kind: Literal["mean", "sum", "penalty", "other"]
     tensor: str
     towers: int
+    rows: str = ""
 
 
 class LossTerms:
@@ -119,7 +122,7 @@ class LossTerms:
             output = int(source.partition(":")[2] or 0)
             return [(inputs[output if kind == IDENTITY_N else 0], weight)]
         if kind in DIVISIONS and self._is_value(inputs[0]):
-            return [(inputs[0], weight.times(scalars.weight(inputs[1]), -1))]
+            return [(inputs[0], weight.times(scalars.inverse(inputs[1])))]
         if kind in PRODUCTS:
             values = [self._is_value(each) for each in inputs]
             if all(values):  # a penalty that examples scale, or a product of two losses
@@ -185,7 +188,8 @@ class LossTerms:
         rows = [(symbol, power) for symbol, power in weight.factors if symbol.startswith(ROWS)]
         if len(rows) == 1 and rows[0][1] == -1:
             factors = tuple(each for each in weight.factors if each not in rows)
-            return Term("mean", source, towers), Weight(weight.coefficient, factors)
+            term = Term("mean", source, towers, rows[0][0])
+            return term, Weight(weight.coefficient, factors)
         shape = self._scalars.shape(self._scalars.inputs(op)[0])
         reduced = self._scalars.shape(source)
         if shape is not None and reduced is not None and None not in (*shape, *reduced):

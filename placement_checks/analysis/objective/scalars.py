@@ -12,6 +12,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     CAST,
     DIVISIONS,
+    INTEGER_DIVISIONS,
     JOIN,
     NEGATION,
     PASSES_VALUE,
@@ -114,7 +115,7 @@ class Scalars:
             inputs = self.inputs(op) if op is not None else ()
             if kind in PRODUCTS and read < _MOST_FACTORS:
                 todo += [(each, power) for each in inputs]
-            elif kind in DIVISIONS and read < _MOST_FACTORS:
+            elif kind in DIVISIONS | INTEGER_DIVISIONS and read < _MOST_FACTORS:
                 todo += [(inputs[0], power), (inputs[1], -power)]
             elif kind in RECIPROCALS:
                 todo.append((inputs[0], -power))
@@ -126,6 +127,13 @@ class Scalars:
             else:
                 weight = weight.times(Weight(1.0, ((self._symbol(tensor), 1),)), power)
         return weight
+
+    def inverse(self, source: str) -> Weight:
+        """Return 1 divided by a scalar tensor as a weight."""
+        weight = self.weight(source)
+        if not weight.coefficient:
+            weight = Weight(1.0, ((self._symbol(source), 1),))
+        return ONE.times(weight, -1)
 
     def _symbol(self, source: str) -> str:
         op = self._analysis.flow.number.get(producer_of(source))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
+from math import inf, isclose, prod
 from typing import NamedTuple
 
 from placement_checks.analysis.objective.gradient_weights import Unread
@@ -22,6 +22,8 @@ from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
 _ALL = -1  # instead of a tower's number: a term over the rows of all towers
+# Whether a constant factor is right depends on the number of rows in each tower.
+_SUMS = "its loss multiplies a sum by a constant, and the number of rows is not in the graph"
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
 _DIVIDE_ONCE = (
     "divide the losses by the number of towers or take the mean of the gradients, not both; if "
@@ -113,18 +115,40 @@ class GradientsAveraged(Rule):
         return self.verdict(findings, "; ".join(notes))
 
 
+class _TermWeight(NamedTuple):
+    """A loss term that depends on examples, in the objective of one variable.
+
+    Attributes:
+        kind: ``mean`` or ``sum`` over rows.
+        weight: its weight.
+        term: the term.
+        adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows, and
+            sums that are divided by the rows of all towers. Means are averaged.
+        variables: the variables that it depends on, sorted by name; terms of different towers
+            correspond if they have equal ones.
+    """
+
+    kind: str
+    weight: float
+    term: Term
+    adds_up: bool
+    variables: Sequence[str]
+
+
+def _order(each: _TermWeight) -> tuple[str, Sequence[str], float]:
+    return each.kind, each.variables, each.weight
+
+
 class _Parts(NamedTuple):
     """The objective of one variable, without the factors that all terms share.
 
     Attributes:
-        towers: for each tower the kinds and the weights of its terms, sorted.
+        towers: for each tower its terms that depend on examples, sorted by kind and weight.
         penalties: by type and variables, the weight in all towers together.
-        tensors: for each tower its terms.
     """
 
-    towers: Mapping[int, Sequence[tuple[str, float]]]
+    towers: Mapping[int, Sequence[_TermWeight]]
     penalties: Mapping[tuple[str, frozenset[str]], float]
-    tensors: Mapping[int, Sequence[Term]]
 
 
 class _Comparison:
@@ -177,8 +201,7 @@ class _Comparison:
         common = frozenset.intersection(
             *(frozenset(weight.factors) for weights in merged.values() for weight in weights)
         )
-        towers: dict[int, list[tuple[str, float]]] = defaultdict(list)
-        tensors: dict[int, list[Term]] = defaultdict(list)
+        on_examples: list[tuple[int, Term, float]] = []
         penalties: dict[tuple[str, frozenset[str]], float] = defaultdict(float)
         for term, weights in merged.items():
             for weight, coefficient in weights.items():
@@ -190,10 +213,22 @@ class _Comparison:
                     continue
                 if term.kind == "other":
                     return f"its loss, {term.tensor}, is no sum or mean over rows"
-                tower = self._tower(side, term)
-                towers[tower].append((term.kind, coefficient))
-                tensors[tower].append(term)
-        return _Parts({t: sorted(each) for t, each in towers.items()}, penalties, tensors)
+                on_examples.append((self._tower(side, term), term, coefficient))
+        towers_by_rows: dict[str, set[int]] = defaultdict(set)
+        for tower, term, _ in on_examples:
+            towers_by_rows[term.rows].add(tower)
+        weights_by_tower: dict[int, list[_TermWeight]] = defaultdict(list)
+        for tower, term, coefficient in on_examples:
+            of_all = bool(term.rows) and len(towers_by_rows[term.rows]) > 1
+            adds_up = of_all or term.kind == "sum"
+            variables = sorted(side.first_copies(side.terms.variables(term)))
+            weights_by_tower[tower].append(
+                _TermWeight(term.kind, coefficient, term, adds_up, variables)
+            )
+        return _Parts(
+            {tower: sorted(each, key=_order) for tower, each in weights_by_tower.items()},
+            penalties,
+        )
 
     @staticmethod
     def _tower(side: Objective, term: Term) -> int:
@@ -222,8 +257,11 @@ class _Comparison:
             return "the program for one GPU has several towers"
         (alone,) = expected.towers.values()
         most = max(parts.towers.values(), key=len)
-        if [kind for kind, _ in most] != [kind for kind, _ in alone]:
+        if _kinds(most) != _kinds(alone):
             return "its loss has other terms than on one GPU"
+        sums = [each for each in alone if each.kind == "sum"]
+        if any(not _close(abs(each.weight), 1.0) for each in sums):
+            return _SUMS
         return ""
 
     def _compare(self, variable: str, parts: _Parts, expected: _Parts) -> Iterator[Finding]:
@@ -232,21 +270,29 @@ class _Comparison:
         shares = self._shares(parts)
         ratios: dict[int, list[float]] = {}
         for tower, terms in sorted(parts.towers.items()):
-            if [kind for kind, _ in terms] != [kind for kind, _ in alone]:
+            if _kinds(terms) != _kinds(alone):
                 yield self._lacks_term(variable, parts, tower)
                 return
             ratios[tower] = [
-                weight / (expected_weight * (1.0 if kind == "sum" else shares[tower]))
-                for (kind, weight), (_, expected_weight) in zip(terms, alone, strict=True)
-                if expected_weight
+                _ratio(each.weight, expected.weight * (1.0 if each.adds_up else shares[tower]))
+                for each, expected in zip(terms, alone, strict=True)
             ]
-        flat = [ratio for each in ratios.values() for ratio in each]
-        factor = flat[0] if flat else 1.0
-        if not all(_close(ratio, factor) for ratio in flat):
+        factor = next(iter(ratios.values()))[0]
+        if not all(_close(each[0], factor) for each in ratios.values()):
             yield self._uneven(variable, ratios)
+            return
+        if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
+            yield self._unequal_terms(variable, parts, ratios)
+            return
+        if not factor:
+            yield self._scaled(variable, factor, number)
             return
         scale = self._rule.scale
         if not _close(factor, scale) and (scale != 1 or not self._compensated(variable, factor)):
+            if any(each.kind == "sum" for each in alone):
+                self.compared.remove(variable)
+                self.unread[variable] = _SUMS
+                return
             yield self._scaled(variable, factor, number)
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
             weight = parts.penalties.get(key, 0.0) / factor
@@ -279,20 +325,16 @@ class _Comparison:
         """Return the part of all rows that each tower has; equal parts if it is unknown."""
         sizes = self._rule.shares
         if len(sizes) != len(parts.towers):
-            rows = {tower: self._rows(terms) for tower, terms in parts.tensors.items()}
-            known = [size for size in rows.values() if size]
-            sizes = tuple(known) if len(known) == len(rows) else (1,) * len(rows)
+            sizes = tuple(self._size(terms[0].term) for _, terms in sorted(parts.towers.items()))
+        if not all(sizes):
+            sizes = (1,) * len(parts.towers)
         return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
 
-    def _rows(self, terms: Sequence[Term]) -> int | None:
-        """Return the number of rows in the terms of a tower, if it is known."""
-        for term in terms:
-            op = self._many.analysis.flow.number[producer_of(term.tensor)]
-            shape = self._many.scalars.shape(self._many.scalars.inputs(op)[0])
-            if not shape or shape[0] is None:
-                return None
-            return shape[0]
-        return None
+    def _size(self, term: Term) -> int:
+        """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
+        op = self._many.analysis.flow.number[producer_of(term.tensor)]
+        shape = self._many.scalars.shape(self._many.scalars.inputs(op)[0])
+        return 0 if shape is None else prod(size or 0 for size in shape)
 
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
         if _close(factor, towers):
@@ -341,6 +383,30 @@ class _Comparison:
             ops=(producer_of(wrong.gradient),),
         )
 
+    def _unequal_terms(
+        self, variable: str, parts: _Parts, ratios: Mapping[int, Sequence[float]]
+    ) -> Finding:
+        tower = min(ratios)
+        weights = listed(
+            [
+                f"{ratio:.4g} for {producer_of(each.term.tensor)}"
+                for ratio, each in zip(ratios[tower], parts.towers[tower], strict=True)
+            ],
+            most=4,
+        )
+        return self._finding(
+            variable,
+            "terms",
+            None,
+            expected="the weights of the loss terms on one GPU",
+            found=weights,
+            message=f"the loss terms in the update of {variable} have other weights relative to "
+            f"each other than on one GPU: {weights}, in units of the weight on one GPU",
+            fix="average all terms of the losses in the same way",
+            consequence="the model is trained by another objective than on one GPU",
+            ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
+        )
+
     def _uneven(self, variable: str, ratios: Mapping[int, Sequence[float]]) -> Finding:
         towers = self._many.analysis.towers
         weights = listed(
@@ -375,7 +441,7 @@ class _Comparison:
             f"of another tower has {most}",
             fix="give the losses of all towers the same terms",
             consequence="the model is trained by an objective that depends on the tower",
-            ops=[producer_of(term.tensor) for term in parts.tensors[tower]],
+            ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
         )
 
     def _penalized(self, variable: str, kind: str, weight: float, expected: float) -> Finding:
@@ -426,6 +492,17 @@ class _Comparison:
             consequence=consequence,
             fix=fix,
         )
+
+
+def _kinds(terms: Sequence[_TermWeight]) -> list[str]:
+    return [each.kind for each in terms]
+
+
+def _ratio(weight: float, expected: float) -> float:
+    """Return the ratio of two weights; 1 if both are 0, as of a term that is switched off."""
+    if expected:
+        return weight / expected
+    return inf if weight else 1.0
 
 
 def _close(one: float, other: float) -> bool:

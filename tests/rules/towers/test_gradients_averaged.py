@@ -89,13 +89,73 @@ def test_a_sum_over_rows_is_added_up() -> None:
     assert judge(many, one).state == "kept"
 
 
-def test_the_mean_of_sums_is_broken() -> None:
+@pytest.mark.parametrize(
+    ("rows", "state"), [((8, 16), "broken"), ((8, 8), "kept"), ((None, None), "not-checked")]
+)
+def test_the_mean_of_sums_depends_on_the_number_of_rows(
+    rows: tuple[int | None, int | None], state: str
+) -> None:
+    """Towers split the rows of one GPU, or have as many rows each, or the number is unknown."""
     many = towers(
         2, 0.5, *(on(i, f"tower_{i}/loss", "Sum", f"tower_{i}/w/MatMul") for i in (0, 1))
     )
     one = towers(1, 1.0, on(0, "tower_0/loss", "Sum", "tower_0/w/MatMul"))
+    sums: dict[str, tuple[int | None, ...]] = {f"tower_{i}/loss": () for i in (0, 1)}
+    for graph, number in ((many, rows[0]), (one, rows[1])):
+        shapes = {f"tower_{i}/w/MatMul": (number,) for i in (0, 1)}
+        _with_outputs(graph, {**sums, **shapes})
 
-    assert "weigh 0.5 times" in judge(many, one).findings[0].message
+    verdict = judge(many, one)
+
+    assert verdict.state == state
+    if state == "broken":
+        assert "weigh 0.5 times" in verdict.findings[0].message
+
+
+def test_a_sum_times_a_constant_is_not_checked() -> None:
+    """The constant may be the number of rows of a tower, or of all towers."""
+
+    def scaled(count: int) -> list[Op]:
+        losses = [on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/sum", "scale") for i in range(count)]
+        sums = [on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul") for i in range(count)]
+        return [*losses, *sums, host("scale", "Const")]
+
+    values = {"scale": 0.125}
+
+    verdict = judge(
+        towers(2, 1.0, *scaled(2), values=values), towers(1, 1.0, *scaled(1), values=values)
+    )
+
+    assert verdict.state == "not-checked"
+    assert "the number of rows is not in the graph" in (verdict.reason or "")
+
+
+@pytest.mark.parametrize(("share", "state"), [(1.0, "kept"), (0.5, "broken")])
+def test_sums_divided_by_the_rows_of_all_towers_are_added_up(share: float, state: str) -> None:
+    def dividing(count: int) -> list[Op]:
+        losses = [
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "rows") for i in range(count)
+        ]
+        sums = [on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul") for i in range(count)]
+        shape = [host("all", "Placeholder"), host("rows", "Shape", "all")]
+        return [*shape, *losses, *sums]
+
+    assert judge(towers(2, share, *dividing(2)), towers(1, 1.0, *dividing(1))).state == state
+
+
+def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) -> None:
+    def auxiliary(i: int, name: str) -> Iterator[Op]:
+        yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/square", "Square", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/auxiliary", "Mean", f"tower_{i}/square")
+        yield on(i, f"tower_{i}/part", "Mul", f"tower_{i}/auxiliary", name)
+        yield on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/part")
+        yield host(name, "Const")
+
+    many = towers(2, 0.5, *auxiliary(0, "a"), *auxiliary(1, "a"), values={"a": 0.8})
+    one = towers(1, 1.0, *auxiliary(0, "a"), values={"a": 0.4})
+
+    assert messages(judge(many, one)) == snapshot
 
 
 def test_a_divided_learning_rate_compensates_for_a_sum() -> None:
