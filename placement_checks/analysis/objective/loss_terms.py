@@ -176,25 +176,74 @@ class LossTerms:
         if not analysis.examples[op]:
             if kind != CONST and self._is_value(source):
                 yield Term("penalty", source, towers), weight
-        elif kind == MEAN:
-            yield Term("mean", source, towers), weight
-        elif kind == SUM:
-            yield self._sum(source, op, towers, weight)
-        else:
+        elif kind not in (SUM, MEAN) or (reduction := self._row_reduction(op)) is None:
             yield Term("other", source, towers), weight
+        else:
+            yield self._reduced(reduction[0], towers, weight.times(reduction[1]))
 
-    def _sum(self, source: str, op: OpId, towers: int, weight: Weight) -> tuple[Term, Weight]:
-        """Return a sum over rows, or the mean that it is after a division by the row count."""
+    def _row_reduction(self, op: OpId) -> tuple[OpId, Weight] | None:
+        """Find the reduction over rows: of several reductions in a row, the first that has axis 0.
+
+        Returns:
+            The reduction, and the scalar factors of the tensors that are reduced. None if the axes
+            of a reduction are unknown.
+        """
+        flow, scalars = self._analysis.flow, self._scalars
+        weight, tensor = Weight(), scalars.inputs(op)[0]
+        while True:
+            producer = flow.number[producer_of(tensor)]
+            kind, inputs = flow.types[producer], scalars.inputs(producer)
+            if kind in _PASSES and kind != IDENTITY_N:
+                tensor = inputs[0]
+            elif kind in DIVISIONS and scalars.shape(inputs[1]) == ():
+                weight, tensor = weight.times(scalars.inverse(inputs[1])), inputs[0]
+            elif kind in PRODUCTS and (factor := self._factor(inputs)) is not None:
+                weight, tensor = weight.times(scalars.weight(inputs[factor])), inputs[1 - factor]
+            elif kind in (SUM, MEAN) and self._analysis.examples[producer]:
+                reduces_rows = self._reduces_rows(producer)
+                if reduces_rows is None:
+                    return None
+                if not reduces_rows:
+                    return op, weight
+                op, tensor = producer, inputs[0]
+            else:
+                return op, weight
+
+    def _factor(self, inputs: Sequence[str]) -> int | None:
+        """Return the index of the only input of a product that is a scalar without examples."""
+        scalars = [
+            index
+            for index, source in enumerate(inputs)
+            if self._scalars.shape(source) == () and not self._on_examples(source)
+        ]
+        return scalars[0] if len(scalars) == 1 else None
+
+    def _reduces_rows(self, op: OpId) -> bool | None:
+        """Whether a reduction has axis 0; None if its axes are unknown."""
+        source, axes = self._scalars.inputs(op)[:2]
+        if self._scalars.shape(self._analysis.flow.names[op]) == ():
+            return True
+        shape, elements = self._scalars.shape(source), self._scalars.integers(axes)
+        if shape is None or elements is None:
+            return None
+        return not {0, -len(shape)}.isdisjoint(elements)
+
+    def _reduced(self, op: OpId, towers: int, weight: Weight) -> tuple[Term, Weight]:
+        """Return the mean or sum over rows that an op computes.
+
+        A sum is a mean if the number of rows is known, or divides it.
+        """
+        tensor = self._analysis.flow.names[op]
+        if self._analysis.flow.types[op] == MEAN:
+            return Term("mean", tensor, towers), weight
         rows = [(symbol, power) for symbol, power in weight.factors if symbol.startswith(ROWS)]
         if len(rows) == 1 and rows[0][1] == -1:
             factors = tuple(each for each in weight.factors if each not in rows)
-            term = Term("mean", source, towers, rows[0][0])
+            term = Term("mean", tensor, towers, rows[0][0])
             return term, Weight(weight.coefficient, factors)
         shape = self._scalars.shape(self._scalars.inputs(op)[0])
-        reduced = self._scalars.shape(source)
+        reduced = self._scalars.shape(tensor)
         if shape is not None and reduced is not None and None not in (*shape, *reduced):
-            elements = prod(size or 0 for size in shape) / (
-                prod(size or 0 for size in reduced) or 1
-            )
-            return Term("mean", source, towers), weight.times(Weight(elements))
-        return Term("sum", source, towers), weight
+            elements = prod(size or 0 for size in shape) / prod(size or 1 for size in reduced)
+            return Term("mean", tensor, towers), weight.times(Weight(elements))
+        return Term("sum", tensor, towers), weight

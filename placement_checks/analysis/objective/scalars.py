@@ -70,6 +70,14 @@ class Scalars:
         except (TypeError, ValueError):  # a string
             return None
 
+    def integers(self, source: str) -> Sequence[int] | None:
+        """Return the elements of a constant of integers, such as axes; None if it is none."""
+        value = self._analysis.placement.details.value(producer_of(source))
+        if value is None or not value[0].startswith("int"):
+            return None
+        elements = value[2] if isinstance(value[2], tuple) else value[2:]
+        return [int(each) for each in elements]
+
     def _folded(self, source: str) -> float | None:
         """Return a constant, or the product of constants, as of the sizes of a shape."""
         op = self._analysis.flow.number.get(producer_of(source))
