@@ -93,3 +93,64 @@ def test_a_gradient_of_an_unknown_loss_is_not_read() -> None:
     formula = objective(program(values={"share": 0.5})).formulas["w"]
 
     assert formula == Unread(gradient(0), "is the gradient of an unknown loss")
+
+
+def reduced_twice(inner: str, outer: str, axes: int | None, rows: int | None) -> Placement:
+    """Towers whose loss reduces tensors of rows and 4 columns, first along ``axes``."""
+    losses = [on(i, f"tower_{i}/loss", outer, f"tower_{i}/inner", "all") for i in (0, 1)]
+    inners = [on(i, f"tower_{i}/inner", inner, f"tower_{i}/w/MatMul", "axes") for i in (0, 1)]
+    left = {0: (4,), 1: (rows,), None: (None,)}[axes]
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for i in (0, 1):
+        shapes |= {
+            f"tower_{i}/w/MatMul": (rows, 4),
+            f"tower_{i}/inner": left,
+            f"tower_{i}/loss": (),
+        }
+    gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
+    return program(
+        *losses,
+        *inners,
+        host("axes", "Const"),
+        host("all", "Const"),
+        values={"share": 0.5, **({} if axes is None else {"axes": axes})},
+        outputs=shapes,
+        step={"gradients": gradients},
+    )
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "axes", "rows", "text"),
+    [
+        ("Sum", "Mean", 1, None, "1/2 mean(tower_0/loss)"),
+        ("Mean", "Sum", 1, None, "1/2 sum(tower_0/loss)"),
+        ("Sum", "Mean", 0, None, "1/2 sum(tower_0/inner)"),
+        ("Mean", "Sum", 0, None, "1/2 mean(tower_0/inner)"),
+        ("Sum", "Mean", 0, 8, "4 mean(tower_0/inner)"),
+        ("Sum", "Mean", None, None, "1/2 other(tower_0/loss)"),
+    ],
+)
+def test_the_reduction_of_axis_0_decides(
+    inner: str, outer: str, axes: int | None, rows: int | None, text: str
+) -> None:
+    found = objective(reduced_twice(inner, outer, axes, rows)).text("w")
+
+    assert found == f"{text} + {text.replace('tower_0', 'tower_1')}"
+
+
+def test_factors_below_a_sum_count() -> None:
+    losses = [on(i, f"tower_{i}/loss", "Sum", f"tower_{i}/scaled") for i in (0, 1)]
+    scaled = [
+        on(i, f"tower_{i}/scaled", "RealDiv", f"tower_{i}/w/MatMul", "batch") for i in (0, 1)
+    ]
+    gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
+    graph = program(
+        *losses,
+        *scaled,
+        host("batch", "Const"),
+        values={"share": 1.0, "batch": 8.0},
+        outputs={"batch": ()},
+        step={"gradients": gradients},
+    )
+
+    assert objective(graph).text("w") == "1/8 sum(tower_0/loss) + 1/8 sum(tower_1/loss)"
