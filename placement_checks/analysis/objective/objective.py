@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -21,7 +22,7 @@ from placement_checks.analysis.objective.scalars import Scalars
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.core.op_types import PLAIN_UPDATES
+from placement_checks.core.op_types import IDENTITY, PLAIN_UPDATES
 from placement_checks.core.placement import Placement, producer_of
 
 
@@ -42,6 +43,7 @@ class WeightedTerm(NamedTuple):
     source: str = ""
 
 
+_GIVEN_GRADIENT = re.compile(r"(?:^|/)grad_ys_\d+$")
 _LARGEST_DENOMINATOR = 64  # other coefficients are decimal
 
 Formula: TypeAlias = Sequence[WeightedTerm]
@@ -148,6 +150,9 @@ class Objective:
             if not isinstance(key, Gradient):
                 continue
             losses = self._losses_of(key.tensor)
+            if self._given_gradient:
+                yield Unread(self._given_gradient, "weights the gradients of losses (grad_ys)")
+                return
             if not losses:
                 yield Unread(producer_of(key.tensor), "is the gradient of an unknown loss")
                 return
@@ -187,12 +192,30 @@ class Objective:
         return found
 
     @cached_property
+    def _given_gradient(self) -> str:
+        """The first gradient of a loss that the program gives to tf.gradients; ``""`` if none.
+
+        By default, tf.gradients fills it with ones (python/ops/gradients_util.py). In bodies of
+        functions, TensorFlow itself gives the gradients of their results.
+        """
+        flow = self.analysis.flow
+        given = (
+            flow.names[op]
+            for op in self.analysis.backward.numbers()
+            if flow.types[op] == IDENTITY and op not in flow.callers
+            if _GIVEN_GRADIENT.search(flow.names[op])
+        )
+        return next(given, "")
+
+    @cached_property
     def _sources(self) -> Mapping[str, Sequence[str]]:
         """For each op of a gradient the variables that it is taken with respect to."""
+        # The gradient may be taken with respect to a tensor, such as the value of a variable.
+        variables = {variable.name for variable in self._placement.variables}
         found: dict[str, list[str]] = defaultdict(list)
-        for variable, ops in self._placement.step.taken.items():
-            for op in ops:
-                found[op].append(variable)
+        for source, ops in self._placement.step.taken.items():
+            for op in ops if source in variables else ():
+                found[op].append(source)
         return found
 
     def _losses_of(self, gradient: str) -> Sequence[str]:

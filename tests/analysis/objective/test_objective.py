@@ -85,6 +85,14 @@ def test_a_sum_divided_by_its_static_rows_is_a_mean() -> None:
     assert objective(graph).text("w") == "1/2 mean(tower_0/sum) + 1/2 mean(tower_1/sum)"
 
 
+def test_gradients_with_given_weights_are_not_read() -> None:
+    given = on(0, "gradients/grad_ys_0", "Identity", "weight")
+
+    formula = objective(towers(given)).formulas["w"]
+
+    assert formula == ("gradients/grad_ys_0", "weights the gradients of losses (grad_ys)")
+
+
 def test_an_untrained_variable_has_no_objective() -> None:
     assert objective(towers()).text("step") == ""
 

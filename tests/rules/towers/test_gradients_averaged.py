@@ -291,6 +291,13 @@ def test_the_gradient_of_another_variable_is_broken(snapshot: SnapshotAssertion)
     assert messages(judge(many, one)) == snapshot
 
 
+def test_the_gradient_of_the_value_of_a_variable_is_its_own() -> None:
+    many = towers(2, 0.5)
+    taken = {f"tower_{i}/w/read": [gradient(i)] for i in (0, 1)}
+
+    assert judge(many.knowing(step=many.step._replace(taken=taken))).state == "kept"
+
+
 def test_a_tower_left_out_is_reported_by_every_tower_counts() -> None:
     verdict = judge(towers(2, 1.0, host("sum/w", "AddN", gradient(0))))
 
