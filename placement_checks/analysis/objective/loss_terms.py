@@ -176,10 +176,26 @@ class LossTerms:
         if not analysis.examples[op]:
             if kind != CONST and self._is_value(source):
                 yield Term("penalty", source, towers), weight
-        elif kind not in (SUM, MEAN) or (reduction := self._row_reduction(op)) is None:
+        elif (
+            kind not in (SUM, MEAN)
+            or (towers.bit_count() > 1 and self._joins_scalars(op))
+            or (reduction := self._row_reduction(op)) is None
+        ):
             yield Term("other", source, towers), weight
         else:
             yield self._reduced(reduction[0], towers, weight.times(reduction[1]))
+
+    def _joins_scalars(self, op: OpId) -> bool:
+        """Whether an op depends on a stack of scalars, such as the losses of several towers."""
+        flow, behind = self._analysis.flow, self._analysis.towers_behind
+        mask = self._analysis.all_towers
+        of_several = flow.reachable([op], until=lambda each: (behind[each] & mask).bit_count() < 2)
+        return any(
+            flow.types[each] in JOINS | {STACK}
+            and all(map(self._scalars.is_scalar, self._scalars.joined(each)))
+            for each in of_several
+            if (behind[each] & mask).bit_count() > 1
+        )
 
     def _row_reduction(self, op: OpId) -> tuple[OpId, Weight] | None:
         """Find the reduction over rows: of several reductions in a row, the first that has axis 0.

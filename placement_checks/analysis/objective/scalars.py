@@ -21,6 +21,7 @@ from placement_checks.core.op_types import (
     RECIPROCALS,
     RESHAPES,
     SHAPE_ONLY,
+    STACK,
     SWITCHES,
     VARIABLE_READS,
 )
@@ -53,9 +54,11 @@ class Scalars:
         return [source for source in inputs if source[0] != "^"]
 
     def joined(self, op: OpId) -> Sequence[str]:
-        """Return the tensors that a join concatenates, without its axis."""
-        inputs = self.inputs(op)
-        return inputs[:-1] if self._analysis.flow.types[op] == JOIN else inputs[1:]
+        """Return the tensors that an op stacks or concatenates, without its axis."""
+        inputs, kind = self.inputs(op), self._analysis.flow.types[op]
+        if kind == STACK:
+            return inputs
+        return inputs[:-1] if kind == JOIN else inputs[1:]
 
     def constant(self, source: str) -> float | None:
         """Return the value of a constant, if all its elements are equal; else None."""

@@ -212,7 +212,7 @@ class _Comparison:
                     penalties[self._penalty(side, term)] += coefficient
                     continue
                 if term.kind == "other":
-                    return f"its loss, {term.tensor}, is no sum or mean over rows"
+                    return f"its loss, {producer_of(term.tensor)}, is no sum or mean over rows"
                 on_examples.append((self._tower(side, term), term, coefficient))
         towers_by_rows: dict[str, set[int]] = defaultdict(set)
         for tower, term, _ in on_examples:

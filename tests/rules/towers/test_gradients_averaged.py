@@ -314,6 +314,30 @@ def test_a_loss_that_is_no_sum_over_rows_is_not_checked() -> None:
     assert "is no sum or mean over rows" in (verdict.reason or "")
 
 
+@pytest.mark.parametrize("reduction", ["Sum", "Mean"])
+def test_losses_that_are_chosen_before_they_are_reduced_are_not_checked(reduction: str) -> None:
+    """As by tf.boolean_mask, which leaves out losses that are NaN."""
+
+    def chosen(count: int) -> list[Op]:
+        losses = [f"tower_{i}/loss" for i in range(count)]
+        stack = host("stack", "Pack", *losses)
+        return [stack, host("chosen", "GatherV2", "stack"), host("joint", reduction, "chosen")]
+
+    def program_of(count: int) -> Placement:
+        graph = towers(
+            count, 1.0, *chosen(count), outputs={f"tower_{i}/loss": () for i in range(count)}
+        )
+        gradients = {"joint:0": [gradient(i) for i in range(count)]}
+        return graph.knowing(
+            step=graph.step._replace(gradients=gradients, objectives=("joint:0",))
+        )
+
+    verdict = judge(program_of(2), program_of(1))
+
+    assert verdict.state == "not-checked"
+    assert "joint, is no sum or mean over rows" in (verdict.reason or "")
+
+
 def test_the_reference_comes_before_the_program_for_one_gpu() -> None:
     evidence = Evidence(towers(2, 0.5), single_gpu=towers(1, 0.5), reference=towers(1, 1.0))
 
