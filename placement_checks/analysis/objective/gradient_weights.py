@@ -89,7 +89,7 @@ class Unread(NamedTuple):
     """A value that cannot be read as a linear form of gradients.
 
     Attributes:
-            op: the op that cannot be read; ``""`` if it is no single op.
+        op: the op that cannot be read; ``""`` if it is no single op.
         reason: why it cannot be read.
     """
 

@@ -14,6 +14,7 @@ from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.objective.gradient_weights import (
     Gradient,
     GradientWeights,
+    Rest,
     Unread,
 )
 from placement_checks.analysis.objective.linear_forms import Factors, Form, Weight
@@ -147,6 +148,11 @@ class Objective:
 
     def _terms(self, variable: str, form: Form) -> Iterator[WeightedTerm | Unread]:
         for (key, factors), coefficient in form.items():
+            if isinstance(key, Rest) and self._is_of_tower(key.tensor):
+                yield Unread(
+                    producer_of(key.tensor), "is part of a tower's gradient, but of no loss"
+                )
+                return
             if not isinstance(key, Gradient):
                 continue
             losses = self._losses_of(key.tensor)
@@ -229,6 +235,13 @@ class Objective:
             return losses
         towers = self._towers(gradient, gradient=True)
         return [loss for loss in losses if not (own := self._towers(loss)) or own & towers]
+
+    def _is_of_tower(self, tensor: str) -> bool:
+        """Whether a tower computes a tensor, which is no variable or slot."""
+        op = self.analysis.flow.number.get(producer_of(tensor))
+        if op is None or self.analysis.flow.state_holder(op) is not None:
+            return False
+        return self.analysis.tower_of[op] is not None
 
     def _towers(self, tensor: str, *, gradient: bool = False) -> int:
         op = self.analysis.flow.number[producer_of(tensor)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, prod
+from typing import Any
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.objective.linear_forms import ONE, Weight
@@ -40,10 +41,6 @@ class Scalars:
         self._equal = EqualTensors(analysis)
         self._sources: dict[str, str] = {}
 
-    def source(self, symbol: str) -> str:
-        """Return a tensor that has the value of a symbol."""
-        return self._sources[symbol]
-
     def describe(self, symbol: str) -> str:
         """Name the tensor behind a symbol; for the symbol of an op type, the type."""
         return self._sources.get(symbol, symbol)
@@ -65,7 +62,7 @@ class Scalars:
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None:
             return None
-        elements = value[2] if len(value) == 3 and isinstance(value[2], tuple) else value[2:]
+        elements = _elements(value)
         if not elements or any(each != elements[0] for each in elements):
             return None
         try:
@@ -78,8 +75,7 @@ class Scalars:
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None or not value[0].startswith("int"):
             return None
-        elements = value[2] if isinstance(value[2], tuple) else value[2:]
-        return [int(each) for each in elements]
+        return [int(each) for each in _elements(value)]
 
     def _folded(self, source: str) -> float | None:
         """Return a constant, or the product of constants, as of the sizes of a shape."""
@@ -88,7 +84,7 @@ class Scalars:
             value = self._analysis.placement.details.value(producer_of(self.inputs(op)[0]))
             if value is None:
                 return None
-            elements = value[2] if isinstance(value[2], tuple) else value[2:]
+            elements = _elements(value)
             repeated = prod(size or 0 for size in value[1]) if len(elements) == 1 else 1
             return float(prod(elements) ** repeated)
         return self.constant(source)
@@ -167,3 +163,8 @@ class Scalars:
         return not kinds.isdisjoint(SHAPE_ONLY) and not any(
             flow.state_holder(each) == each for each in reached
         )
+
+
+def _elements(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the elements of a constant; of equal elements perhaps one."""
+    return value[2] if len(value) == 3 and isinstance(value[2], tuple) else value[2:]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isclose, prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.objective.gradient_weights import Unread
 from placement_checks.analysis.objective.linear_forms import Weight
@@ -20,6 +20,9 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
+
+if TYPE_CHECKING:
+    from placement_checks.numerics.diagnosis import Mistake
 
 _ALL = -1  # instead of a tower's number: a term over the rows of all towers
 # Whether a constant factor is right depends on the number of rows in each tower.
@@ -58,8 +61,9 @@ class GradientsAveraged(Rule):
     mean over rows must weigh in all towers together what it weighs on one GPU; a sum over rows, in
     each tower; a penalty, such as weight decay, in all towers together. The program is compared
     with its reference or, without one, with the program built for one GPU. A factor that all terms
-    of an update share, such as a clip by the norm of the averaged gradient, is left out.
-    gradients-equal also judges what a tower computes inside of a term.
+    of an update share, such as a clip by the norm of the averaged gradient, is left out, and so
+    is weight decay that is added to the averaged gradient. gradients-equal also judges what a
+    tower computes inside of a term.
 
     `scale` is an intended factor of all gradients, and `shares` are the intended relative sizes of
     the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. What is declared for
@@ -338,7 +342,7 @@ class _Comparison:
 
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
         if _close(factor, towers):
-            mistake = "sum"
+            mistake: Mistake = "sum"
             what = f"the gradients of {towers} {self._parts_name} are added up instead of averaged"
             fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
         elif _close(factor * towers, 1.0):
@@ -396,7 +400,7 @@ class _Comparison:
         )
         return self._finding(
             variable,
-            "terms",
+            "",
             None,
             expected="the weights of the loss terms on one GPU",
             found=weights,
@@ -432,7 +436,7 @@ class _Comparison:
         most = max(map(len, parts.towers.values()))
         return self._finding(
             variable,
-            "terms",
+            "",
             None,
             expected=plural(most, "loss term"),
             found=plural(terms, "loss term"),
@@ -462,7 +466,7 @@ class _Comparison:
     def _finding(
         self,
         variable: str,
-        mistake: str,
+        mistake: Mistake,
         ratio: float | None,
         *,
         expected: str,
@@ -475,8 +479,7 @@ class _Comparison:
         from placement_checks.numerics.diagnosis import Diagnosis
         from placement_checks.rules.gradient_mistakes import locate_mistake
 
-        kinds = {"terms": ""}
-        diagnosis = Diagnosis("", "", ratio=ratio, mistake=kinds.get(mistake, mistake))  # type: ignore[arg-type]
+        diagnosis = Diagnosis("", "", ratio=ratio, mistake=mistake)
         location = locate_mistake(self._placement, variable, diagnosis)
         return Finding(
             object=variable,

@@ -279,6 +279,25 @@ def test_a_scale_of_one_tower_is_not_checked() -> None:
     assert "norm, which is no constant, scales only some of its terms" in (verdict.reason or "")
 
 
+def test_weight_decay_that_towers_add_to_their_gradients_is_not_checked() -> None:
+    decays = [on(i, f"tower_{i}/decay", "Mul", f"tower_{i}/w/read", "rate") for i in (0, 1)]
+    total = host("sum/w", "AddN", *(gradient(i) for i in (0, 1)), *(op.name for op in decays))
+
+    verdict = judge(towers(2, 0.5, *decays, total))
+
+    assert verdict.state == "not-checked"
+    assert "tower_0/decay is part of a tower's gradient, but of no loss" in (verdict.reason or "")
+
+
+def test_weight_decay_that_is_added_to_the_mean_is_left_out() -> None:
+    decayed = host("decayed", "AddN", "mean/w", "decay")
+    update = host("update/w", "ResourceApplyGradientDescent", "w", "rate", "decayed")
+
+    verdict = judge(towers(2, 0.5, host("decay", "Mul", "w", "rate"), decayed, update))
+
+    assert verdict.state == "kept"
+
+
 def test_the_gradient_of_another_variable_is_broken(snapshot: SnapshotAssertion) -> None:
     variables = ("w", "u")
     one = towers(1, 1.0, variables=variables)
