@@ -189,8 +189,11 @@ class GradientWeights:
         inputs = self._scalars.inputs(op)
         if kind in REDUCTIONS | GATHERERS:
             return [self._scalars.inputs(member)[0] for member in self._groups[op]]
-        if flow.state_holder(op) is not None:
+        holder = flow.state_holder(op)
+        if holder == op:
             return [source for _, source in self._written(op)]
+        if holder is not None:  # passes on the handle or the ref of a variable
+            return [flow.names[holder]]
         if kind in _READS_STATE | GRADIENT_OUTPUTS:
             return inputs[:1] if flow.number[producer_of(inputs[0])] in self._carriers else ()
         if kind in DIVISIONS:
@@ -201,13 +204,11 @@ class GradientWeights:
         return carrying
 
     def _written(self, op: OpId) -> Sequence[tuple[OpId, str]]:
-        """Return the ops that write gradients to the state of an op, each with the gradient."""
+        """Return the ops that write gradients to a variable, each with the gradient."""
         flow = self._analysis.flow
-        holder = flow.state_holder(op)
-        assert holder is not None
         return [
             (writer, source)
-            for writer, _ in flow.writers.get(holder, ())
+            for writer, _ in flow.writers.get(op, ())
             for source in self._scalars.inputs(writer)[1:]
             if self._is_gradient(source)
         ]
@@ -243,8 +244,11 @@ class GradientWeights:
     ) -> Value | None:
         """Return the form of one output of an op; None if the op is not linear."""
         inputs = self._scalars.inputs(op)
-        if self._analysis.flow.state_holder(op) is not None:
+        holder = self._analysis.flow.state_holder(op)
+        if holder == op:
             return self._kept(op, values)
+        if holder is not None:
+            return values[self._analysis.flow.names[holder]]
 
         def form(source: str) -> Form:
             return _flat(values[source]) if source in values else leaf(Rest(source))
