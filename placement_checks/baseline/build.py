@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
+from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.step.transfers import copies, transfers
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.baseline import (
@@ -181,6 +182,20 @@ class Spread:
             )
         ]
 
+    @cached_property
+    def objectives(self) -> Mapping[str, str]:
+        """The loss terms that the update of each variable minimizes, in words, if known.
+
+        Names of ops are left out, since a refactor may change them.
+        """
+        found = objective(self.placement)
+        texts = {
+            variable.name: found.summary(variable.name, with_names=False)
+            for variable in self.variables
+            if variable.name in found.formulas
+        }
+        return {name: text for name, text in texts.items() if text}
+
     def _place(self, op: str) -> str:
         return device_text(self._devices[self._number[op]])
 
@@ -231,7 +246,18 @@ def build_baseline(spread: Spread) -> Baseline:
         defaults=defaults,
         exceptions=_exceptions(spread, defaults),
         copies=spread.copies,
+        objectives=_objectives(spread, {each.name for each in variables}),
     )
+
+
+def _objectives(spread: Spread, listed: set[str]) -> Mapping[str, Sequence[str] | int]:
+    """The variables with each objective, or their number if not all variables are listed."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, text in spread.objectives.items():
+        names[text].append(name)
+    if listed.issuperset(spread.objectives):
+        return names
+    return {text: len(members) for text, members in names.items()}
 
 
 def summarize(spread: Spread) -> Baseline:

@@ -1,7 +1,7 @@
 """Compares a placement with a baseline.
 
-Variables and towers are matched first, then each op is looked up by its address. Numbers of ops,
-copies, and the conditions under which the baseline was written are compared as well.
+Variables and towers are matched first, then each op is looked up by its address. Objectives,
+numbers of ops, copies, and the conditions under which the baseline was written are compared too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from placement_checks.core.baseline import (
     Copies,
     Crossing,
     Difference,
+    first_few,
 )
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
@@ -74,6 +75,7 @@ class _Comparison:
         found = Changes()
         found.add(self._variables.changes())
         found.add(self._compare_towers())
+        found.add(self._compare_objectives())
         misplaced = list(self._allowed.misplaced())
         messages = ChangeMessages(self.old, self.spread, self._allowed.is_known)
         found.add(Changes(*messages.changes(misplaced)))
@@ -138,6 +140,39 @@ class _Comparison:
             for tower, place in enumerate(old)
             if tower not in matches.values()
         ]
+        return found
+
+    def _compare_objectives(self) -> Changes:
+        """Returns changed objectives; variables with the same change share one."""
+        now, old_names = self.spread.objectives, self._variables.old_names
+        before: dict[str, str] = {}
+        counts: dict[str, int] = {}
+        for text, variables in self.old.objectives.items():
+            if isinstance(variables, int):
+                counts[text] = variables
+            else:
+                before.update(dict.fromkeys(variables, text))
+        found = Changes()
+        changed: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for variable in self.spread.variables:
+            old = before.get(old_names.get(variable.name, ""), "")
+            new = now.get(variable.name, "")
+            if old and old != new:
+                changed[old, new].append(variable.name)
+        for (old, new), names in changed.items():
+            what = f"objective of {first_few(names)}"
+            if new:
+                note = plural(len(names), "variable") if len(names) > 1 else ""
+                where = self.spread.placement.where(names[0])
+                found.moved.append(Change("objective", what, old, new, names, note, where))
+            else:
+                found.notes.append(f"{what} cannot be read any more, was {old}")
+        present = Counter(now.values())
+        for text in sorted(counts.keys() | present.keys()) if counts else ():
+            if counts.get(text, 0) != present[text]:
+                what = f"variables with the objective {text}"
+                was, are = str(counts.get(text, 0)), str(present[text])
+                found.moved.append(Change("objective", what, was, are))
         return found
 
     def _compare_types(self) -> Changes:

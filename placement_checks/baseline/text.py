@@ -165,6 +165,10 @@ def _lines(baseline: Baseline) -> Iterator[str]:
     yield ""
     yield f"towers: {len(baseline.towers)}"
     yield from (f"  {span}: {place}" for span, place in runs(baseline.towers))
+    if baseline.objectives:
+        yield ""
+        yield "objective:"
+        yield from _objectives(baseline.objectives)
     yield ""
     yield "parts:"
     yield from _parts(baseline)
@@ -193,6 +197,16 @@ def _slots(place: str, slots: tuple[str, ...]) -> str:
         return ""
     away = f" on {', '.join(slots)}" if set(slots) != {place} else ""
     return f"  + {plural(len(slots), 'slot')}{away}"
+
+
+def _objectives(objectives: Mapping[str, Sequence[str] | int]) -> Iterator[str]:
+    """Yields each objective with its variables, or with their number."""
+    for text, variables in objectives.items():
+        if isinstance(variables, int):
+            yield f"  {text}: {plural(variables, 'variable')}"
+        else:
+            yield f"  {text}:"
+            yield from _wrapped("   ", map(word, variables), indent=3)
 
 
 def _parts(baseline: Baseline) -> Iterator[str]:
@@ -244,11 +258,11 @@ def _types(counted: Iterable[tuple[int, Mapping[str, int]]]) -> Iterator[str]:
             yield from _wrapped(f"    {each}tower {ranges(own)}:", counts)
 
 
-def _wrapped(line: str, words: Iterable[str]) -> Iterator[str]:
+def _wrapped(line: str, words: Iterable[str], *, indent: int = 5) -> Iterator[str]:
     for each in words:
-        if len(line) + 1 + len(each) > _WIDTH:
+        if line.strip() and len(line) + 1 + len(each) > _WIDTH:
             yield line
-            line = "     "
+            line = " " * indent
         line = f"{line} {each}"
     yield line
 
@@ -285,6 +299,7 @@ _SLOTS = re.compile(r"(?P<place>[^\s,]+)(?:  \+ (?P<count>\d+) slots?(?: on (?P<
 _FOLDED = re.compile(
     r": (?P<count>[\d,]+) variables?, (?P<bytes>[\d,]+) bytes, forms (?P<digest>\w+): "
 )
+_VARIABLES = re.compile(r" (?P<count>[\d,]+) variables?")
 _COPIES = re.compile(
     r"(?P<source>tower \S+|\S+) -> (?P<to>tower \S+|\S+): "
     r"(?P<copies>[\d,]+) cop(?:y|ies), (?P<bytes>[\d,]+) bytes"
@@ -361,6 +376,8 @@ class _Reader:
         self._exceptions: dict[Address, Mapping[str, int]] = {}
         self._types: dict[tuple[str, int], dict[str, int]] = {}
         self._copies: dict[tuple[str, str], Copies] = {}
+        self._objectives: dict[str, list[str] | int] = {}
+        self._updated: list[str] = []
         self._part = ""
         self._counted: list[dict[str, int]] = []
         self._section: Callable[[str], None] = self._unexpected
@@ -377,6 +394,7 @@ class _Reader:
         self._section = {
             "variables": self._read_variable,
             "towers": self._read_towers,
+            "objective": self._read_objective,
             "parts": self._read_part,
             "copies of one step": self._read_copies,
         }.get(key, self._unexpected)
@@ -413,6 +431,7 @@ class _Reader:
             self._exceptions,
             self._types,
             self._copies,
+            self._objectives,
         )
 
     def _unexpected(self, line: str) -> None:
@@ -445,6 +464,22 @@ class _Reader:
         if int(span.partition("-")[0]) != len(self._towers) or len(self._towers) > MOST_TOWERS:
             raise ValueError(line)
         self._towers += places
+
+    def _read_objective(self, line: str) -> None:
+        text = line.strip()
+        if not line.startswith("    "):
+            objective, colon, count = text.rpartition(":")
+            if not colon or objective in self._objectives:
+                raise ValueError(line)
+            self._updated = []
+            self._objectives[objective] = (
+                _number(_matched(_VARIABLES.fullmatch(count))["count"]) if count else self._updated
+            )
+            return
+        while text:
+            name, rest = take_word(text)
+            self._updated.append(name)
+            text = _after(" ", rest) if rest else ""
 
     def _read_part(self, line: str) -> None:
         text = line.strip()

@@ -118,6 +118,8 @@ class Baseline:
             single device is not limited.
         types: by part and tower, the number of ops of each type.
         copies: the copies in a step, by source and destination.
+        objectives: by the loss terms that updates minimize, such as ``1/2 mean on each of 2
+            towers``, the names of the updated variables; their number if variables are folded.
     """
 
     program: str
@@ -132,6 +134,7 @@ class Baseline:
     exceptions: Mapping[Address, Mapping[str, int]] = field(default_factory=dict)
     types: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], Copies] = field(default_factory=dict)
+    objectives: Mapping[str, Sequence[str] | int] = field(default_factory=dict)
 
 
 def dtype_and_shape(tensor: Tensor) -> str:
@@ -151,18 +154,18 @@ def device_text(device: Device | None) -> str:
     return short.replace("/device:CPU:", "/cpu:").replace("/device:GPU:", "/gpu:")
 
 
-Kind = Literal["variable", "slots", "tower", "ops", "types"]
+Kind = Literal["variable", "slots", "tower", "objective", "ops", "types"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of device, or something that only one side has.
+    """A change of device or objective, or something that only one side has.
 
     Attributes:
         kind: the kind of object.
         what: the object in words, such as ``forward of tower 0, layer head/a``.
-        old: the device in the baseline; ``""`` if it is new.
-        new: the present device; ``""`` if it is gone.
+        old: the device or objective in the baseline; ``""`` if it is new.
+        new: the present device or objective; ``""`` if it is gone.
         ops: the names of the ops or variables.
         note: further information, shown in parentheses.
         where: the user's line that built the first op; None if unknown.
@@ -190,13 +193,14 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between a placement and a baseline; false if every device is as expected.
+    """The difference between a placement and a baseline; false if it is as expected.
 
     Attributes:
         old: the name of the baseline.
         new: the program that was compared with it.
         same: the number of ops on the devices that the baseline states.
-        moved: objects on other devices: variables, slots, towers, then ops by part.
+        moved: objects on other devices, and variables with other objectives: variables, slots,
+            towers, objectives, then ops by part.
         new_there: objects that the baseline lacks.
         gone: objects that only the baseline has.
         crosses: the pairs of devices between which a step copies more than before.

@@ -15,10 +15,10 @@ from placement_checks.core.placement import Placement
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import Policy
 
-# The rules on devices of ops and variables.
-DEVICE_RULES: Final = (
+# The rules on devices of ops and variables, and on the objective.
+CHANGE_RULES: Final = (
     *("no-fallback", "variables-on-host", "slots-with-variables", "no-idle-device"),
-    *("gradients-colocated", "averaging-on-host", "shards-balanced"),
+    *("gradients-colocated", "averaging-on-host", "shards-balanced", "gradients-averaged"),
 )
 
 
@@ -29,7 +29,7 @@ def with_rules(
     if not difference:
         return difference
     broken: dict[str, list[str]] = defaultdict(list)  # by op, variable and device of a finding
-    for verdict in verify(evidence, policies, only=DEVICE_RULES).verdicts:
+    for verdict in verify(evidence, policies, only=CHANGE_RULES).verdicts:
         for finding in verdict.findings:
             for name in {finding.object, *finding.ops, _baseline_name(finding.object)}:
                 broken[name].append(verdict.rule)
@@ -63,4 +63,4 @@ def _broken_rules(change: Change, broken: Mapping[str, list[str]]) -> list[str]:
         # The change names the variables, the findings name their slots.
         names += [name for name in broken if name.rpartition("/")[0] in change.ops]
     found = {rule for name in names for rule in broken.get(name, ())}
-    return [rule for rule in DEVICE_RULES if rule in found]
+    return [rule for rule in CHANGE_RULES if rule in found]

@@ -10,7 +10,7 @@ from support.baselines import TWO, WITH_SLOTS, difference, moved, renamed, repor
 from support.graphs import placement
 from support.towers import gradient, host, on, program
 
-from placement_checks import Machine, Placement
+from placement_checks import Machine, Op, Placement
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
 from placement_checks.core.errors import InputError
@@ -295,3 +295,63 @@ def test_one_tower_for_two() -> None:
 
     assert [change.what for change in found.gone] == ["tower 1"]
     assert not found.moved
+
+
+def averaged(share: float, *changes: Op) -> Placement:
+    """Two towers whose losses are known, and whose gradients are multiplied by a share."""
+    losses = {f"tower_{i}/loss:0": [gradient(i, name) for name in "wv"] for i in (0, 1)}
+    return program(
+        *changes,
+        variables="wv",
+        values={"share": share},
+        step={"gradients": losses},
+    )
+
+
+def test_another_objective_is_a_change() -> None:
+    assert report(averaged(0.5), averaged(1.0)) == (
+        "0 moved, 0 new, 0 gone, 1 objective changed; 28 ops as in towers.txt\n"
+        "objectives that changed:\n"
+        "  objective of w, v: 1/2 mean on each of 2 towers -> mean on each of 2 towers"
+        "  (2 variables)"
+    )
+
+
+def test_an_objective_does_not_depend_on_the_names_of_its_factors() -> None:
+    old, new = (
+        averaged(
+            0.5,
+            host("scaled", "RealDiv", "mean/w", norm),
+            host(norm, "Sqrt"),
+            host("update/w", "ResourceApplyGradientDescent", "w", "rate", "scaled"),
+        )
+        for norm in ("norm", "clip/norm")
+    )
+
+    assert not difference(old, new)
+
+
+def test_an_objective_that_cannot_be_read_any_more_is_noted() -> None:
+    found = difference(averaged(0.5), program(variables="wv", values={"share": 0.5}))
+
+    assert not found
+    assert found.notes == [
+        "objective of w, v cannot be read any more, was 1/2 mean on each of 2 towers"
+    ]
+
+
+def test_a_baseline_without_objectives_is_kept() -> None:
+    old = replace(baseline_from_placement(averaged(0.5)), objectives={})
+
+    assert not compare(old, averaged(1.0))
+
+
+def test_numbers_of_variables_with_an_objective_are_compared() -> None:
+    known = baseline_from_placement(averaged(0.5))
+    old = replace(known, objectives={"1/2 mean on each of 2 towers": 2})
+
+    assert not compare(old, averaged(0.5))
+    assert [(each.what, each.old, each.new) for each in compare(old, averaged(1.0)).moved] == [
+        ("variables with the objective 1/2 mean on each of 2 towers", "2", "0"),
+        ("variables with the objective mean on each of 2 towers", "0", "2"),
+    ]

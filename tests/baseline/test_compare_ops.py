@@ -26,6 +26,7 @@ class AnySpread:
     names: list[str] = field(default_factory=lambda: NAMES)
     variables: tuple[()] = ()
     copies: dict[tuple[str, str], object] = field(default_factory=dict)
+    objectives: dict[str, str] = field(default_factory=dict)
     placement: Placement = field(default_factory=placement)
 
     def variable_name(self, layer: int) -> str:

@@ -54,6 +54,11 @@ CLUSTER = Baseline(
         (GPUS[1], PS): Copies(2, 1_600, 0),
         (PS, "/job:ps/task:1/cpu:0"): Copies(1, 8, 1),
     },
+    objectives={
+        "1/3 mean on each of 3 towers": [f"fc{number}/biases" for number in range(1, 10)],
+        "1/3 mean on each of 3 towers + 0.05 L2Loss(variable)": ["fc1/weights"],
+        "mean on tower 0": 1_200,
+    },
 )
 
 
@@ -76,6 +81,14 @@ variables: 1204
 towers: 3
   0-1: /job:worker/task:0/gpu:0-1
   2: /job:worker/task:1/gpu:0
+
+objective:
+  1/3 mean on each of 3 towers:
+    fc1/biases fc2/biases fc3/biases fc4/biases fc5/biases fc6/biases fc7/biases fc8/biases
+    fc9/biases
+  1/3 mean on each of 3 towers + 0.05 L2Loss(variable):
+    fc1/weights
+  mean on tower 0: 1,200 variables
 
 parts:
   input: tower
@@ -118,6 +131,10 @@ tensors = st.builds(Tensor, names, shapes)
 variables = st.builds(HeldVariable, names, tensors, places, slots)
 folded = st.builds(FoldedScope, names, st.integers(2, 9999), sizes, st.just("0a1b"), places, slots)
 copies = st.builds(Copies, sizes, sizes, sizes)
+objectives = st.dictionaries(
+    st.sampled_from(["mean", "1/2 mean on each of 2 towers", "scalar^-1 (mean + Max)"]),
+    st.lists(names) | st.integers(0, 9999),
+)
 
 
 @st.composite
@@ -151,6 +168,7 @@ def baselines(draw: st.DrawFn) -> Baseline:
         exceptions,
         types,
         draw(st.dictionaries(st.tuples(places, places), copies, max_size=5)),
+        draw(objectives),
     )
 
 
@@ -249,11 +267,15 @@ def changed(old: str, new: str) -> str:
         ),
         (
             changed("tower 0-1 fc1", "tower 0-9999999999 fc1"),
-            "mnist.txt:23 cannot be parsed: but tower 0-9999999999 fc1/weights MatMul: ",
+            "mnist.txt:31 cannot be parsed: but tower 0-9999999999 fc1/weights MatMul: ",
         ),
         (changed("phantom, strict", "phantom"), "mnist.txt: placed by: phantom is not a placer"),
-        (changed("forward: ", "forwards: "), "mnist.txt:22 cannot be parsed: forwards: tower"),
-        (changed("apply: ", "forward: "), "mnist.txt:32 cannot be parsed: forward: variable"),
+        (changed("forward: ", "forwards: "), "mnist.txt:30 cannot be parsed: forwards: tower"),
+        (
+            changed("mean on tower 0: 1,200 variables", "mean on tower 0: many variables"),
+            "mnist.txt:26 cannot be parsed: mean on tower 0: many variables",
+        ),
+        (changed("apply: ", "forward: "), "mnist.txt:40 cannot be parsed: forward: variable"),
         (
             changed("+ 2 slots on", "+ 3 slots on"),
             "mnist.txt:11 cannot be parsed: fc1/biases: float32[?]: /job:ps/task:0/cpu:0  + 3 ",

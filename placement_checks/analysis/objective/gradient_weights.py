@@ -59,7 +59,7 @@ _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CA
 # Yield the value of their first input, a variable; an assignment to a ref variable yields it too.
 _READS_STATE = VARIABLE_READS | ASSIGNS
 _NO_GRADIENTS = ("int", "uint", "bool", "string", "resource", "variant")  # dtypes
-_KEPT = "kept"  # a symbolic factor: the gradients are added up over several runs
+_ACCUMULATED = "accumulated"  # a symbolic factor: the gradients are added up over several runs
 
 
 class Gradient(NamedTuple):
@@ -342,7 +342,7 @@ class GradientWeights:
             return None
         for kind, (_, source) in zip(kinds, written, strict=True):
             sign = -1.0 if kind in SUBTRACTIONS else 1.0
-            factors = ((_KEPT, 1),) if kind in ADDITIONS else ()
+            factors = ((_ACCUMULATED, 1),) if kind in ADDITIONS else ()
             forms.append(scaled(_flat(values[source]), Weight(sign, factors)))
         return added(forms)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -25,6 +25,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.op_types import IDENTITY, PLAIN_UPDATES
 from placement_checks.core.placement import Placement, producer_of
+from placement_checks.util.text import plural, range_text
 
 
 class WeightedTerm(NamedTuple):
@@ -70,30 +71,114 @@ class Objective:
         }
 
     def text(self, variable: str) -> str:
-        """Return the objective of a variable as a sum, such as ``1/2 mean(a) + 1/2 mean(b)``.
+        """Return the objective of a variable as a sum of ops: ``1/2 mean(a) + 1/2 mean(b)``.
 
         It is ``""`` if the variable is not trained, or if its update cannot be read.
         """
+        return " + ".join(
+            f"{self._weight_text(weight, is_penalty=term.kind == 'penalty')}"
+            f"{term.kind}({producer_of(term.tensor)})"
+            for term, weight in self._merged(variable)
+        )
+
+    def summary(self, variable: str, *, with_names: bool = True) -> str:
+        """Return the objective of a variable as a sum of kinds of terms.
+
+        An example is ``1/2 mean on each of 2 towers + 0.05 L2Loss(variable)``. Variables with the
+        same objective have the same summary. It is ``""`` if the variable is not trained, or if
+        its update cannot be read.
+
+        Args:
+            variable: the name of the variable.
+            with_names: whether to name the tensors that are symbolic factors. Otherwise, the
+                summary is the same after a refactor that renames ops.
+        """
+        terms = self._merged(variable)
+        if not terms:
+            return ""
+        common = frozenset.intersection(*(frozenset(weight.factors) for _, weight in terms))
+        on_towers: dict[tuple[str, Weight], Counter[int]] = defaultdict(Counter)
+        in_all: dict[tuple[str, Factors, bool], float] = defaultdict(float)
+        for term, weight in terms:
+            factors = tuple(each for each in weight.factors if each not in common)
+            is_penalty = term.kind == "penalty"
+            if not is_penalty and term.towers.bit_count() == 1 < self._number_of_towers:
+                tower = term.towers.bit_length() - 1
+                on_towers[self._kind(term), Weight(weight.coefficient, factors)][tower] += 1
+            else:
+                in_all[self._kind(term, variable), factors, is_penalty] += weight.coefficient
+
+        def text(weight: Weight, *, is_penalty: bool = False) -> str:
+            return self._weight_text(weight, is_penalty=is_penalty, with_names=with_names)
+
+        summands = [
+            f"{text(weight)}{kind} on {self._list_towers(towers)}"
+            for (kind, weight), towers in on_towers.items()
+        ] + [
+            f"{text(Weight(coefficient, factors), is_penalty=is_penalty)}{kind}"
+            for (kind, factors, is_penalty), coefficient in in_all.items()
+        ]
+        total = " + ".join(summands)
+        if not common:
+            return total
+        factor = text(Weight(factors=tuple(sorted(common))))
+        return f"{factor}({total})" if len(summands) > 1 else f"{factor}{total}"
+
+    def _merged(self, variable: str) -> Sequence[tuple[Term, Weight]]:
+        """Return the terms of an objective with their total weights, penalties last.
+
+        There are none if the objective is unknown.
+        """
         formula = self.formulas.get(*self.first_copies([variable]))
         if formula is None or isinstance(formula, Unread):
-            return ""
+            return ()
         weights: dict[tuple[Term, Factors], float] = defaultdict(float)
         for each in formula:
             weights[each.term, each.weight.factors] += each.weight.coefficient
-        return " + ".join(
-            self._summand(term, Weight(coefficient, factors))
-            for (term, factors), coefficient in weights.items()
-        )
+        terms = [(term, Weight(total, factors)) for (term, factors), total in weights.items()]
+        return sorted(terms, key=lambda each: each[0].kind == "penalty")
 
-    def _summand(self, term: Term, weight: Weight) -> str:
+    @cached_property
+    def _number_of_towers(self) -> int:
+        return len(self.analysis.towers)
+
+    @property
+    def _noun(self) -> str:
+        return "replica" if self._placement.strategy else "tower"
+
+    def _kind(self, term: Term, variable: str = "") -> str:
+        """Return the kind of a term in words; of a penalty, the op type and its variables."""
+        if term.kind in ("mean", "sum"):
+            is_joint = term.towers.bit_count() > 1
+            return f"{term.kind} over several {self._noun}s" if is_joint else term.kind
+        kind = self.analysis.flow.types[self._number(producer_of(term.tensor))]
+        if term.kind == "other":
+            return kind
+        others = len(self.first_copies(self.terms.variables(term)) - {variable})
+        also = f" and {plural(others, 'other')}" if others else ""
+        return f"{kind}(variable{also})"
+
+    def _list_towers(self, towers: Mapping[int, int]) -> str:
+        """Return towers as a text, given the number of equal terms that each of them has."""
+        counts = set(towers.values())
+        times = f", {max(counts)} times" if max(counts) > 1 else ""
+        if len(towers) == self._number_of_towers and len(counts) == 1:
+            return f"each of {plural(len(towers), self._noun)}{times}"
+        return f"{self._noun} {range_text([str(tower) for tower in sorted(towers)])}{times}"
+
+    def _weight_text(self, weight: Weight, *, is_penalty: bool, with_names: bool = True) -> str:
+        """Return a weight with a blank at the end, to precede a term; ``""`` for 1.
+
+        Weights of penalties are decimal, others are fractions such as 1/2.
+        """
         fraction = Fraction(weight.coefficient).limit_denominator(_LARGEST_DENOMINATOR)
-        is_exact = isclose(fraction, weight.coefficient, rel_tol=1e-6)
+        is_exact = isclose(fraction, weight.coefficient, rel_tol=1e-6) and not is_penalty
         coefficient = str(fraction) if is_exact else f"{weight.coefficient:.4g}"
         parts = [] if coefficient == "1" else [coefficient]
         for symbol, power in weight.factors:
-            name = self.scalars.describe(symbol)
+            name = self.scalars.describe(symbol) if with_names else "scalar"
             parts.append(name if power == 1 else f"{name}^{power}")
-        return " ".join([*parts, f"{term.kind}({producer_of(term.tensor)})"])
+        return "".join(f"{part} " for part in parts)
 
     def first_copies(self, variables: Iterable[str]) -> frozenset[str]:
         """Return names of variables; of mirrored copies, the first one's."""

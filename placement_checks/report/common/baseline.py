@@ -28,7 +28,12 @@ def first_line(difference: Difference) -> str | None:
 def headline(difference: Difference) -> str:
     """Returns the number of changes, in one line."""
     moved, new, gone = map(len, (difference.moved, difference.new_there, difference.gone))
-    counts = f"{moved:,} moved, {new:,} new, {gone:,} gone" if difference else "nothing has moved"
+    objectives = sum(change.kind == "objective" for change in difference.moved)
+    counts = f"{moved - objectives:,} moved, {new:,} new, {gone:,} gone"
+    if objectives:
+        counts += f", {plural(objectives, 'objective')} changed"
+    if not difference:
+        counts = "nothing has moved"
     same = f"{plural(difference.same, 'op')} as in {difference.old}"
     return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
@@ -36,11 +41,14 @@ def headline(difference: Difference) -> str:
 def _text(difference: Difference, most: int) -> Iterator[str]:
     yield headline(difference)
     gone = ("gone", difference.gone)
-    sections = [("moved", difference.moved), ("new", difference.new_there)]
+    moved = [change for change in difference.moved if change.kind != "objective"]
+    sections = [("moved", moved), ("new", difference.new_there)]
     # A missing tower explains other changes.
     sections.insert(0 if any(each.kind == "tower" for each in difference.gone) else 2, gone)
     for title, changes in sections:
         yield from _section(title, [change_text(change) for change in changes], most)
+    objectives = [change_text(each) for each in difference.moved if each.kind == "objective"]
+    yield from _section("objectives that changed", objectives, most)
     crosses = [
         f"{source} -> {to}: {_amount(new)}, before {_amount(old)}"
         for source, to, old, new in difference.crosses

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict, worst_impact
-from placement_checks.util.text import plural
+from placement_checks.util.text import listed, plural
 
 _NAME_CHARACTER = re.compile(r"[\w/]")
 
@@ -197,6 +197,17 @@ class Sections:
 
 def _by_impact(sections: Iterable[Section]) -> Sequence[Section]:
     return sorted(sections, key=lambda section: section.impact)
+
+
+def objective_lines(verdict: Verdict) -> Iterator[str]:
+    """Yields the objective of each variable in words, if the verdict has it in its figures.
+
+    An example is ``fc1/weights, fc2/weights: 1/2 mean on each of 2 towers; on one GPU: mean``.
+    """
+    for figure in verdict.figures:
+        if "objective" in figure:
+            one_gpu = figure["expected"] or "not known"
+            yield f"{listed(figure['variables'])}: {figure['objective']}; on one GPU: {one_gpu}"
 
 
 def _distinct_figures(verdict: Verdict) -> Sequence[Mapping[str, Any]]:

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, PathStep, Report, by_impact
-from placement_checks.report.common.findings import Group, Sections, group_findings
+from placement_checks.report.common.findings import (
+    Group,
+    Sections,
+    group_findings,
+    objective_lines,
+)
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text.findings import draw_error_bars
@@ -28,6 +33,7 @@ def rules_data(report: Report) -> list[dict[str, Any]]:
             "state": verdict.state,
             "note": verdict.reason or verdict.note or "",
             "findings": len(verdict.findings),
+            "lines": list(objective_lines(verdict)),
         }
         for verdict in by_impact(report.verdicts)
     ]

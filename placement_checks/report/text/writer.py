@@ -16,7 +16,7 @@ from rich.text import Text
 
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict, by_impact, worst_impact
-from placement_checks.report.common.findings import Sections
+from placement_checks.report.common.findings import Sections, objective_lines
 from placement_checks.report.text.findings import DetailLevel, findings_lines
 from placement_checks.report.text.layout import current_width, print_line, shorten, wrap
 from placement_checks.util.text import file_size, plural
@@ -196,7 +196,19 @@ def _program(report: Report, extent: DetailLevel) -> Iterator[Text]:
         table = list(rule_table(report.verdicts, sections.cause_texts, is_brief=is_brief))
     yield from (*head, Text(), *table, Text())
     yield from findings_lines(sections, extent, room - len(table), report.evidence.placement)
+    if not is_brief:
+        yield from _objective(report)
     yield from below
+
+
+def _objective(report: Report) -> Iterator[Text]:
+    """Yields the objective of each variable, if a rule has read it from the graph."""
+    lines = [line for verdict in report.verdicts for line in objective_lines(verdict)]
+    if lines:
+        yield Text("loss terms that the updates minimize", "bold")
+        for line in lines:
+            yield from map(Text, wrap(line, indent=2, hanging=6))
+        yield Text()
 
 
 def _head(report: Report, most: int | None) -> Iterator[Text]:

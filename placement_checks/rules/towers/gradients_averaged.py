@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isclose, prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -114,9 +114,11 @@ class GradientsAveraged(Rule):
         for variable, reason in comparison.unread.items():
             unread[reason].append(variable)
         notes += [f"not read: {listed(names)} ({why})" for why, names in unread.items()]
-        if not comparison.compared and not findings:
-            return self.not_checked("; ".join(notes) or "no variable is updated by a gradient")
-        return self.verdict(findings, "; ".join(notes))
+        if comparison.compared or findings:
+            verdict = self.verdict(findings, "; ".join(notes))
+        else:
+            verdict = self.not_checked("; ".join(notes) or "no variable is updated by a gradient")
+        return replace(verdict, figures=comparison.figures())
 
 
 class _TermWeight(NamedTuple):
@@ -194,6 +196,17 @@ class _Comparison:
                 continue
             self.compared.append(variable)
             yield from self._compare(variable, parts, expected)
+
+    def figures(self) -> Sequence[Mapping[str, object]]:
+        """Return each objective in words, its variables, and the objective on one GPU."""
+        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for variable in self._many.formulas:
+            if objective_text := self._many.summary(variable):
+                alike[objective_text, self._one.summary(variable)].append(variable)
+        return [
+            {"variables": variables, "objective": many, "expected": one or None}
+            for (many, one), variables in alike.items()
+        ]
 
     def _parts(self, side: Objective, formula: Formula | Unread) -> _Parts | str:
         """Return the parts of a formula, or the reason why they are unknown."""

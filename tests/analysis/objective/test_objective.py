@@ -39,10 +39,60 @@ def test_penalties_are_terms_of_their_own() -> None:
 
     assert set(objective(graph).text("w").split(" + ")) == {
         "1/2 mean(tower_0/mean)",
-        "1/8 penalty(tower_0/l2)",
+        "0.125 penalty(tower_0/l2)",
         "1/2 mean(tower_1/mean)",
-        "1/8 penalty(tower_1/l2)",
+        "0.125 penalty(tower_1/l2)",
     }
+
+
+@pytest.mark.parametrize(
+    ("shares", "summary"),
+    [
+        ((0.5, 0.5), "1/2 mean on each of 2 towers"),
+        ((0.75, 0.25), "3/4 mean on tower 0 + 1/4 mean on tower 1"),
+        ((1.0, 0.0), "mean on tower 0 + 0 mean on tower 1"),
+    ],
+)
+def test_a_summary_joins_equal_terms_of_towers(shares: tuple[float, float], summary: str) -> None:
+    scaled = [host(f"part{i}", "Mul", gradient(i), f"share{i}") for i in (0, 1)]
+    graph = towers(
+        *scaled,
+        *(host(f"share{i}", "Const") for i in (0, 1)),
+        host("sum/w", "AddN", "part0", "part1"),
+        share=1.0,
+        **{f"share{i}": share for i, share in enumerate(shares)},
+    )
+
+    assert objective(graph).summary("w") == summary
+
+
+def test_a_summary_adds_up_penalties() -> None:
+    graph = towers(*penalized(0), *penalized(1), host("decay", "Const"), decay=0.25)
+
+    assert objective(graph).summary("w") == "1/2 mean on each of 2 towers + 0.25 L2Loss(variable)"
+
+
+@pytest.mark.parametrize(("with_names", "factor"), [(True, "norm"), (False, "scalar")])
+def test_a_summary_puts_common_factors_first(with_names: bool, factor: str) -> None:
+    scaled = host("scaled", "RealDiv", "mean/w", "norm")
+    update = host("update/w", "ResourceApplyGradientDescent", "w", "rate", "scaled")
+    graph = towers(
+        *penalized(0),
+        *penalized(1),
+        scaled,
+        update,
+        host("norm", "Sqrt"),
+        host("decay", "Const"),
+        decay=0.25,
+    )
+
+    summary = objective(graph).summary("w", with_names=with_names)
+
+    assert summary == f"{factor}^-1 (1/2 mean on each of 2 towers + 0.25 L2Loss(variable))"
+
+
+def test_an_unread_objective_has_no_summary() -> None:
+    assert objective(program(values={"share": 0.5})).summary("w") == ""
 
 
 def test_symbolic_factors_are_named() -> None:

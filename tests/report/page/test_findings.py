@@ -16,9 +16,15 @@ def test_rules_have_their_reasons_and_findings() -> None:
     ]
 
     assert data_of(program(), *verdicts)["rules"] == [
-        {"rule": "a", "state": "kept", "note": "3 ops", "findings": 0},
-        {"rule": "b", "state": "broken", "note": "", "findings": 2},
-        {"rule": "c", "state": "not-checked", "note": "no trace", "findings": 0},
+        {"rule": "a", "state": "kept", "note": "3 ops", "findings": 0, "lines": []},
+        {"rule": "b", "state": "broken", "note": "", "findings": 2, "lines": []},
+        {
+            "rule": "c",
+            "state": "not-checked",
+            "note": "no trace",
+            "findings": 0,
+            "lines": [],
+        },
     ]
 
 

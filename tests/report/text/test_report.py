@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,22 @@ def test_report_of_one_program() -> None:
         "\n"
         "1 program, rules: 3 kept, 1 broken, 1 not checked.\n"
     )
+
+
+def test_all_shows_the_objectives() -> None:
+    figures: list[Mapping[str, Any]] = [
+        {"variables": ["w", "v"], "objective": "1/2 mean on each of 2 towers", "expected": "mean"},
+        {"variables": ["u"], "objective": "mean on tower 0", "expected": None},
+    ]
+    verdict = Verdict("gradients-averaged", "kept", "requested", note="3 variables")
+    program = report(replace(verdict, figures=figures))
+
+    assert below_the_table(written(program, extent=DetailLevel.FULL))[:3] == [
+        "loss terms that the updates minimize",
+        "  w and v: 1/2 mean on each of 2 towers; on one GPU: mean",
+        "  u: mean on tower 0; on one GPU: not known",
+    ]
+    assert "minimize" not in written(program)
 
 
 @pytest.mark.parametrize(

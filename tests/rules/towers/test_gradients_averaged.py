@@ -385,3 +385,15 @@ def test_without_two_towers(graph: Placement, reason: str) -> None:
 def test_bad_fields(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GradientsAveraged(**fields)
+
+
+def test_the_figures_have_the_objectives_of_both_programs() -> None:
+    verdict = judge(towers(2, 0.5, variables=["w", "v"]), towers(1, 1.0, variables=["w", "v"]))
+
+    assert verdict.figures == [
+        {
+            "variables": ["w", "v"],
+            "objective": "1/2 mean on each of 2 towers",
+            "expected": "mean",
+        }
+    ]

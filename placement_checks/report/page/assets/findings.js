@@ -34,8 +34,9 @@ function openRule(name) {
     lightFinding(first);
     return;
   }
-  const {state: verdict, note} = rules.find(each => each.rule === name);
-  openDetails(name, element("p", "", `${verdict.replace("-", " ")}${note ? `: ${note}` : ""}`));
+  const {state: verdict, note, lines} = rules.find(each => each.rule === name);
+  openDetails(name, element("p", "", `${verdict.replace("-", " ")}${note ? `: ${note}` : ""}`),
+    ...lines.map(line => element("p", "small", line)));
 }
 
 function drawFindings() {
