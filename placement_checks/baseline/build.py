@@ -186,11 +186,11 @@ class Spread:
     def objectives(self) -> Mapping[str, str]:
         """The loss terms that the update of each variable minimizes, in words, if known.
 
-        Names of ops are left out, since a refactor may change them.
+        They do not depend on the number of towers and the names of ops.
         """
         found = objective(self.placement)
         texts = {
-            variable.name: found.summary(variable.name, with_names=False)
+            variable.name: found.summary(variable.name, portable=True)
             for variable in self.variables
             if variable.name in found.formulas
         }

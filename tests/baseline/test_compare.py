@@ -312,7 +312,7 @@ def test_another_objective_is_a_change() -> None:
     assert report(averaged(0.5), averaged(1.0)) == (
         "0 moved, 0 new, 0 gone, 1 objective changed; 28 ops as in towers.txt\n"
         "objectives that changed:\n"
-        "  objective of w, v: 1/2 mean on each of 2 towers -> mean on each of 2 towers"
+        "  objective of w, v: average of means -> sum of means"
         "  (2 variables)"
     )
 
@@ -335,9 +335,7 @@ def test_an_objective_that_cannot_be_read_any_more_is_noted() -> None:
     found = difference(averaged(0.5), program(variables="wv", values={"share": 0.5}))
 
     assert not found
-    assert found.notes == [
-        "objective of w, v cannot be read any more, was 1/2 mean on each of 2 towers"
-    ]
+    assert found.notes == ["objective of w, v cannot be read any more, was average of means"]
 
 
 def test_a_baseline_without_objectives_is_kept() -> None:
@@ -348,10 +346,10 @@ def test_a_baseline_without_objectives_is_kept() -> None:
 
 def test_numbers_of_variables_with_an_objective_are_compared() -> None:
     known = baseline_from_placement(averaged(0.5))
-    old = replace(known, objectives={"1/2 mean on each of 2 towers": 2})
+    old = replace(known, objectives={"average of means": 2})
 
     assert not compare(old, averaged(0.5))
     assert [(each.what, each.old, each.new) for each in compare(old, averaged(1.0)).moved] == [
-        ("variables with the objective 1/2 mean on each of 2 towers", "2", "0"),
-        ("variables with the objective mean on each of 2 towers", "0", "2"),
+        ("variables with the objective average of means", "2", "0"),
+        ("variables with the objective sum of means", "0", "2"),
     ]

@@ -55,8 +55,8 @@ CLUSTER = Baseline(
         (PS, "/job:ps/task:1/cpu:0"): Copies(1, 8, 1),
     },
     objectives={
-        "1/3 mean on each of 3 towers": [f"fc{number}/biases" for number in range(1, 10)],
-        "1/3 mean on each of 3 towers + 0.05 L2Loss(variable)": ["fc1/weights"],
+        "average of means": [f"fc{number}/biases" for number in range(1, 10)],
+        "average of means + 0.05 L2Loss(variable)": ["fc1/weights"],
         "mean on tower 0": 1_200,
     },
 )
@@ -83,10 +83,10 @@ towers: 3
   2: /job:worker/task:1/gpu:0
 
 objective:
-  1/3 mean on each of 3 towers:
+  average of means:
     fc1/biases fc2/biases fc3/biases fc4/biases fc5/biases fc6/biases fc7/biases fc8/biases
     fc9/biases
-  1/3 mean on each of 3 towers + 0.05 L2Loss(variable):
+  average of means + 0.05 L2Loss(variable):
     fc1/weights
   mean on tower 0: 1,200 variables
 
@@ -132,7 +132,7 @@ variables = st.builds(HeldVariable, names, tensors, places, slots)
 folded = st.builds(FoldedScope, names, st.integers(2, 9999), sizes, st.just("0a1b"), places, slots)
 copies = st.builds(Copies, sizes, sizes, sizes)
 objectives = st.dictionaries(
-    st.sampled_from(["mean", "1/2 mean on each of 2 towers", "scalar^-1 (mean + Max)"]),
+    st.sampled_from(["mean", "3/4 mean on tower 0 + 1/4 mean on tower 1", "scalar^-1 (mean + Max)"]),
     st.lists(names) | st.integers(0, 9999),
 )
 

@@ -81,7 +81,7 @@ class Objective:
             for term, weight in self._merged(variable)
         )
 
-    def summary(self, variable: str, *, with_names: bool = True) -> str:
+    def summary(self, variable: str, *, portable: bool = False) -> str:
         """Return the objective of a variable as a sum of kinds of terms.
 
         An example is ``1/2 mean on each of 2 towers + 0.05 L2Loss(variable)``. Variables with the
@@ -90,8 +90,8 @@ class Objective:
 
         Args:
             variable: the name of the variable.
-            with_names: whether to name the tensors that are symbolic factors. Otherwise, the
-                summary is the same after a refactor that renames ops.
+            portable: whether to leave out the number of towers and the names of tensors, so that
+                the summary does not depend on them: ``average of means + 0.05 L2Loss(variable)``.
         """
         terms = self._merged(variable)
         if not terms:
@@ -102,18 +102,27 @@ class Objective:
         for term, weight in terms:
             factors = tuple(each for each in weight.factors if each not in common)
             is_penalty = term.kind == "penalty"
-            if not is_penalty and term.towers.bit_count() == 1 < self._number_of_towers:
+            is_of_one = term.towers.bit_count() == 1
+            if not is_penalty and is_of_one and (portable or self._number_of_towers > 1):
                 tower = term.towers.bit_length() - 1
                 on_towers[self._kind(term), Weight(weight.coefficient, factors)][tower] += 1
             else:
                 in_all[self._kind(term, variable), factors, is_penalty] += weight.coefficient
 
         def text(weight: Weight, *, is_penalty: bool = False) -> str:
-            return self._weight_text(weight, is_penalty=is_penalty, with_names=with_names)
+            return self._weight_text(weight, is_penalty=is_penalty, with_names=not portable)
+
+        def on_several(kind: str, weight: Weight, towers: Mapping[int, int]) -> str:
+            if not portable or len(towers) < self._number_of_towers or len({*towers.values()}) > 1:
+                return f"{text(weight)}{kind} on {self._list_towers(towers)}"
+            of_tower = weight.times(Weight(max(towers.values())))
+            total = of_tower.times(Weight(len(towers)))
+            is_sum = isclose(weight.coefficient, 1) and not isclose(total.coefficient, 1)
+            how, factor = ("sum", of_tower) if is_sum else ("average", total)
+            return f"{text(factor)}{how} of {kind}s"
 
         summands = [
-            f"{text(weight)}{kind} on {self._list_towers(towers)}"
-            for (kind, weight), towers in on_towers.items()
+            on_several(kind, weight, towers) for (kind, weight), towers in on_towers.items()
         ] + [
             f"{text(Weight(coefficient, factors), is_penalty=is_penalty)}{kind}"
             for (kind, factors, is_penalty), coefficient in in_all.items()

@@ -63,7 +63,10 @@ def test_a_summary_joins_equal_terms_of_towers(shares: tuple[float, float], summ
         **{f"share{i}": share for i, share in enumerate(shares)},
     )
 
-    assert objective(graph).summary("w") == summary
+    found = objective(graph)
+    assert found.summary("w") == summary
+    is_even = len({*shares}) == 1
+    assert found.summary("w", portable=True) == ("average of means" if is_even else summary)
 
 
 def test_a_summary_adds_up_penalties() -> None:
@@ -72,8 +75,14 @@ def test_a_summary_adds_up_penalties() -> None:
     assert objective(graph).summary("w") == "1/2 mean on each of 2 towers + 0.25 L2Loss(variable)"
 
 
-@pytest.mark.parametrize(("with_names", "factor"), [(True, "norm"), (False, "scalar")])
-def test_a_summary_puts_common_factors_first(with_names: bool, factor: str) -> None:
+@pytest.mark.parametrize(
+    ("portable", "text"),
+    [
+        (False, "norm^-1 (1/2 mean on each of 2 towers + 0.25 L2Loss(variable))"),
+        (True, "scalar^-1 (average of means + 0.25 L2Loss(variable))"),
+    ],
+)
+def test_a_summary_puts_common_factors_first(portable: bool, text: str) -> None:
     scaled = host("scaled", "RealDiv", "mean/w", "norm")
     update = host("update/w", "ResourceApplyGradientDescent", "w", "rate", "scaled")
     graph = towers(
@@ -86,9 +95,22 @@ def test_a_summary_puts_common_factors_first(with_names: bool, factor: str) -> N
         decay=0.25,
     )
 
-    summary = objective(graph).summary("w", with_names=with_names)
+    assert objective(graph).summary("w", portable=portable) == text
 
-    assert summary == f"{factor}^-1 (1/2 mean on each of 2 towers + 0.25 L2Loss(variable))"
+
+@pytest.mark.parametrize(
+    ("share", "summary"),
+    [(0.5, "average of means"), (1.0, "sum of means"), (0.25, "1/2 average of means")],
+)
+def test_a_portable_summary_does_not_count_towers(share: float, summary: str) -> None:
+    assert objective(towers(share=share)).summary("w", portable=True) == summary
+
+
+def test_a_portable_summary_of_one_tower_is_an_average() -> None:
+    gradients = {"tower_0/loss:0": [gradient(0)]}
+    graph = program(gpus=[0], values={"share": 1.0}, step={"gradients": gradients})
+
+    assert objective(graph).summary("w", portable=True) == "average of means"
 
 
 def test_an_unread_objective_has_no_summary() -> None:
