@@ -215,7 +215,8 @@ PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}
 
 # --- Ops that read only the shape of a value ---
 
-SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+SHAPE = "Shape"
+SHAPES = frozenset({SHAPE, "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
 # --- Sums, products and parts of tensors ---

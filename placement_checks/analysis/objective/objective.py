@@ -19,6 +19,7 @@ from placement_checks.analysis.objective.gradient_weights import (
 )
 from placement_checks.analysis.objective.linear_forms import Factors, Form, Weight
 from placement_checks.analysis.objective.loss_terms import LossTerms, Term
+from placement_checks.analysis.objective.row_shares import RowShares
 from placement_checks.analysis.objective.scalars import Scalars
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -60,6 +61,7 @@ class Objective:
         self.scalars = Scalars(self.analysis)
         self.terms = LossTerms(self.analysis, self.scalars)
         self.weights = GradientWeights(self.analysis, self.scalars)
+        self.row_shares = RowShares(self.analysis, self.scalars)
 
     @cached_property
     def formulas(self) -> Mapping[str, Formula | Unread]:

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.objective.gradient_weights import Unread
-from placement_checks.analysis.objective.linear_forms import Weight
+from placement_checks.analysis.objective.linear_forms import Factors, Weight
 from placement_checks.analysis.objective.loss_terms import Term
 from placement_checks.analysis.objective.objective import Formula, Objective, objective
+from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -59,11 +60,15 @@ class GradientsAveraged(Rule):
     The weights are constants of the graph, and nothing is run: the coefficient with which an
     update takes each tower's gradient, times the coefficients of the terms of the tower's loss. A
     mean over rows must weigh in all towers together what it weighs on one GPU; a sum over rows, in
-    each tower; a penalty, such as weight decay, in all towers together. The program is compared
-    with its reference or, without one, with the program built for one GPU. A factor that all terms
-    of an update share, such as a clip by the norm of the averaged gradient, is left out, and so
-    is weight decay that is added to the averaged gradient. gradients-equal also judges what a
-    tower computes inside of a term.
+    each tower; a penalty, such as weight decay, in all towers together. A factor that all terms of
+    an update share, such as a clip by the norm of the averaged gradient, is left out, and so is
+    weight decay that is added to the averaged gradient. The program is compared with its reference
+    or, without one, with the program built for one GPU. gradients-equal also judges what a tower
+    computes inside of a term.
+
+    If towers have unequal numbers of rows, each mean needs the share of its tower's rows as a
+    weight. If the graph does not state the numbers, the rule assumes that they are equal, and the
+    verdict mentions this.
 
     `scale` is an intended factor of all gradients, and `shares` are the intended relative sizes of
     the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. What is declared for
@@ -104,6 +109,8 @@ class GradientsAveraged(Rule):
 
     def _verdict(self, comparison: _Comparison, findings: Sequence[Finding]) -> Verdict:
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
+        if comparison.assumes_equal_rows and not findings:
+            notes.append(f"if all {comparison.parts_name} have equally many rows")
         if factors := sorted(set(comparison.compensated.values())):
             times = listed([f"{factor:.4g}" for factor in factors])
             notes.append(
@@ -121,6 +128,22 @@ class GradientsAveraged(Rule):
         return replace(verdict, figures=comparison.figures())
 
 
+class _Summand(NamedTuple):
+    """A term in the objective of one variable.
+
+    Attributes:
+        term: the term.
+        tower: the tower that computes it, or `_ALL`.
+        weight: its weight, without the tower's share of the rows.
+        is_share: whether the share multiplies the weight.
+    """
+
+    term: Term
+    tower: int
+    weight: Weight
+    is_share: bool
+
+
 class _TermWeight(NamedTuple):
     """A loss term that depends on examples, in the objective of one variable.
 
@@ -128,8 +151,9 @@ class _TermWeight(NamedTuple):
         kind: ``mean`` or ``sum`` over rows.
         weight: its weight.
         term: the term.
-        adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows, and
-            sums that are divided by the rows of all towers. Means are averaged.
+        adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows,
+            sums that are divided by the rows of all towers, and means that are multiplied by the
+            tower's share of the rows. Other means are averaged.
         variables: the variables that it depends on, sorted by name; terms of different towers
             correspond if they have equal ones.
     """
@@ -157,6 +181,16 @@ class _Parts(NamedTuple):
     penalties: Mapping[tuple[str, frozenset[str]], float]
 
 
+def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
+    """Return the weight of a penalty in all towers together; None if it depends on the rows."""
+    weights = [each.weight.coefficient for each in penalties]
+    if not any(each.is_share for each in penalties):
+        return sum(weights)
+    # The shares of all towers add up to 1.
+    has_all = all(each.is_share for each in penalties) and len(penalties) == len(towers)
+    return weights[0] if has_all and len({*weights}) == 1 else None
+
+
 class _Comparison:
     """The objective of a program, compared with that of the program for one GPU."""
 
@@ -164,10 +198,11 @@ class _Comparison:
         self._many, self._one, self._rule = many, one, rule
         self._placement = many.analysis.placement
         self._strategy = self._placement.strategy
-        self._parts_name = "replicas" if self._strategy else "towers"
+        self.parts_name = "replicas" if self._strategy else "towers"
         self.compared: list[str] = []
         self.unread: dict[str, str] = {}
         self.compensated: dict[str, float] = {}
+        self.assumes_equal_rows = False
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings, and note which variables are compared, and which are not."""
@@ -212,40 +247,60 @@ class _Comparison:
         """Return the parts of a formula, or the reason why they are unknown."""
         if isinstance(formula, Unread):
             return f"{formula.op} {formula.reason}".strip()
-        merged: dict[Term, dict[Weight, float]] = defaultdict(lambda: defaultdict(float))
-        for each in formula:
-            merged[each.term][Weight(1.0, each.weight.factors)] += each.weight.coefficient
-        common = frozenset.intersection(
-            *(frozenset(weight.factors) for weights in merged.values() for weight in weights)
-        )
-        on_examples: list[tuple[int, Term, float]] = []
-        penalties: dict[tuple[str, frozenset[str]], float] = defaultdict(float)
-        for term, weights in merged.items():
-            for weight, coefficient in weights.items():
-                if left := [symbol for symbol, _ in weight.factors if (symbol, _) not in common]:
-                    scale = side.scalars.describe(left[0])
-                    return f"{scale}, which is no constant, scales only some of its terms"
-                if term.kind == "penalty":
-                    penalties[self._penalty(side, term)] += coefficient
-                    continue
-                if term.kind == "other":
-                    return f"its loss, {producer_of(term.tensor)}, is no sum or mean over rows"
-                on_examples.append((self._tower(side, term), term, coefficient))
-        towers_by_rows: dict[str, set[int]] = defaultdict(set)
-        for tower, term, _ in on_examples:
-            towers_by_rows[term.rows].add(tower)
-        weights_by_tower: dict[int, list[_TermWeight]] = defaultdict(list)
-        for tower, term, coefficient in on_examples:
-            of_all = bool(term.rows) and len(towers_by_rows[term.rows]) > 1
-            adds_up = of_all or term.kind == "sum"
+        summands = self._summands(side, formula)
+        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+        rows: dict[str, set[int]] = defaultdict(set)
+        for term, tower, weight, _ in summands:
+            if left := [
+                symbol for symbol, power in weight.factors if (symbol, power) not in common
+            ]:
+                scale = side.scalars.describe(left[0])
+                return f"{scale}, which is no constant, scales only some of its terms"
+            if term.kind == "other":
+                return f"its loss, {producer_of(term.tensor)}, is no sum or mean over rows"
+            rows[term.rows].add(tower)
+        towers: dict[int, list[_TermWeight]] = defaultdict(list)
+        penalties: dict[tuple[str, frozenset[str]], list[_Summand]] = defaultdict(list)
+        for each in summands:
+            term, tower, weight, is_share = each
+            if term.kind == "penalty":
+                penalties[self._penalty(side, term)].append(each)
+                continue
+            of_all = bool(term.rows) and len(rows[term.rows]) > 1
+            adds_up = is_share or of_all or term.kind == "sum"
             variables = sorted(side.first_copies(side.terms.variables(term)))
-            weights_by_tower[tower].append(
-                _TermWeight(term.kind, coefficient, term, adds_up, variables)
+            towers[tower].append(
+                _TermWeight(term.kind, weight.coefficient, term, adds_up, variables)
             )
+        totals = {key: _total(each, towers) for key, each in penalties.items()}
+        for (kind, _), total in totals.items():
+            if total is None:
+                return f"the share of the rows of some towers scales its penalty ({kind})"
         return _Parts(
-            {tower: sorted(each, key=_order) for tower, each in weights_by_tower.items()},
-            penalties,
+            {tower: sorted(each, key=_order) for tower, each in towers.items()},
+            {key: total for key, total in totals.items() if total is not None},
         )
+
+    def _summands(self, side: Objective, formula: Formula) -> Sequence[_Summand]:
+        """Return the terms of a formula with their total weights, without shares of rows."""
+        merged: dict[tuple[Term, Factors], float] = defaultdict(float)
+        for each in formula:
+            merged[each.term, each.weight.factors] += each.weight.coefficient
+        towers = {term: self._tower(side, term) for term, _ in merged}
+        shares = side.row_shares.of_towers(
+            [
+                TowerTerm(towers[term], term, factors)
+                for term, factors in merged
+                if term.kind == "mean" and towers[term] != _ALL
+            ]
+        )
+        summands = []
+        for (term, factors), coefficient in merged.items():
+            weight, share = Weight(coefficient, factors), shares.get(towers[term], ())
+            is_share = bool(share) and {*share} <= {*factors}
+            rest = weight.times(Weight(1.0, share), -1) if is_share else weight
+            summands.append(_Summand(term, towers[term], rest, is_share))
+        return summands
 
     @staticmethod
     def _tower(side: Objective, term: Term) -> int:
@@ -345,6 +400,8 @@ class _Comparison:
             sizes = tuple(self._size(terms[0].term) for _, terms in sorted(parts.towers.items()))
         if not all(sizes):
             sizes = (1,) * len(parts.towers)
+            means = [each for terms in parts.towers.values() for each in terms if not each.adds_up]
+            self.assumes_equal_rows |= len(sizes) > 1 and bool(means)
         return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
 
     def _size(self, term: Term) -> int:
@@ -356,13 +413,11 @@ class _Comparison:
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
         if _close(factor, towers):
             mistake: Mistake = "sum"
-            what = f"the gradients of {towers} {self._parts_name} are added up instead of averaged"
+            what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
             fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
         elif _close(factor * towers, 1.0):
             mistake = "divided"
-            what = (
-                f"they are divided by the number of {self._parts_name}, {towers}, once too often"
-            )
+            what = f"they are divided by the number of {self.parts_name}, {towers}, once too often"
             fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
         else:
             mistake = "scaled"
@@ -469,7 +524,7 @@ class _Comparison:
             expected=f"a penalty with the weight {expected:.4g}",
             found=f"the weight {weight:.4g}",
             message=f"the penalty ({kind}) on {variable} weighs {weight:.4g} in all "
-            f"{self._parts_name} together, and {expected:.4g} on one GPU",
+            f"{self.parts_name} together, and {expected:.4g} on one GPU",
             fix=_SCALE_PENALTY if self._strategy else _COUNT_ONCE,
             consequence="the weights decay more than on one GPU"
             if weight > expected

@@ -53,7 +53,8 @@ def judge(many: Placement, one: Placement | Missing | None = None, **fields: Any
 def test_a_mean_is_kept(count: int) -> None:
     verdict = judge(towers(count, 1 / count))
 
-    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+    assert verdict.state == "kept"
+    assert verdict.note == "1 variable; if all towers have equally many rows"
 
 
 def test_a_sum_is_broken(snapshot: SnapshotAssertion) -> None:
@@ -252,7 +253,108 @@ def test_weights_by_static_numbers_of_rows_are_kept() -> None:
     many = weighted(0.75, 0.25)
     many = many.knowing(details=_with_outputs(many, rows))
 
-    assert judge(many).state == "kept"
+    verdict = judge(many)
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+
+
+def weighted_by(rows: Sequence[str], *changes: Op, **values: float) -> Placement:
+    """Towers whose gradients are weighted by numbers of rows, divided by `total`."""
+    weights = [host(f"weight_{i}", "RealDiv", rows[i], "total") for i in (0, 1)]
+    scaled = [host(f"scaled_{i}", "MulNoNan", gradient(i), f"weight_{i}") for i in (0, 1)]
+    shapes = [host(f"shape_{i}", "Shape", f"tower_{i}/x") for i in (0, 1)]
+    sizes = [host(f"rows_{i}", "StridedSlice", f"shape_{i}", "zero", "one", "one") for i in (0, 1)]
+    return towers(
+        2,
+        1.0,
+        *(*changes, *weights, *scaled, *shapes, *sizes),
+        *(host(name, "Const") for name in ("zero", "one")),
+        host("sum/w", "AddN", "scaled_0", "scaled_1"),
+        values={"zero": 0, "one": 1, **values},
+    )
+
+
+_SIZES = ["rows_0", "rows_1"]
+_SUM = host("total", "AddN", *_SIZES)
+_BATCH = [
+    host("batch", "Placeholder"),
+    host("batch/shape", "Shape", "batch"),
+    host("batch/rows", "StridedSlice", "batch/shape", "zero", "one", "one"),
+    host("total", "Cast", "batch/rows"),
+]
+_MIDDLE = [host("middle", "Minimum", "batch/rows", "most"), host("most", "Const")]
+_STRIDED_SLICES = [
+    *(*_BATCH, *_MIDDLE),
+    host("bounds", "Pack", "middle"),
+    host("ends", "Pack", "batch/rows"),
+    on(0, "tower_0/x", "StridedSlice", "batch", "zero", "bounds", "one"),
+    on(1, "tower_1/x", "StridedSlice", "batch", "bounds", "ends", "one"),
+    host("until", "Sub", "middle", "zero"),
+    host("from", "Sub", "batch/rows", "middle"),
+]
+_SLICES = [
+    *(*_BATCH, *_MIDDLE),
+    host("sizes_0", "Pack", "middle"),
+    host("sizes_1", "Pack", "others"),
+    host("others", "Sub", "batch/rows", "middle"),
+    on(0, "tower_0/x", "Slice", "batch", "zero", "sizes_0"),
+    on(1, "tower_1/x", "Slice", "batch", "sizes_0", "sizes_1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes"),
+    [
+        (_SIZES, [_SUM]),
+        (
+            _SIZES,
+            [host("total", "AddV2", "first", "rows_1"), host("first", "Add", "zero", "rows_0")],
+        ),
+        (["until", "from"], _STRIDED_SLICES),
+        (["middle", "from"], _STRIDED_SLICES),
+        (["middle", "others"], _SLICES),
+    ],
+    ids=["sum", "nested sum", "strided slices", "end as size", "slices"],
+)
+def test_weights_by_the_rows_of_each_tower_are_kept(rows: list[str], changes: list[Op]) -> None:
+    verdict = judge(weighted_by(rows, *changes))
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes"),
+    [
+        (["rows_1", "rows_0"], [_SUM]),
+        (["rows_0", "rows_0"], [host("total", "AddN", "rows_0", "rows_0")]),
+        (_SIZES, [host("total", "AddN", "rows_0", "rows_0")]),
+        (_SIZES, [host("total", "Maximum", *_SIZES)]),
+        (["from", "until"], _STRIDED_SLICES),
+    ],
+    ids=["swapped", "of one tower", "sum of one tower", "maximum", "swapped slices"],
+)
+def test_weights_that_are_no_shares_of_rows_are_not_kept(
+    rows: list[str], changes: list[Op]
+) -> None:
+    assert judge(weighted_by(rows, *changes)).state != "kept"
+
+
+def test_shares_of_rows_that_are_halved_are_broken() -> None:
+    twice = [host("total", "Mul", "both", "two"), host("both", "AddN", *_SIZES)]
+
+    verdict = judge(weighted_by(_SIZES, *twice, host("two", "Const"), two=2.0))
+
+    assert verdict.state == "broken"
+    assert "weigh 0.5 times what they weigh on one GPU" in verdict.findings[0].message
+
+
+def test_penalties_with_the_share_of_each_tower_are_kept() -> None:
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+    all_towers = weighted_by(_SIZES, _SUM, *penalized([0, 1]), decay=0.01)
+    first_tower = weighted_by(_SIZES, _SUM, *penalized([0]), decay=0.01)
+
+    assert judge(all_towers, one).state == "kept"
+    assert "scales its penalty (L2Loss)" in (judge(first_tower, one).reason or "")
 
 
 def _with_outputs(graph: Placement, outputs: Mapping[str, tuple[int | None, ...]]) -> Any:
