@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal
 
+from placement_checks.analysis.objective.gradient_weights import Unread
+from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -81,6 +83,22 @@ class GradientsEqual(Rule):
         if any(share < 1 for share in self.shares):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
+    def judge(self, program: Evidence | Placement) -> Verdict:
+        """Return the verdict; if the programs could not be run, with what the graphs prove."""
+        evidence = Evidence.wrap(program)
+        verdict = super().judge(evidence)
+        if verdict.state != "not-checked" or evidence.measurement or not evidence.reference:
+            return verdict
+        formulas = objective(evidence.placement).formulas.values()
+        read = sum(not isinstance(formula, Unread) for formula in formulas)
+        if not read:
+            return verdict
+        note = (
+            f"without a run, gradients-averaged compares the weights of the loss terms in {read} "
+            f"of {plural(len(formulas), 'update')}, but not the rows and the values of the terms"
+        )
+        return replace(verdict, note=note)
+
     def check(self, evidence: Evidence) -> Verdict:
         from placement_checks.numerics.comparing import divide_gradients
         from placement_checks.numerics.training_divergence import compensated_factor
@@ -111,7 +129,7 @@ class GradientsEqual(Rule):
                 differences = self._differences(measured, trial)
             wrong = [difference for difference in differences if difference.state == "differs"]
             variables = {difference.variable for difference in wrong}
-            diagnoses = _diagnose(placement, measured, trial, variables)
+            diagnoses = _diagnose(evidence, measured, trial, variables)
             findings += [
                 _finding(placement, measured, difference, diagnoses[difference.variable])
                 for difference in wrong
@@ -194,22 +212,26 @@ def _missing(
 
 
 def _diagnose(
-    placement: Placement, measured: Measurement, trial: Trial, wrong: Collection[str]
+    evidence: Evidence, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
     """Return the likely mistake behind each wrong gradient."""
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,
+        UNEXPLAINED,
         Diagnosis,
         diagnose,
     )
 
+    placement = evidence.placement
     found = diagnose(measured, trial, [name for name in wrong if name not in trial.not_finite])
     for name, diagnosis in found.items():
         if diagnosis.mistake == "changed" and placement.cached(norms_of_slices):
             found[name] = NORM_OF_SLICES
         elif diagnosis.mistake == "statistics" and placement.cached(count_divisions):
             found[name] = COUNTS_OR_STATISTICS
+        elif diagnosis is UNEXPLAINED:
+            found[name] = diagnosis._replace(shown=tuple(_objectives(evidence, name)))
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
@@ -219,6 +241,19 @@ def _diagnose(
             (PathStep(op, op),),
         )
     return found
+
+
+def _objectives(evidence: Evidence, variable: str) -> Iterator[str]:
+    """Yield the loss terms that both programs minimize by a variable, if both can be read."""
+    if not evidence.reference:
+        return
+    own, expected = (
+        objective(placement).summary(variable)
+        for placement in (evidence.placement, evidence.reference)
+    )
+    if own and expected:
+        yield f"its update minimizes {own}"
+        yield f"in the reference, it minimizes {expected}"
 
 
 def _finding(

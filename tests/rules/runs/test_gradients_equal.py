@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.measurements import SHAPES, Problem, measurement, problem, runs, spread, trajectory
 from support.snapshots import messages
-from support.towers import program
+from support.towers import gradient, program
 from syrupy.assertion import SnapshotAssertion
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
@@ -232,6 +232,51 @@ def test_zero_in_the_reference_alone(snapshot: SnapshotAssertion) -> None:
 
     assert messages(finding) == snapshot
     assert finding.found == "not zero"
+
+
+def averaged(gpus: Sequence[int], share: float, name: str = "w") -> Placement:
+    """Towers whose losses and gradients are known."""
+    losses = {f"tower_{i}/loss:0": [gradient(i, name)] for i in gpus}
+    return program(
+        gpus=gpus, variables=[name], values={"share": share}, step={"gradients": losses}
+    )
+
+
+def test_an_unexplained_difference_shows_both_objectives() -> None:
+    numbers = measurement(of_one(0.0, 1.0))
+    evidence = Evidence(averaged([0, 1], 0.5), reference=averaged([0], 2.0), measurement=numbers)
+
+    (finding,) = GradientsEqual().judge(evidence).findings
+
+    assert "no known mistake explains it" in finding.message
+    assert list(finding.path[:2]) == [
+        "its update minimizes 1/2 mean on each of 2 towers",
+        "in the reference, it minimizes 2 mean",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "note"),
+    [
+        (
+            0.5,
+            "without a run, gradients-averaged compares the weights of the loss terms in 1 of 1 "
+            "update, but not the rows and the values of the terms",
+        ),
+        (None, None),
+    ],
+)
+def test_without_a_run_the_note_states_what_the_graphs_prove(
+    share: float | None, note: str | None
+) -> None:
+    skipped = Missing("comparison skipped: it would exceed the time limit")
+    many = averaged([0, 1], 0.5) if share else program()
+
+    verdict = GradientsEqual().judge(
+        Evidence(many, reference=averaged([0], 1.0), measurement=skipped)
+    )
+
+    assert (verdict.state, verdict.reason, verdict.note) == ("not-checked", str(skipped), note)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
