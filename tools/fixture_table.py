@@ -29,6 +29,10 @@ def fixture_table() -> str:
         for rule, expected in zip(("gradients-equal", "weights-equal"), row.args, strict=False):
             if not (isinstance(expected, ast.Name) and expected.id == "EQUAL"):
                 programs[rule].append(_in_defects(name))
+    for name, row in _rows("test_numeric_defects.py", "SEEN_IN_THE_GRAPH"):
+        assert isinstance(row, ast.List)
+        for rule in _strings(row.elts):
+            programs[rule].append(_in_defects(name))
     for name, _ in _rows("test_overlap_defects.py"):
         programs["towers-overlap"].append(_in_defects(name))
     rows = "\n".join(
@@ -43,14 +47,15 @@ def _in_defects(name: str) -> str:
     return f"`defects/graph/{file}.py{builder and ':'}{builder}`"
 
 
-def _rows(test: str) -> list[tuple[str, ast.expr]]:
-    """The entries of the dictionary ``DEFECTS`` in a test module."""
+def _rows(test: str, dictionary: str = "DEFECTS") -> list[tuple[str, ast.expr]]:
+    """The entries of a dictionary in a test module."""
     for node in ast.parse((_TESTS / test).read_text(encoding="utf-8")).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and target.id == "DEFECTS" and isinstance(value, ast.Dict):
+        is_target = isinstance(target, ast.Name) and target.id == dictionary
+        if is_target and isinstance(value, ast.Dict):
             return list(zip(_strings(value.keys), value.values, strict=True))
-    raise ValueError(f"{test} has no dictionary DEFECTS")
+    raise ValueError(f"{test} has no dictionary {dictionary}")
 
 
 def _strings(nodes: object) -> list[str]:

@@ -132,7 +132,9 @@ variables = st.builds(HeldVariable, names, tensors, places, slots)
 folded = st.builds(FoldedScope, names, st.integers(2, 9999), sizes, st.just("0a1b"), places, slots)
 copies = st.builds(Copies, sizes, sizes, sizes)
 objectives = st.dictionaries(
-    st.sampled_from(["mean", "3/4 mean on tower 0 + 1/4 mean on tower 1", "scalar^-1 (mean + Max)"]),
+    st.sampled_from(
+        ["mean", "3/4 mean on tower 0 + 1/4 mean on tower 1", "scalar^-1 (mean + Max)"]
+    ),
     st.lists(names) | st.integers(0, 9999),
 )
 
