@@ -18,6 +18,7 @@ class Goal(NamedTuple):
 
 PLACING = "place and judge / build, {:,} ops"
 BASELINE = "baseline written and compared / build, {:,} ops"
+OBJECTIVE = "objective of each update / build, {:,} ops"
 TRACED = "read, place and judge a traced step, 11,500 ops"
 START = "placer's process, started"
 PEAK = "placer's process, peak at 1.04 M ops"
@@ -35,6 +36,7 @@ _PARAMETERS = 4.2e-3  # billions
 GOALS: Mapping[str, Goal] = {
     **{PLACING.format(ops): Goal(0.1) for ops in (1_000, 10_000, 78_000)},
     **{BASELINE.format(ops): Goal(0.05) for ops in (1_000, 10_000, 78_000)},
+    **{OBJECTIVE.format(ops): Goal(0.02) for ops in (1_000, 10_000, 78_000)},
     TRACED: Goal(3, "CPU s"),
     START: Goal(0.7, "CPU s"),
     PEAK: Goal(6, "GB"),

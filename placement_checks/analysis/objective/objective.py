@@ -62,6 +62,8 @@ class Objective:
         self.terms = LossTerms(self.analysis, self.scalars)
         self.weights = GradientWeights(self.analysis, self.scalars)
         self.row_shares = RowShares(self.analysis, self.scalars)
+        self._variables: dict[Term, tuple[str, ...]] = {}
+        self._by_variable: dict[str, Mapping[str, Sequence[tuple[Term, Weight]]]] = {}
 
     @cached_property
     def formulas(self) -> Mapping[str, Formula | Unread]:
@@ -165,7 +167,7 @@ class Objective:
         kind = self.analysis.flow.types[self._number(producer_of(term.tensor))]
         if term.kind == "other":
             return kind
-        others = len(self.first_copies(self.terms.variables(term)) - {variable})
+        others = sum(name != variable for name in self.variables(term))
         also = f" and {plural(others, 'other')}" if others else ""
         return f"{kind}(variable{also})"
 
@@ -190,6 +192,13 @@ class Objective:
             name = self.scalars.describe(symbol) if with_names else "scalar"
             parts.append(name if power == 1 else f"{name}^{power}")
         return "".join(f"{part} " for part in parts)
+
+    def variables(self, term: Term) -> tuple[str, ...]:
+        """Return the variables that a term depends on, sorted; of mirrored copies, the first."""
+        if term not in self._variables:
+            names = self.first_copies(self.terms.variables(term))
+            self._variables[term] = tuple(sorted(names))
+        return self._variables[term]
 
     def first_copies(self, variables: Iterable[str]) -> frozenset[str]:
         """Return names of variables; of mirrored copies, the first one's."""
@@ -261,12 +270,22 @@ class Objective:
             sources = self._sources.get(producer_of(key.tensor), ())
             source = sources[0] if sources and variable not in sources else variable
             same = self._same_variable.get(source, frozenset({source}))
+            is_own = variable in same or not sources
+            (first,) = self.first_copies([source])
             for loss in losses:
-                for term, weight in self.terms.terms(loss):
-                    if not same.isdisjoint(self.terms.variables(term)):
-                        total = weight.times(Weight(coefficient, factors))
-                        is_own = variable in same or not sources
-                        yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
+                for term, weight in self._terms_of(loss).get(first, ()):
+                    total = weight.times(Weight(coefficient, factors))
+                    yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
+
+    def _terms_of(self, loss: str) -> Mapping[str, Sequence[tuple[Term, Weight]]]:
+        """Return the terms of a loss by the variables that they depend on, the first copies."""
+        if loss not in self._by_variable:
+            found: dict[str, list[tuple[Term, Weight]]] = defaultdict(list)
+            for term, weight in self.terms.terms(loss):
+                for variable in self.variables(term):
+                    found[variable].append((term, weight))
+            self._by_variable[loss] = found
+        return self._by_variable[loss]
 
     @cached_property
     def _same_variable(self) -> Mapping[str, frozenset[str]]:

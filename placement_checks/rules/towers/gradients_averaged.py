@@ -178,7 +178,7 @@ class _Parts(NamedTuple):
     """
 
     towers: Mapping[int, Sequence[_TermWeight]]
-    penalties: Mapping[tuple[str, frozenset[str]], float]
+    penalties: Mapping[tuple[str, tuple[str, ...]], float]
 
 
 def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
@@ -260,7 +260,7 @@ class _Comparison:
                 return f"its loss, {producer_of(term.tensor)}, is no sum or mean over rows"
             rows[term.rows].add(tower)
         towers: dict[int, list[_TermWeight]] = defaultdict(list)
-        penalties: dict[tuple[str, frozenset[str]], list[_Summand]] = defaultdict(list)
+        penalties: dict[tuple[str, tuple[str, ...]], list[_Summand]] = defaultdict(list)
         for each in summands:
             term, tower, weight, is_share = each
             if term.kind == "penalty":
@@ -268,9 +268,8 @@ class _Comparison:
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
             adds_up = is_share or of_all or term.kind == "sum"
-            variables = sorted(side.first_copies(side.terms.variables(term)))
             towers[tower].append(
-                _TermWeight(term.kind, weight.coefficient, term, adds_up, variables)
+                _TermWeight(term.kind, weight.coefficient, term, adds_up, side.variables(term))
             )
         totals = {key: _total(each, towers) for key, each in penalties.items()}
         for (kind, _), total in totals.items():
@@ -311,10 +310,10 @@ class _Comparison:
         return _ALL if tower is None else tower
 
     @staticmethod
-    def _penalty(side: Objective, term: Term) -> tuple[str, frozenset[str]]:
+    def _penalty(side: Objective, term: Term) -> tuple[str, tuple[str, ...]]:
         """Return what identifies a penalty in both programs."""
         op = side.analysis.flow.number[producer_of(term.tensor)]
-        return side.analysis.flow.types[op], side.first_copies(side.terms.variables(term))
+        return side.analysis.flow.types[op], side.variables(term)
 
     def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
         """Return why two objectives cannot be compared; ``""`` if they can."""
