@@ -23,6 +23,12 @@ _EVALUATES = "all towers but the first normalize as for evaluation"
 _NOT_COLOCATED = "the backward ops are left to the placer"
 _NOT_APPLIED = "a gradient is computed and never applied"
 _SUM = "the gradients are added up, and not averaged"
+_DIVIDED = "the losses are divided by the number of towers, too"
+_TWICE = "a tower counts twice in the average"
+_NO_DECAY = "all towers but the first leave out the weight decay"
+_EACH_DECAYS = "each tower adds the weight decay to the sum of the losses"
+_HALF_DECAY = "the weight decay is divided by the number of towers, too"
+_SPARSE_SUM = "sparse gradients are added up, and not averaged"
 
 
 class Mutant(NamedTuple):
@@ -104,6 +110,143 @@ MUTANTS = (
         "        return grad / len(grad_and_vars)",
         "        return grad",
         "gradients-averaged",
+    ),
+    Mutant(
+        "cifar10_multi_gpu_train",
+        _DIVIDED,
+        _CIFAR10,
+        "grads = opt.compute_gradients(loss)",
+        "grads = opt.compute_gradients(loss / FLAGS.num_gpus)",
+        "gradients-averaged",
+        "weigh 0.5 times",
+    ),
+    Mutant(
+        "cifar10_multi_gpu_train",
+        _TWICE,
+        _CIFAR10,
+        "grads = average_gradients(tower_grads)",
+        "grads = average_gradients(tower_grads + tower_grads[-1:])",
+        "gradients-averaged",
+        "0.6667 on /device:GPU:0 and 1.333 on /device:GPU:1",
+    ),
+    Mutant(
+        "cifar10_multi_gpu_train",
+        _NO_DECAY,
+        _CIFAR10,
+        "losses = tf.get_collection('losses', scope)",
+        "losses = tf.get_collection('losses', scope)[-1 if scope == 'tower_1/' else 0:]",
+        "gradients-averaged",
+        "weighs 0.002 in all towers together, and 0.004 on one GPU",
+    ),
+    Mutant(
+        "multigpu_cnn",
+        _SUM,
+        _MNIST,
+        "grad = tf.reduce_mean(grad, 0)",
+        "grad = tf.reduce_sum(grad, 0)",
+        "gradients-averaged",
+        "weigh 2 times",
+    ),
+    Mutant(
+        "multigpu_cnn",
+        _DIVIDED,
+        _MNIST,
+        "compute_gradients(loss_op)",
+        "compute_gradients(loss_op / num_gpus)",
+        "gradients-averaged",
+        "weigh 0.5 times",
+    ),
+    Mutant(
+        "multigpu_cnn",
+        _TWICE,
+        _MNIST,
+        "tower_grads = average_gradients(tower_grads)",
+        "tower_grads = average_gradients(tower_grads[:1] + tower_grads)",
+        "gradients-averaged",
+        "1.333 on /device:GPU:0 and 0.6667 on /device:GPU:1",
+    ),
+    Mutant(
+        "train_ssd_network",
+        _EACH_DECAYS,
+        "deployment/model_deploy.py",
+        "grads_and_vars.append(clone_grad)\n"
+        "            # Only use regularization_losses for the first clone\n"
+        "            regularization_losses = None",
+        "grads_and_vars.append(clone_grad)",
+        "gradients-averaged",
+        "in all towers together",
+    ),
+    Mutant(
+        "train_ssd_network",
+        _DIVIDED,
+        "deployment/model_deploy.py",
+        "1.0 * num_clones,",
+        "1.0 * num_clones ** 2,",
+        "gradients-averaged",
+        "weigh 0.5 times",
+    ),
+    Mutant(
+        "train_ssd_network",
+        _HALF_DECAY,
+        "deployment/model_deploy.py",
+        "all_losses.append(regularization_loss)",
+        "all_losses.append(regularization_loss / num_clones)",
+        "gradients-averaged",
+        "in all towers together",
+    ),
+    Mutant(
+        "EAST",
+        _DIVIDED,
+        "multigpu_train.py",
+        "opt.compute_gradients(total_loss)",
+        "opt.compute_gradients(total_loss / len(gpus))",
+        "gradients-averaged",
+        "weigh 0.5 times",
+    ),
+    Mutant(
+        "EAST",
+        _TWICE,
+        "multigpu_train.py",
+        "grads = average_gradients(tower_grads)",
+        "grads = average_gradients(tower_grads + tower_grads[-1:])",
+        "gradients-averaged",
+        "0.6667 on /device:GPU:0 and 1.333 on /device:GPU:1",
+    ),
+    Mutant(
+        "EAST",
+        _NO_DECAY,
+        "multigpu_train.py",
+        "+ tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)",
+        "+ ([] if reuse_variables else tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))",
+        "gradients-averaged",
+        "in all towers together",
+    ),
+    Mutant(
+        "transformer-xl",
+        _SPARSE_SUM,
+        "tf/gpu_utils.py",
+        "values = tf.concat(values, 0) / len(grad_and_vars)",
+        "values = tf.concat(values, 0)",
+        "gradients-averaged",
+        "times",
+    ),
+    Mutant(
+        "transformer-xl",
+        _TWICE,
+        "tf/train_gpu.py",
+        "average_grads_and_vars(tower_grads_and_vars)",
+        "average_grads_and_vars(tower_grads_and_vars + tower_grads_and_vars[-1:])",
+        "gradients-averaged",
+        "0.6667 on /device:GPU:0 and 1.333 on /device:GPU:1",
+    ),
+    Mutant(
+        "transformer-xl",
+        _DIVIDED,
+        "tf/train_gpu.py",
+        "grads = tf.gradients(loss, all_vars)",
+        "grads = tf.gradients(loss / FLAGS.num_core_per_host, all_vars)",
+        "gradients-averaged",
+        "weigh 0.5 times",
     ),
     Mutant(
         "multigpu_cnn",
