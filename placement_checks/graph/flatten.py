@@ -30,6 +30,7 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.graph.graph_def import function_library
 from placement_checks.tf.graphs import definition_of
 from placement_checks.util.text import free_name
 from placement_checks.util.walks import sources_first, walk
@@ -101,7 +102,7 @@ class _Flattening:
         placeholders: Callable[[str], Sequence[str]],
     ) -> None:
         self._graph_def = graph_def
-        self._library = {each.signature.name: each for each in graph_def.library.function}
+        self._library = function_library(graph_def)
         self._holds_step = cache(holds_step)
         self._placeholders = placeholders
         self._element_takers: dict[str, bool] = {}
