@@ -1,7 +1,7 @@
 """The mean of the towers' gradients: a drop-in for ``average_gradients`` of the CIFAR-10 tutorial.
 
-The ops are created on the device in scope: open ``tf.device("/cpu:0")`` around the call to average
-on the host. It works in a v1 graph, in a ``tf.function`` and eagerly.
+`average_gradients` works in a v1 graph, in a ``tf.function`` and eagerly. It creates ops on the
+device in scope: open ``tf.device("/cpu:0")`` around the call to average on the host.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class CallWatch:
                 self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
-            self._thread.calls = True  # functions that it calls by Python belong to it
+            self._thread.calls = True  # a traced function that Python calls inside is a part of it
             try:
                 return original(function, tensor_inputs, captured_inputs)
             except tf.errors.OpError as error:
@@ -142,7 +142,7 @@ class CallWatch:
         return call
 
     def wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``GradientTape.gradient``, to count eager calls and to refuse Keras's."""
+        """Wrap ``GradientTape.gradient``: count eager calls, and refuse those of Keras models."""
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():

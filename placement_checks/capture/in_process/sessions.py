@@ -145,7 +145,7 @@ class SessionWatch:
 
     @property
     def never_run(self) -> set[tf.Operation]:
-        """The optimizer ops in the graphs of the steps that no step has run."""
+        """The optimizer ops that no step has run, in the graphs of the steps."""
         return {
             op
             for graph in {step.graph for step in self.steps}
