@@ -41,7 +41,6 @@ _HOMES = {
     "average_gradients": "run.averaging",
     "catch_log": "logs.live",
     "local_cluster": "run.cluster.clusters",
-    "mean_of_stacked": "run.averaging",
     "place": "verification.placing",
     "read_logs": "logs",
     "simulated_gpus": "run.simulated_gpus",

@@ -17,7 +17,7 @@ from placement_checks.logs.live import CaughtLog, catch_log
 from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import RULES
 from placement_checks.rules.requirements import Need
-from placement_checks.run.averaging import average_gradients, mean_of_stacked
+from placement_checks.run.averaging import average_gradients
 from placement_checks.run.cluster.clusters import Cluster, LocalCluster, local_cluster
 from placement_checks.run.simulated_gpus import simulated_gpus
 from placement_checks.testing.assertions import (
@@ -115,7 +115,6 @@ __all__ = [
     "average_gradients",
     "catch_log",
     "local_cluster",
-    "mean_of_stacked",
     "place",
     "read_logs",
     "simulated_gpus",

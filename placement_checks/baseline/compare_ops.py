@@ -181,7 +181,7 @@ class ChangeKind(NamedTuple):
     Attributes:
         part: the part of the step.
         old: the allowed places; if the ops are new, the places of the other ops of the part.
-        new: the place of the ops; like an old place, `TOWER` for the device of their tower.
+        new: the place of the ops. Here and in ``old``, `TOWER` is the device of their tower.
         is_new: whether the baseline does not have the ops.
     """
 

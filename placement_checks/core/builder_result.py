@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import PLACEHOLDERS, VARIABLES, is_gradient_update, is_update
+from placement_checks.util.walks import walk
 
 _NO_LOSS = PLACEHOLDERS | VARIABLES
 _WITH_VARIABLES = ("variables", "local_variables")  # collections of a graph
@@ -79,15 +80,11 @@ def _op(item: Any) -> Any:
 def _runs(op: Any, wanted: Callable[[str], bool], *, initial: bool = False) -> bool:
     """Whether ``op`` runs an op of a wanted type; initializers count only if ``initial``."""
     initializers = frozenset() if initial else frozenset(_initializers(op.graph))
-    seen, waiting = {op}, [op]
-    while waiting:
-        runs = waiting.pop()
-        if wanted(runs.type) and runs.name not in initializers:
-            return True
-        before = {*runs.control_inputs, *(tensor.op for tensor in runs.inputs)} - seen
-        seen |= before
-        waiting += before
-    return False
+
+    def before(op: Any) -> Iterable[Any]:
+        return [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+
+    return any(wanted(each.type) and each.name not in initializers for each in walk([op], before))
 
 
 def _initializers(graph: Any) -> Iterator[str]:

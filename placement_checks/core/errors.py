@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import traceback
+from typing import Any, TypeVar
 
 from placement_checks.core.missing import Missing
 from placement_checks.util.text import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # environment variable: show tracebacks of internal errors
+
+
+_Kind = TypeVar("_Kind", bound="PlacementError")
 
 
 class PlacementError(Exception):
@@ -42,6 +46,20 @@ class PlacementError(Exception):
 
     def __str__(self) -> str:
         return printable(f"{self.fault}; {self.fix}" if self.fix else self.fault)
+
+    def copy(self, kind: type[_Kind], **changes: Any) -> _Kind:
+        """The same error as another type, with some fields changed: ``copy(InputError, fix="")``.
+
+        The exception that caused it is not copied.
+        """
+        fields: dict[str, Any] = {
+            "object": self.object,
+            "message": self.message,
+            "fix": self.fix,
+            "details": self.details,
+            "is_predicate": self.is_predicate,
+        }
+        return kind(**(fields | changes))
 
     @property
     def fault(self) -> str:

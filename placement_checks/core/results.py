@@ -208,7 +208,7 @@ def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
     assert error is not None
     rules = join_and(verdict.rule for verdict in verdicts)
     message = f"{rules} could not be checked: {error.message}"
-    combined = type(error)(error.object, message, error.fix, details=error.details)
+    combined = error.copy(type(error), message=message, is_predicate=False)
     combined.__cause__ = error.__cause__
     return combined
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-GPUS = "{gpus}"  # to Python, a set that holds a name
+GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
 GPU_LIST = "{gpu_list}"
 
 

@@ -30,8 +30,10 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.graph.graph_def import function_library
 from placement_checks.tf.graphs import definition_of
 from placement_checks.util.text import free_name
+from placement_checks.util.walks import sources_first, walk
 
 COLOCATED = b"loc:@"  # prefix of the name of a colocated op
 _COMPILED = "_XlaMustCompile"
@@ -100,7 +102,7 @@ class _Flattening:
         placeholders: Callable[[str], Sequence[str]],
     ) -> None:
         self._graph_def = graph_def
-        self._library = {each.signature.name: each for each in graph_def.library.function}
+        self._library = function_library(graph_def)
         self._holds_step = cache(holds_step)
         self._placeholders = placeholders
         self._element_takers: dict[str, bool] = {}
@@ -329,14 +331,11 @@ def called_functions(node: Any) -> Iterator[str]:
 def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
     """The names of all functions that nodes call or receive, directly or indirectly."""
     bodies = {each.signature.name: each.node_def for each in library}
-    found: set[str] = set()
-    waiting = list(nodes)
-    while waiting:
-        for name in called_functions(waiting.pop()):
-            if name in bodies and name not in found:
-                found.add(name)
-                waiting += bodies[name]
-    return found
+
+    def called(nodes: Iterable[Any]) -> Iterator[str]:
+        return (name for node in nodes for name in called_functions(node) if name in bodies)
+
+    return set(walk(called(nodes), lambda name: called(bodies[name])))
 
 
 def rename_input(source: str, names: Mapping[str, str]) -> str:
@@ -378,18 +377,8 @@ def device_in_body(own: str, outer: str) -> str:
 def topological_order(nodes: Sequence[Any]) -> Iterator[Any]:
     """The nodes in graph order, except that the inputs of each node precede it."""
     by_name = {node.name: node for node in nodes}
-    done: set[str] = set()
-    for root in nodes:
-        waiting = [] if root.name in done else [(root, iter(root.input))]
-        done.add(root.name)
-        while waiting:
-            node, sources = waiting[-1]
-            for source in sources:
-                name = producer_of(source)
-                if name not in done and name in by_name:
-                    done.add(name)
-                    waiting.append((by_name[name], iter(by_name[name].input)))
-                    break
-            else:
-                yield node
-                waiting.pop()
+
+    def sources(name: str) -> Iterator[str]:
+        return filter(by_name.__contains__, map(producer_of, by_name[name].input))
+
+    return map(by_name.__getitem__, sources_first(by_name, sources))

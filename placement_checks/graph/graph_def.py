@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +10,7 @@ from tensorflow.core.framework import types_pb2
 
 from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
+from placement_checks.util.walks import walk
 
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants keep their values, since shape functions read them.
@@ -147,15 +148,13 @@ def called_bodies(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, 
                 yield library[name], suffix
 
 
-def inlined_functions(graph_def: Any) -> Collection[Any]:
+def inlined_functions(graph_def: Any) -> Sequence[Any]:
     """The functions that TensorFlow puts in place of calls, each once."""
     library = function_library(graph_def)
-    found: dict[str, Any] = {}
-    waiting = [graph_def.node] if library else []
-    while waiting:
-        for node in waiting.pop():
-            for function, _ in called_bodies(node, library):
-                if function.signature.name not in found:
-                    found[function.signature.name] = function
-                    waiting.append(function.node_def)
-    return found.values()
+
+    def called(nodes: Iterable[Any]) -> Iterator[str]:
+        bodies = (called_bodies(node, library) for node in nodes)
+        return (function.signature.name for each in bodies for function, _ in each)
+
+    start = called(graph_def.node) if library else ()
+    return [library[name] for name in walk(start, lambda name: called(library[name].node_def))]

@@ -45,7 +45,7 @@ MAX_DEPTH = 100  # nested calls; programs nest about ten
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSource:
-    """A graph, and what its GraphDef does not contain.
+    """A graph, with facts that its GraphDef does not contain.
 
     Attributes:
         details: the ``GraphDef``, and details of single ops.
@@ -304,8 +304,8 @@ def inlined_ops(
         device_of: parses a device name, given the op that requests it.
 
     Yields:
-        Each inlined op, and the op of a function that it was. Its inputs are ops of the inlined
-        graph: arguments of functions are replaced by the inputs of calls.
+        Each inlined op, and the op of the function body that it comes from. Its inputs are ops of
+        the inlined graph: the inputs of a call replace the arguments of its function.
     """
     library = function_library(graph_def)
 

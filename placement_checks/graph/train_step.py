@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ from placement_checks.graph.reading import (
     strategy_of_graph,
 )
 from placement_checks.tf.graphs import function_body
+from placement_checks.util.walks import walk
 
 tf1 = tf.compat.v1
 
@@ -146,7 +147,7 @@ def trainable_variables(graph: tf.Graph) -> set[str]:
 
 def ancestors(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     """The given ops, and all ops that run before them."""
-    return _reach(ops, lambda op: [*(tensor.op for tensor in op.inputs), *op.control_inputs])
+    return set(walk(ops, lambda op: [*(tensor.op for tensor in op.inputs), *op.control_inputs]))
 
 
 def dependents(
@@ -157,20 +158,8 @@ def dependents(
     for op in among:
         for tensor in op.inputs:
             users[tensor.op].append(op)
-    return _reach((user for source in sources for user in users[source]), users.__getitem__)
-
-
-def _reach(
-    start: Iterable[tf.Operation], step: Callable[[tf.Operation], Iterable[tf.Operation]]
-) -> set[tf.Operation]:
-    """The ops that repeated calls of ``step`` reach from ``start``, including ``start``."""
-    waiting = list(start)
-    reached = set(waiting)
-    while waiting:
-        further = set(step(waiting.pop())) - reached
-        reached |= further
-        waiting += further
-    return reached
+    direct = (user for source in sources for user in users[source])
+    return set(walk(direct, users.__getitem__))
 
 
 def _changed_variables(op: tf.Operation) -> set[str]:
@@ -231,7 +220,9 @@ def select_losses(reported: ScalarLosses, source: GraphSource) -> ScalarLosses:
 
 def _value_ancestors(ops: Iterable[tf.Operation], ends: Collection[str] = ()) -> set[tf.Operation]:
     """The given ops, and the ops that compute their inputs; inputs of ``ends`` are ignored."""
-    return _reach(ops, lambda op: () if op.name in ends else [tensor.op for tensor in op.inputs])
+    return set(
+        walk(ops, lambda op: () if op.name in ends else [tensor.op for tensor in op.inputs])
+    )
 
 
 def _summands(
@@ -250,7 +241,7 @@ def _summands(
                 if is_scalar and tensor.op in learned:
                     yield tensor.op
 
-    return _reach(objectives, terms)
+    return set(walk(objectives, terms))
 
 
 def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:

@@ -100,7 +100,7 @@ def measure_noise(
 def add_noise(
     noise: dict[str, float], values: Mapping[str, Values], other: Mapping[str, Values]
 ) -> None:
-    """Update the noise with values in another order of the rows; arrays may be missing there."""
+    """Update the noise with ``other``, values in another order of the rows; it may lack arrays."""
     for name in values.keys() & other.keys():
         noise[name] = max(noise[name], largest_difference(values[name], other[name]))
 
@@ -133,7 +133,7 @@ _PEAKS = 32  # elements of each kind: largest, or with the largest difference
 # Elements of one gradient, and of all. A fit of gradients has at most 128 unknowns.
 _MIN_OF_GRADIENT, _MAX_OF_GRADIENT = 512, 4096
 _MAX_OF_ALL_GRADIENTS = 1 << 18
-_OF_STEP = 512  # random elements of a variable after a step
+_RANDOM_OF_STEP = 512  # random elements of a variable after a step
 
 
 def select_elements(values: Values, elements: Elements) -> Array:
@@ -219,9 +219,9 @@ def _add_random(indices: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> 
 
 def sample_elements(size: int) -> Elements:
     """Return random elements of an array to follow over all steps; None for all elements."""
-    if size <= _OF_STEP:
+    if size <= _RANDOM_OF_STEP:
         return None
-    return np.random.default_rng(0).choice(size, _OF_STEP, replace=False)
+    return np.random.default_rng(0).choice(size, _RANDOM_OF_STEP, replace=False)
 
 
 def build_variable_step(

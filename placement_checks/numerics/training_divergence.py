@@ -66,8 +66,8 @@ def compare_variables(
 ) -> tuple[list[Difference], list[Divergence]]:
     """Compare the variables that both programs have, after each step.
 
-    Variables with a gradient that is exactly zero are skipped, because rounding moves them.
-    Variables that depend on a race are skipped too, and the slots of both.
+    Variables with a gradient that is exactly zero are skipped, because rounding moves them, and
+    so are variables that depend on a race, and the slots of all of these.
 
     Slots may contain the factor on all gradients, ``scale``, or its square.
 
@@ -139,9 +139,9 @@ def _noisy_variables(measured: Measurement) -> set[str]:
 
 
 def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[str, str]:
-    """Return the raced variable of each variable that depends on a race, and of its slots.
+    """Return the variables that depend on a race, each with the variable that the race is about.
 
-    The same gradient updates a variable and its slots.
+    The slots of such a variable are included, because the same gradient updates them.
     """
     found = {}
     for name in trajectory.steps[0]:
@@ -230,7 +230,10 @@ def undetectable_changes(
 
 
 def find_trained_variable(name: str, trained: Collection[str]) -> str | None:
-    """Return the trained variable of a variable or slot; the slot's name begins with its name."""
+    """Return the trained variable that ``name`` is, or is a slot of; None if there is none.
+
+    The name of a slot begins with the name of its variable.
+    """
     while name:
         if name in trained:
             return name

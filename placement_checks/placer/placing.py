@@ -18,7 +18,7 @@ from placement_checks.placer.reasons import (
     BOUND_TO_ANOTHER,
     all_refusals,
     fallback_reason,
-    refusal_of,
+    parse_refusal,
 )
 from placement_checks.placer.request import PlacerQuery, TaskOrder
 from placement_checks.placer.worker.client import PlacerUnavailable, phantom, session
@@ -87,7 +87,7 @@ def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) 
     except GraphRefused as refused:
         return replace(
             placement,
-            refusals=refusals or [refusal_of(refused, placement)],
+            refusals=refusals or [parse_refusal(refused, placement)],
             placer=kind,
             assigned=Missing("the placer refused the graph"),
         )

@@ -41,7 +41,7 @@ def all_refusals(query: PlacerQuery, refused: GraphRefused) -> Iterator[Refusal]
     reported: set[str] = set()
     try:
         for _ in range(MAX_REFUSALS):
-            refusal = refusal_of(refused, placement)
+            refusal = parse_refusal(refused, placement)
             others = _on_the_same_missing_device(refusal, placement)
             for name in [refusal.op, *others]:
                 if name not in reported:
@@ -83,7 +83,7 @@ def _without_type(device: str) -> str:
     return str(Device(parsed.job, parsed.replica, parsed.task))
 
 
-def refusal_of(refused: GraphRefused, placement: Placement) -> Refusal:
+def parse_refusal(refused: GraphRefused, placement: Placement) -> Refusal:
     """The op that the placer's error names, and its message without internal job names.
 
     If a variable is colocated with that op, the refusal names the variable instead, because users
@@ -130,7 +130,7 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
         return ""
     constraints = [each for kernel in usable for each in kernel.constraint]
     constrained = {each.name for each in constraints if _types(attributes, each.name)}
-    # If each attribute is supported by some kernel, their combination is not.
+    # If a kernel supports each attribute by itself, no kernel supports them together.
     supported = {each.name for each in constraints if _allows(each, attributes)}
     types = sorted(
         {

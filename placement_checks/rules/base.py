@@ -55,10 +55,10 @@ class Rule(ABC):
         requires: the evidence that it needs; without it the verdict is not-checked.
         explained_by: the names of other rules. Their findings on an object explain the findings
             of this rule on it.
-        by_absence: whether something that is missing from the program can break it. A verdict on a
-            part of a program then proves nothing.
-        declared_with: the name of a rule whose declared fields apply to this rule too, if it has
-            fields of the same names.
+        by_absence: whether something that is missing from the program can break it. Then it is not
+            checked if only a part of the program is known.
+        declared_with: the name of another rule. If both rules have a field, its value for the
+            other rule applies to this rule too.
         impact: the effect of a finding on the program, for a rule of another distribution. The
             impact of a rule of this package is in `rules.registry`.
     """
@@ -155,20 +155,20 @@ def first_of_each(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def repetitions(
-    things: Iterable[tuple[Hashable, TowerIndex, _T]],
+    items: Iterable[tuple[Hashable, TowerIndex, _T]],
 ) -> Iterator[tuple[TowerIndex, _T, TowerIndex, _T]]:
-    """Find the things of towers, such as ops, that repeat a thing of an earlier tower.
+    """Find equal items, such as ops, of several towers.
 
     Args:
-        things: for each thing a key that equal things share, and the number of its tower. Only
-            the first thing of a tower with a key counts.
+        items: for each item a key that equal items share, its tower, and the item. Of equal items
+            of one tower, only the first counts.
 
     Yields:
-        The first tower with a key, its thing, a later tower, and the later tower's thing.
+        The first tower with equal items, its item, a later tower, and the later tower's item.
     """
     by_key: dict[Hashable, dict[TowerIndex, _T]] = defaultdict(dict)
-    for key, tower, thing in things:
-        by_key[key].setdefault(tower, thing)
+    for key, tower, item in items:
+        by_key[key].setdefault(tower, item)
     for by_tower in by_key.values():
         first, *others = sorted(by_tower)
         for other in others:

@@ -60,7 +60,7 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[OpI
             yield op
 
 
-_MOST_JOINING = 200  # the first ops compute averages, and later ops use them
+_MOST_JOINING = 200  # later ops use the averages that the first ones compute
 
 
 class LoopLines:

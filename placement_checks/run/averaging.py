@@ -1,7 +1,7 @@
-"""The mean of the towers' gradients: drop-ins for the CIFAR-10 tutorial's ``average_gradients``.
+"""The mean of the towers' gradients: a drop-in for ``average_gradients`` of the CIFAR-10 tutorial.
 
-The ops are created on the device in scope: open ``tf.device("/cpu:0")`` around the call to average
-on the host. They work in a v1 graph, in a ``tf.function`` and eagerly.
+`average_gradients` works in a v1 graph, in a ``tf.function`` and eagerly. It creates ops on the
+device in scope: open ``tf.device("/cpu:0")`` around the call to average on the host.
 """
 
 from __future__ import annotations
@@ -61,27 +61,6 @@ def average_gradients(
     return [(_mean(grads, len(towers), shares), variable) for grads, variable in by_variable]
 
 
-def mean_of_stacked(tower_grads: Iterable[Iterable[tuple[Any, Any]]]) -> list[tuple[Any, Any]]:
-    """Average the towers' gradients of each variable as the tutorial does.
-
-    The result equals `average_gradients` up to rounding, and took about twice as long in
-    measurements. ``tf.IndexedSlices`` are always converted to dense tensors.
-
-    Args:
-        tower_grads: as for `average_gradients`.
-
-    Returns:
-        For each variable the mean, of the gradients' shape and dtype, or None if the gradients of
-        all towers are None; and the variable of the first tower.
-
-    Raises:
-        ValueError: as in `average_gradients`.
-    """
-    towers = [list(tower) for tower in tower_grads]
-    by_variable = _gradients_by_variable(towers)
-    return [(_stacked_mean(grads, len(towers)), variable) for grads, variable in by_variable]
-
-
 def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
     if not grads:
         return None
@@ -99,15 +78,6 @@ def _mean(grads: dict[int, Any], towers: int, shares: list[Any] | None) -> Any:
         return mean
     indices = tf.concat([grad.indices for grad in grads.values()], axis=0)
     return tf.IndexedSlices(mean, indices, first.dense_shape)
-
-
-def _stacked_mean(grads: dict[int, Any], towers: int) -> Any:
-    if not grads:
-        return None
-    parts = [_to_dense(grad) for grad in grads.values()]
-    parts += [tf.zeros_like(parts[0])] * (towers - len(parts))
-    mean = tf.reduce_mean(tf.stack(parts), axis=0)
-    return tf.cast(mean, next(iter(grads.values())).dtype)
 
 
 def _to_dense(grad: Any) -> Any:

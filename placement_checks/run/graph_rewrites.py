@@ -40,7 +40,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.graph.flatten import flatten, reachable_functions, rename_input
-from placement_checks.graph.graph_def import constant_int
+from placement_checks.graph.graph_def import constant_int, function_library
 from placement_checks.util.text import plural
 
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -165,7 +165,7 @@ def _inline_gather_branches(graph_def: Any) -> None:
     A strategy gathers `tf.IndexedSlices` in such branches. The else side pads replicas that have
     fewer rows than others (distribute/cross_device_utils.py, all_reduce_indexed_slices).
     """
-    library = {function.signature.name: function for function in graph_def.library.function}
+    library = function_library(graph_def)
     new_names: dict[str, str] = {}
     sides: set[str] = set()
     for node in graph_def.node:

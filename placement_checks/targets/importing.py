@@ -80,14 +80,13 @@ def script_from_function(program: Program, error: InputError) -> Script:
         return Script(program.target, tuple(program.argv), eager=True)
     target = _importable_target(inspect.unwrap(program.build))
     if target is None:
-        raise InputError(
-            program.name,
-            f"{error.message}; eager code is run in a process of its own, which can only load a "
-            "function at the top level of a file",
-            "put the code into a 'with watch(eager=True):' block, or name the function by a "
+        raise error.copy(
+            InputError,
+            object=program.name,
+            message=f"{error.message}; eager code is run in a process of its own, which can only "
+            "load a function at the top level of a file",
+            fix="put the code into a 'with watch(eager=True):' block, or name the function by a "
             "target: 'train.py:main(depth=50)'",
-            details=error.details,
-            is_predicate=error.is_predicate,
         )
     return Script(target, eager=True)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, Placement, StepOps
-from placement_checks.core.program import InitialState, Step
+from placement_checks.core.program import CapturedProgram
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
 from placement_checks.report.common import json as json_report
@@ -99,28 +99,25 @@ def _reported_part(evidence: Evidence) -> Evidence:
     )
     measurement, program = evidence.measurement, evidence.program
     if measurement:
-        measurement = replace(
-            measurement,
+        from placement_checks.core.measurement import Measurement  # needs numpy
+
+        measurement = Measurement(
+            reference=measurement.reference,
+            devices=measurement.devices,
+            towers=measurement.towers,
             dtypes={},
             precisions={},
             trials=(),
-            trajectory=_NOT_SENT,
-            unread={},
-            missing={},
-            races={},
-            updates={},
+            saved=measurement.saved,
+            saved_bytes=measurement.saved_bytes,
         )
     if program:
-        program = replace(
-            program,
+        program = CapturedProgram(
+            name=program.name,
             program=_NOT_SENT,
+            gpus=program.gpus,
             source=_SentGraph(placement),
-            step=Step(),
-            initial=InitialState(),
-            applied=(),
-            fed={},
-            on_one_host=None,
-            loader=_NOT_SENT,
+            notes=program.notes,
         )
     return Evidence(placement, program, measurement=measurement)
 

@@ -80,7 +80,7 @@ class Behavior:
 _SWITCHES = tuple(switch.name for switch in fields(Behavior))
 _DISABLE_CALL = re.compile(rf"\bdisable_({'|'.join(_SWITCHES)})\b")
 
-# The behavior of each program; None for one that follows the process.
+# The behavior of each program; None for a program that has the behavior of the process.
 _program_behaviors: dict[Hashable, Behavior | None] = {}
 # The behavior set by modules that programs share, which are not loaded again for each program.
 _shared_behaviors: dict[Hashable, Behavior] = {}
@@ -177,8 +177,8 @@ class GlobalState:
     def restore(self) -> Iterator[str]:
         """Restore the state; yields a phrase for each change that would break later code.
 
-        Sound code sets a seed and soft placement too, so these are restored without a report. So
-        is a global default graph that was empty before.
+        The seed, soft placement and an empty default graph are restored without a phrase, since
+        sound code changes them too.
         """
         import tensorflow as tf
 

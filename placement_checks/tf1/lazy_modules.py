@@ -1,4 +1,4 @@
-"""Modules that look up their attributes on access, and changes to modules for a while."""
+"""Modules that look up their attributes on access, and the names that programs use in them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def lazy_alias(name: str, module: Callable[[], Any]) -> LazyModule:
 
 
 @contextlib.contextmanager
-def replace_modules(named: Callable[[str], bool]) -> Iterator[None]:
+def without_modules(named: Callable[[str], bool]) -> Iterator[None]:
     """Remove modules from `sys.modules`, by name, and restore them after the block."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if named(name)}
     try:
@@ -117,7 +117,7 @@ def has_tf_slim() -> bool:
 
 
 def tf_slim_modules(name: str, package: str) -> list[ModuleType]:
-    """Modules of tf_slim with a name; modules in ``package`` come first."""
+    """The modules of tf_slim with this last name; modules in ``package`` come first."""
     names = [module for module in _tf_slim_module_names() if module.rpartition(".")[2] == name]
     names.sort(key=lambda module: package not in module.split("."))
     return [importlib.import_module(module) for module in names]

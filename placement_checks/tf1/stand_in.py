@@ -18,7 +18,7 @@ from typing import Any
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf1.contrib import Contrib
-from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of, replace_modules
+from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of, without_modules
 
 VERSION = "1.15.5"
 NAME = "tensorflow"
@@ -138,7 +138,7 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
         return import_for
 
     before = sys.modules[NAME]
-    with replace_modules(finder.is_own):
+    with without_modules(finder.is_own):
         sys.modules[NAME] = stand_in.module  # without an entry, a thread would import it again
         sys.meta_path.insert(0, finder)
         try:

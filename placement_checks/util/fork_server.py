@@ -1,6 +1,6 @@
 """Workers forked from a server process that has imported the modules they need.
 
-`multiprocessing.forkserver` does not serve here: its workers import the main module of the user
+`multiprocessing.forkserver` cannot be used: its workers import the main module of the user
 again, have the working directory and standard streams of the server, and share one server with the
 user's own code.
 """
@@ -99,7 +99,7 @@ class ForkServer:
                 process_group=0,
                 env=dict(environment),
             )
-        process.returncode = 0  # `end` waits for it
+        process.returncode = 0  # so that `subprocess` does not wait for it; `end` does
         return ForkServer(process.pid, control)
 
     @staticmethod

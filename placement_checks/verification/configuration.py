@@ -188,9 +188,7 @@ def load(folder: Path) -> Config:
         )
         raise ConfigError(str(file), f"{len(errors)} fields are invalid: {faults}")
     for wrong in errors:
-        raise ConfigError(
-            f"{file}: {wrong.object}", wrong.message, wrong.fix, is_predicate=wrong.is_predicate
-        )
+        raise wrong.copy(ConfigError, object=f"{file}: {wrong.object}")
     return config
 
 

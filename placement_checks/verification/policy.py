@@ -156,11 +156,7 @@ def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
         try:
             rule_named(name)
         except UsageError as error:
-            errors.append(
-                ConfigError(
-                    f"{at}{name}", error.message, error.fix, is_predicate=error.is_predicate
-                )
-            )
+            errors.append(error.copy(ConfigError, object=f"{at}{name}"))
             continue
         if not isinstance(values, Mapping):
             errors.append(

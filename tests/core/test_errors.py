@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.errors import CannotRun, InputError, UsageError
 from placement_checks.core.missing import Missing
 
 
@@ -19,6 +19,15 @@ from placement_checks.core.missing import Missing
 def test_a_colon_separates_an_object_from_a_sentence(error: InputError, text: str) -> None:
     assert str(error) == text
     assert str(pickle.loads(pickle.dumps(error))) == text
+
+
+def test_a_copy_of_another_type_keeps_the_fields_that_it_does_not_change() -> None:
+    error = InputError("a.py", "is eager", "trace it", details="a.py:1", is_predicate=True)
+
+    copy = error.copy(UsageError, object="b.py")
+
+    assert (type(copy), str(copy)) == (UsageError, "b.py is eager; trace it")
+    assert copy.details == "a.py:1"
 
 
 @pytest.mark.parametrize(

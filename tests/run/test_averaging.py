@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from placement_checks.run.averaging import average_gradients, mean_of_stacked
+from placement_checks.run.averaging import average_gradients
 from placement_checks.run.runnable import running_on
 
 tf1 = tf.compat.v1
@@ -20,7 +20,6 @@ KINDS = ("dense", "sparse", None)
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 # Averages are passed on with their variables, whatever these are.
 W = object()
-VARIANTS = pytest.mark.parametrize("variant", [average_gradients, mean_of_stacked])
 
 
 class Case(NamedTuple):
@@ -108,11 +107,10 @@ NUMBERS: list[Callable[[int], Any]] = [
 FORMS = st.sampled_from(NUMBERS)
 
 
-@VARIANTS
 @settings(deadline=None)
 @given(case=cases())
-def test_the_mean_equals_numpy(variant: Callable[..., Any], case: Case) -> None:
-    [(mean, variable)] = variant(case.pairs)
+def test_the_mean_equals_numpy(case: Case) -> None:
+    [(mean, variable)] = average_gradients(case.pairs)
 
     case.check(mean)
     assert variable is W
@@ -144,11 +142,10 @@ def test_sparse_gradients_alone_stay_sparse(case: Case) -> None:
         assert [*mean.indices.numpy()] == [row for grad in present for row in grad.indices.numpy()]
 
 
-@VARIANTS
 @settings(deadline=None)
 @given(case=cases(most=1))
-def test_one_tower_keeps_its_gradient(variant: Callable[..., Any], case: Case) -> None:
-    [(mean, _)] = variant(case.pairs)
+def test_one_tower_keeps_its_gradient(case: Case) -> None:
+    [(mean, _)] = average_gradients(case.pairs)
 
     if isinstance(mean, tf.IndexedSlices):
         np.testing.assert_array_equal(numbers(mean.values), numbers(case.grads[0].values))
@@ -156,24 +153,22 @@ def test_one_tower_keeps_its_gradient(variant: Callable[..., Any], case: Case) -
         np.testing.assert_array_equal(numbers(mean), case.dense[0])
 
 
-@VARIANTS
-def test_float16_rows_of_one_index_may_add_up_to_more_than_it_holds(
-    variant: Callable[..., Any],
-) -> None:
+def test_float16_rows_of_one_index_may_add_up_to_more_than_it_holds() -> None:
     rows = tf.IndexedSlices(
         tf.constant([6e4, 6e4], tf.float16), tf.zeros(2, tf.int32), tf.constant([1])
     )
 
-    [(mean, _)] = variant([[(rows, W)], [(tf.zeros(1, tf.float16), W)]])
+    [(mean, _)] = average_gradients([[(rows, W)], [(tf.zeros(1, tf.float16), W)]])
 
     assert mean.numpy() == [6e4]
 
 
-@VARIANTS
-def test_none_in_every_tower_stays_none(variant: Callable[..., Any]) -> None:
+def test_none_in_every_tower_stays_none() -> None:
     other = object()
 
-    averages = variant([[(None, W), (tf.constant(tower), other)] for tower in (1.0, 2.0)])
+    averages = average_gradients(
+        [[(None, W), (tf.constant(tower), other)] for tower in (1.0, 2.0)]
+    )
 
     assert [variable for _, variable in averages] == [W, other]
     assert averages[0][0] is None
@@ -295,12 +290,9 @@ def test_in_a_function_weights_may_be_tensors() -> None:
     @tf.function
     def averages(rows: Any) -> Any:
         pairs = [[(variable * 3.0, variable)], [(tf.zeros(2), variable)]]
-        return average_gradients(pairs, [rows, 2])[0][0], mean_of_stacked(pairs)[0][0]
+        return average_gradients(pairs, [rows, 2])[0][0]
 
-    weighted, stacked = averages(tf.constant(1))
-
-    assert weighted.numpy().tolist() == [1.0, 2.0]
-    assert stacked.numpy().tolist() == [1.5, 3.0]
+    assert averages(tf.constant(1)).numpy().tolist() == [1.0, 2.0]
 
 
 def test_towers_may_be_generators() -> None:
@@ -319,7 +311,6 @@ A, B = Named("a:0"), Named("b:0")
 ONE = np.ones(2, np.float32)
 
 
-@VARIANTS
 @pytest.mark.parametrize(
     ("tower_grads", "expected"),
     [
@@ -348,15 +339,13 @@ ONE = np.ones(2, np.float32)
         ),
     ],
 )
-def test_towers_that_do_not_match_are_refused(
-    variant: Callable[..., Any], tower_grads: Any, expected: str
-) -> None:
+def test_towers_that_do_not_match_are_refused(tower_grads: Any, expected: str) -> None:
     towers = [
         [(None if grad is None else tf.constant(grad), variable) for grad, variable in tower]
         for tower in tower_grads
     ]
     with pytest.raises(ValueError, match=expected):
-        variant(towers)
+        average_gradients(towers)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from placement_checks.tf1.lazy_modules import (
     LazyModule,
     attribute_of,
     lazy_alias,
-    replace_modules,
+    without_modules,
 )
 
 
 def test_other_modules_of_a_name() -> None:
     before = sys.modules["textwrap"] if "textwrap" in sys.modules else __import__("textwrap")
 
-    with replace_modules(lambda name: name == "textwrap"):
+    with without_modules(lambda name: name == "textwrap"):
         assert "textwrap" not in sys.modules
         sys.modules["textwrap"] = ModuleType("textwrap")
 

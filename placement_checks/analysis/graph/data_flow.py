@@ -24,6 +24,7 @@ from placement_checks.core.op_types import (
     holds_state,
 )
 from placement_checks.core.placement import Placement, producer_of
+from placement_checks.util.walks import sources_first
 
 Edges = Sequence[Sequence[OpId]]
 Mask = TypeVar("Mask", bound=int)
@@ -307,7 +308,8 @@ class StepOrder:
 
     def __init__(self, flow: DataFlow, roots: Iterable[OpId]) -> None:
         self._waits_for = _with_starts(flow)
-        self._nodes = _sources_first(roots, self._waits_for)
+        starts: Iterable[int] = roots
+        self._nodes = list(sources_first(starts, self._waits_for.__getitem__))
         self.ops = cast(list[OpId], [node for node in self._nodes if node < len(flow.names)])
 
     def awaited(self, own: Mapping[OpId, int]) -> Sequence[int]:
@@ -398,28 +400,6 @@ def _with_starts(flow: DataFlow) -> Sequence[Sequence[int]]:
         if call in flow.callers:
             edges[start] = [*edges[start], start_of[flow.callers[call]]]
     return edges
-
-
-def _sources_first(roots: Iterable[int], edges: Sequence[Sequence[int]]) -> list[int]:
-    """Return the nodes reachable from ``roots``, each after the nodes that it waits for."""
-    seen = bytearray(len(edges))
-    ordered: list[int] = []
-    for root in roots:
-        if seen[root]:
-            continue
-        seen[root] = 1
-        todo: list[tuple[int, Iterator[int]]] = [(root, iter(edges[root]))]
-        while todo:
-            here, sources = todo[-1]
-            for source in sources:
-                if not seen[source]:
-                    seen[source] = 1
-                    todo.append((source, iter(edges[source])))
-                    break
-            else:
-                ordered.append(here)
-                todo.pop()
-    return ordered
 
 
 def bits_of(mask: int) -> Iterator[int]:

@@ -85,7 +85,7 @@ def differences(
         if left == right or (left, right) in compared:
             continue
         compared.add((left, right))
-        different = _different(graph, left, right, variables, shared)
+        different = _describe_difference(graph, left, right, variables, shared)
         if different:
             if _is_plain_integer(graph, left) and _is_plain_integer(graph, right):
                 continue
@@ -112,7 +112,7 @@ def _is_plain_integer(graph: GraphAnalysis, op: OpId) -> bool:
     )
 
 
-def _different(
+def _describe_difference(
     graph: GraphAnalysis,
     left: OpId,
     right: OpId,

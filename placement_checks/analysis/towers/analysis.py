@@ -107,7 +107,7 @@ class TowerAnalysis(GraphAnalysis):
 
     @cached_property
     def losses(self) -> TowerLosses:
-        """The losses of each tower: of the ops in `loss_ops`, or of the parts of a joint loss."""
+        """The losses of each tower: ops of `loss_ops`, or parts of a joint loss."""
         if not self.loss_ops:
             return TowerLosses((), unknown=Missing("the losses are unknown", _FIX))
         by_tower: list[list[OpId]] = [[] for _ in self.towers]

@@ -17,8 +17,8 @@ from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import SUMS_UP
 
 Groups = Sequence[Sequence[OpId]]
-# The least share of ops that copies of a model have in common: if their devices differ, and if
-# they read the same variables.
+# The least share of their ops that copies of a model have in common. The first applies if their
+# devices differ, the second if they read the same variables.
 _SIMILAR, _ALIKE = 0.5, 0.75
 
 

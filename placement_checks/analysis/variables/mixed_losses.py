@@ -156,14 +156,14 @@ class MixedLosses:
 
     @cached_property
     def shared_ops(self) -> Mapping[OpId, TowerMask]:
-        """For each op that first combines a tower with others, a mask of the combined towers.
+        """The first op at which each tower is combined with others, and a mask of these towers.
 
         Only towers that depend on each other mutually count.
         """
         analysis = self._analysis
         found = {}
         for number, losses in analysis.losses.items():
-            mutual = self._others[number]
+            mutual = self._towers_behind_losses[number]
             for loss in losses:
                 mutual &= ~self._contained(number, loss)
             if mutual:
@@ -179,14 +179,14 @@ class MixedLosses:
     def _contained(self, number: TowerIndex, loss: OpId) -> int:
         """Return a bit mask of the towers that a loss of a tower wrongly contains."""
         contained = 0
-        for other in self._analysis.towers_in(self._others[number]):
-            one_sided = not self._others[other] >> number & 1
+        for other in self._analysis.towers_in(self._towers_behind_losses[number]):
+            one_sided = not self._towers_behind_losses[other] >> number & 1
             if one_sided or self._has_summand_of(other, loss, without=number):
                 contained |= self._analysis.towers_behind[loss] & 1 << other
         return contained
 
     @cached_property
-    def _others(self) -> Sequence[int]:
+    def _towers_behind_losses(self) -> Sequence[int]:
         """For each tower a bit mask of the other towers that its losses depend on."""
         found = []
         for number, losses in self._analysis.losses.items():
@@ -207,7 +207,9 @@ class MixedLosses:
             [loss], along=self._summands, until=lambda op: op != loss and not is_mixed(op)
         )
         return any(
-            towers[part] >> other & 1 and not towers[part] >> without & 1 and self._counts(part)
+            towers[part] >> other & 1
+            and not towers[part] >> without & 1
+            and self._depends_on_examples(part)
             for part in parts - {loss}
         )
 
@@ -240,10 +242,10 @@ class MixedLosses:
             if (tower := analysis.tower_of[op]) is not None
             and towers >> tower & 1
             and not analysis.backward.ops[op]
-            and self._counts(op)
+            and self._depends_on_examples(op)
         )
 
-    def _counts(self, op: OpId) -> bool:
+    def _depends_on_examples(self, op: OpId) -> bool:
         """Whether a value depends on examples; always true if no loss does."""
         return bool(self._analysis.examples[op]) or not self._by_examples
 

@@ -29,10 +29,10 @@ class Replicas:
     variables that drift. All other values are assumed to be equal on all replicas, and so are
     reads of copies that do not drift.
 
-    If replicas share values in the model, such as moments for synchronized normalization, the
-    gradients of each replica depend on the examples of all replicas. Sums over all replicas are
-    equal everywhere, so they are then ignored: copies drift if each takes only gradients of its
-    own replica, and these depend on its examples apart from the sums.
+    If replicas share values in the model, such as moments for synchronized normalization, every
+    gradient depends on the examples of all replicas, by sums over the replicas. These sums are
+    equal on all replicas. If each copy takes the gradients of its own replica only, dependencies
+    by such sums are therefore ignored.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -91,20 +91,22 @@ class Replicas:
         sources = [*self._sources(), *of_drifting]
         inputs = self._update_sources(sources)
         without_sums = (
-            self._update_sources(sources, self._combines_replicas) if self._own_gradients else {}
+            self._update_sources(sources, self._combines_replicas)
+            if self._trained_per_replica
+            else {}
         )
         found = {}
         for name, copies in self.copies.items():
             groups = _equal_copies(copies, inputs)
-            if len(groups) == 1 and name in self._own_gradients:
+            if len(groups) == 1 and name in self._trained_per_replica:
                 groups = _equal_copies(copies, without_sums)
             if len(groups) > 1:
                 found[name] = groups
         return found
 
     @cached_property
-    def _own_gradients(self) -> Collection[str]:
-        """The variables with copies that take gradients of different replicas."""
+    def _trained_per_replica(self) -> Collection[str]:
+        """The variables with copies that each take the gradients of another replica."""
         gradients = gradient_flow(self._placement)
         found = set()
         for name, copies in self.copies.items():

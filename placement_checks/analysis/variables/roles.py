@@ -191,7 +191,7 @@ class Roles(Mapping[str, Role]):
         """Whether updates of a variable are computed from another one."""
         flow = self._analysis.flow
         values = self._analysis.updates.values(name)
-        # Gradients depend on the other variable, too, and on examples.
+        # Not by gradients, which depend on the other variable too: the search stops at examples.
         behind = flow.reachable(values, until=self._analysis.examples.__getitem__)
         return flow.number[other] in behind
 

@@ -45,7 +45,7 @@ class Statistics:
     def updates(self) -> Sequence[OpId]:
         """The updates by towers that train, except updates that another step runs."""
         evaluation = set(self.evaluation_updates)
-        return [op for op in self._training_and_evaluation if op not in evaluation]
+        return [op for op in self._all_updates if op not in evaluation]
 
     @cached_property
     def evaluation_updates(self) -> Sequence[OpId]:
@@ -60,7 +60,7 @@ class Statistics:
         trains = analysis.flow.reachable(analysis.loss_ops)
         is_trained: dict[OpId, set[bool]] = defaultdict(set)
         holders: dict[OpId, tuple[OpId, bool]] = {}
-        for op in self._training_and_evaluation:
+        for op in self._all_updates:
             values = analysis.flow.inputs[op]
             holder = analysis.flow.state_holder(values[0]) if values else None
             if holder is not None and any(analysis.examples[value] for value in values[1:]):
@@ -166,7 +166,7 @@ class Statistics:
         return flow.reachable(ops, along=flow.all_inputs)
 
     @cached_property
-    def _training_and_evaluation(self) -> Sequence[OpId]:
+    def _all_updates(self) -> Sequence[OpId]:
         """All updates, except updates that another training step runs."""
         flow, steps = self._analysis.flow, self._analysis.updates.steps
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]

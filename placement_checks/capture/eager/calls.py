@@ -33,6 +33,7 @@ from placement_checks.tf.keras import around_keras_graph_training, parts_of_kera
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
+from placement_checks.util.walks import walk
 
 _MOST_STEPS = 20  # steps to skip while waiting for another one
 
@@ -128,7 +129,7 @@ class CallWatch:
                 self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
-            self._thread.calls = True  # functions that it calls by Python belong to it
+            self._thread.calls = True  # a traced function that Python calls inside is a part of it
             try:
                 return original(function, tensor_inputs, captured_inputs)
             except tf.errors.OpError as error:
@@ -141,7 +142,7 @@ class CallWatch:
         return call
 
     def wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``GradientTape.gradient``, to count eager calls and to refuse Keras's."""
+        """Wrap ``GradientTape.gradient``: count eager calls, and refuse those of Keras models."""
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
@@ -240,19 +241,13 @@ def _without_autotune(dataset: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:
     """Whether a function, or a function that it calls, takes gradients and updates variables."""
-    graphs = {graph, *called_functions(graph).values()}
+    graphs = {graph, *called_graphs(graph).values()}
     return any(each in notes and notes[each].has_any for each in graphs) and any(
         is_update(op.type) for each in graphs for op in each.get_operations()
     )
 
 
-def called_functions(graph: Any) -> Mapping[str, Any]:
+def called_graphs(graph: Any) -> Mapping[str, Any]:
     """The graphs of the functions that a function calls, directly or indirectly, by name."""
-    found: dict[str, Any] = {}
-    waiting = [graph]
-    while waiting:
-        for name, body in traced_functions(waiting.pop()).items():
-            if name not in found:
-                found[name] = body
-                waiting.append(body)
-    return found
+    called = traced_functions(graph).items()
+    return dict(walk(called, lambda function: traced_functions(function[1]).items()))

@@ -64,13 +64,7 @@ class EagerOnlyError(InputError):
     @staticmethod
     def from_error(error: InputError, *, is_guess: bool = False) -> EagerOnlyError:
         """Convert an error, with the same message."""
-        same = EagerOnlyError(
-            error.object,
-            error.message,
-            error.fix,
-            details=error.details,
-            is_predicate=error.is_predicate,
-        )
+        same = error.copy(EagerOnlyError)
         same.is_guess = is_guess
         return same
 
@@ -131,13 +125,7 @@ def explain_refusals(program: str) -> Iterator[None]:
         fault = error.__context__
         if fault is None or not _GRAPH_ONLY.search(message_of(fault)):
             raise
-        raise GraphOnlyError(
-            error.object,
-            error.message,
-            error.fix,
-            details=error.details,
-            is_predicate=error.is_predicate,
-        ) from None
+        raise error.copy(GraphOnlyError) from None
     except Refusal as refusal:
         raise InputError(
             program, refusal.message, refusal.fix, is_predicate=refusal.is_predicate
@@ -186,13 +174,7 @@ def _with_note(error: InputError, when: str, other: InputError) -> InputError:
     fix = f"; {other.fix}" if other.fix else ""
     note = f"note: {when} {other.message}{fix}"
     details = f"{error.details}\n{note}" if error.details else note
-    return InputError(
-        error.object,
-        error.message,
-        error.fix,
-        details=details,
-        is_predicate=error.is_predicate,
-    )
+    return error.copy(InputError, details=details)
 
 
 def no_traced_step_error(program: str, calls: CallWatch) -> InputError:

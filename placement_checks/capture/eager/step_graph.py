@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from placement_checks.capture.eager.calls import SeenCall, called_functions, is_training_function
+from placement_checks.capture.eager.calls import SeenCall, called_graphs, is_training_function
 from placement_checks.capture.eager.notes import TracingNotes
 from placement_checks.capture.eager.packed_gradients import split_packed_sums
 from placement_checks.capture.eager.variables import RecordedVariable
@@ -127,7 +127,7 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
 def graphs_of(step: SeenCall) -> Mapping[str, Any]:
     """The Python graphs of a step and of the functions that it calls, by name."""
     name = step.function.function_def.signature.name
-    return {name: step.graph, **called_functions(step.graph)}
+    return {name: step.graph, **called_graphs(step.graph)}
 
 
 def _input_replicas(step: SeenCall) -> Sequence[int | None]:

@@ -81,7 +81,7 @@ class RecordedVariable:
         return self.first_value is not None and not self.variable.is_initialized()
 
     @property
-    def is_brought_together(self) -> bool:
+    def is_aggregated_on_read(self) -> bool:
         """Whether each replica updates its own part, and a read aggregates them."""
         return self.whole.synchronization is tf.VariableSynchronization.ON_READ
 
@@ -130,7 +130,12 @@ class VariableNotes:
                 recorded.part_of, recorded.replica = whole, replica
 
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
-        """Record the symbolic initial value of a variable that a function creates."""
+        """Record the symbolic initial value of a variable that a function creates.
+
+        Args:
+            variable: the new variable.
+            added: pairs of a variable that the function creates, and its initial value.
+        """
         for other, value in added:
             if other is variable and (recorded := self.by_handle(variable_handle(variable))):
                 recorded.first_value = value
@@ -277,7 +282,7 @@ def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState
         if recorded.replica and id(recorded.part_of) in first
     }
     unsynchronized = frozenset(
-        name for name, recorded in variables.items() if recorded.is_brought_together
+        name for name, recorded in variables.items() if recorded.is_aggregated_on_read
     )
     values = _values_from_step(variables)
     for name, recorded in variables.items():

@@ -33,6 +33,7 @@ from placement_checks.graph.train_step import RunAnalyzer, RunEffect
 from placement_checks.tf.graphs import options_buffer
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
+from placement_checks.util.walks import walk
 
 tf1 = tf.compat.v1
 
@@ -144,7 +145,7 @@ class SessionWatch:
 
     @property
     def never_run(self) -> set[tf.Operation]:
-        """The optimizer ops in the graphs of the steps that no step has run."""
+        """The optimizer ops that no step has run, in the graphs of the steps."""
         return {
             op
             for graph in {step.graph for step in self.steps}
@@ -375,18 +376,18 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
         roots: names of the fetched ops or tensors of the step, and of its objectives.
     """
     by_name = {node.name: node for node in nodes}
-    todo = [name for name in map(producer_of, roots) if name in by_name]
-    seen = set(todo)
-    read = set()
-    while todo:
-        for tensor in by_name[todo.pop()].input:
-            producer = producer_of(tensor)
-            if producer in by_name and by_name[producer].op in PIPELINE_OUTPUTS:
-                if not tensor.startswith("^"):
-                    read.add(tensor if ":" in tensor else f"{tensor}:0")
-            elif producer in by_name and producer not in seen:
-                seen.add(producer)
-                todo.append(producer)
+    pipelines = {name for name, node in by_name.items() if node.op in PIPELINE_OUTPUTS}
+
+    def computed_inputs(name: str) -> Iterator[str]:
+        producers = map(producer_of, by_name[name].input)
+        return (each for each in producers if each in by_name and each not in pipelines)
+
+    read = {
+        tensor if ":" in tensor else f"{tensor}:0"
+        for name in walk(filter(by_name.__contains__, map(producer_of, roots)), computed_inputs)
+        for tensor in by_name[name].input
+        if producer_of(tensor) in pipelines and not tensor.startswith("^")
+    }
     order = {name: number for number, name in enumerate(by_name)}
     return sorted(read, key=lambda tensor: (order[producer_of(tensor)], int(tensor.split(":")[1])))
 

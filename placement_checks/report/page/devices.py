@@ -34,32 +34,35 @@ class DeviceTable:
         ops = self._placement.by_number
         views: dict[str, Sequence[int]] = {}
         if self._placement.assigned:
-            views["assigned"] = self._all(op.assigned for op in ops)
+            views["assigned"] = self._numbers_of(op.assigned for op in ops)
         if self._before is not None:
             was = self._before.ops
-            views["before"] = self._all(
+            views["before"] = self._numbers_of(
                 was[op.name].assigned if op.name in was else None for op in ops
             )
         if self._placement.requested:
-            asked = {kind.requested: self._asked(kind.requested) for kind in self._placement.kinds}
-            views["requested"] = self._all(asked[op.requested] for op in ops)
+            asked = {
+                kind.requested: self._machine_device(kind.requested)
+                for kind in self._placement.kinds
+            }
+            views["requested"] = self._numbers_of(asked[op.requested] for op in ops)
         if self._trace:
             ran = {
                 span.op: device
                 for device, lane in self._trace.shortest.lanes.items()
                 for span in lane
             }
-            views["executed"] = self._all(ran.get(op.name) for op in ops)
+            views["executed"] = self._numbers_of(ran.get(op.name) for op in ops)
         return views
 
-    def _all(self, devices: Iterable[Device | None]) -> list[int]:
+    def _numbers_of(self, devices: Iterable[Device | None]) -> list[int]:
         return [NOWHERE if device is None else self.number(device) for device in devices]
 
     def number(self, device: Device) -> int:
         """Returns the number of a device, which is added if necessary."""
         return self._numbers.setdefault(device, len(self._numbers))
 
-    def _asked(self, requested: Device) -> Device:
+    def _machine_device(self, requested: Device) -> Device:
         """The device of the machine if only one matches a request, else the request itself."""
         matching = [device for device in self._of_machine if device.matches(requested)]
         return matching[0] if len(matching) == 1 else requested
@@ -74,7 +77,10 @@ class DeviceTable:
         if not self._placement.requested:
             return []
         towers = analyze(self._placement).towers
-        return [[self.number(self._asked(device)) for device in each.devices] for each in towers]
+        return [
+            [self.number(self._machine_device(device)) for device in each.devices]
+            for each in towers
+        ]
 
     def data(self) -> list[dict[str, Any]]:
         """Returns the devices of all views and towers for the page."""
@@ -92,7 +98,7 @@ class DeviceTable:
         ]
 
     def label(self, device: Device) -> str:
-        """Returns ``GPU:0``, in a cluster ``worker 1 GPU:0``, and a partial device as it is."""
+        """Returns ``GPU:0``, ``worker 1 GPU:0`` in a cluster, or ``any of /job:ps``."""
         if not device:
             return "no device requested"
         if device.type is None or device.index is None:

@@ -156,7 +156,7 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
 
 
 def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) -> list[OpId]:
-    """Return the path from the first op of tower ``late`` that waits back to an op of ``early``.
+    """Return the shortest path from the first waiting op of tower ``late`` back to ``early``.
 
     Fed tensors wait for nothing.
     """

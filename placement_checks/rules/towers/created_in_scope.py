@@ -83,7 +83,7 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
 
 
 def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
-    """Find the variables that hold gradients and that updates of trained variables take.
+    """Return the slots among ``variables``: they hold gradients for updates of trained variables.
 
     Scalars are left out: they scale a loss or count steps.
     """

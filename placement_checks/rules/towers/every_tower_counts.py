@@ -176,7 +176,7 @@ def _combining_op(placement: Placement, update: Update) -> OpId | None:
         for writer, values in analysis.flow.writers.get(holder, ())
         if writer != update.op and gradient_inputs(writer) and not set(behind).isdisjoint(values)
     )
-    # An op outside of the towers comes before an op in one.
+    # Ops outside of the towers are preferred.
     return min(
         (*sums, *writers), key=lambda op: (analysis.tower_of[op] is not None, op), default=None
     )

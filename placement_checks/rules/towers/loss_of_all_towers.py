@@ -87,7 +87,7 @@ def _written_summaries(analysis: TowerAnalysis) -> list[OpId]:
     types = analysis.flow.types
     summaries = analysis.flow.having(SUMMARIES.__contains__)
     if analysis.placement.strategy is not None:
-        summaries = [op for op in summaries if not _tower_of_summary(analysis, op)]
+        summaries = [op for op in summaries if _tower_of_summary(analysis, op) in (None, 0)]
     merged = {
         op
         for op in summaries

@@ -296,10 +296,7 @@ class Cluster:
 
 
 def _with_activity(gone: InputError, activity: str) -> InputError:
-    message = f"{gone.message} during {activity}"
-    return InputError(
-        gone.object, message, gone.fix, details=gone.details, is_predicate=gone.is_predicate
-    )
+    return gone.copy(InputError, message=f"{gone.message} during {activity}")
 
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine

@@ -36,7 +36,7 @@ class Conditions:
         statistics_per_tower: whether the reference computes on the rows of each tower separately.
         steps: the number of training steps.
         steps_on_parts: whether steps are taken if the reference computes on the rows of each tower
-            separately. Its running statistics then come from one tower.
+            separately. Its running statistics are then those of one tower's rows.
         seconds: the time limit of one run.
         seed: the seed of the batches.
     """

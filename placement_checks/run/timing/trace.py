@@ -136,7 +136,7 @@ def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
 def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
     """Return the shortest time of each op in a step, summed over the iterations of a loop.
 
-    The key contains the device, because ops in bodies of functions may have names of other ops.
+    The key contains the device, because an op in a function body may have the name of another op.
     """
     least: dict[tuple[Device, str], float] = {}
     for lanes in steps:

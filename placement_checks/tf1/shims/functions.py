@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from placement_checks.util.walks import walk
 
 
 class ModeKeys:
@@ -54,16 +56,13 @@ def get_backward_walk_ops(
         dict.fromkeys(getattr(seed, "op", seed) for seed in (seed_ops if many else [seed_ops]))
     )
     stops = {tensor.ref() for tensor in stop_at_ts}
-    seen = dict.fromkeys(seeds)
-    waiting = list(seeds)
-    while waiting:
-        op = waiting.pop()
-        before = [tensor.op for tensor in op.inputs if tensor.ref() not in stops]
-        for other in before + (list(op.control_inputs) if control_inputs else []):
-            if other not in seen and (within_ops is None or other in within_ops):
-                seen[other] = None
-                waiting.append(other)
-    return list(seen) if inclusive else [op for op in seen if op not in seeds]
+
+    def before(op: Any) -> Iterator[Any]:
+        sources = [tensor.op for tensor in op.inputs if tensor.ref() not in stops]
+        sources += op.control_inputs if control_inputs else ()
+        return (each for each in sources if within_ops is None or each in within_ops)
+
+    return [op for op in walk(seeds, before) if inclusive or op not in seeds]
 
 
 def sequence_loss(
