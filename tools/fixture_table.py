@@ -1,4 +1,4 @@
-"""The table of fixtures/README.md: which program breaks which rule."""
+"""Generates the table of fixtures/README.md: the programs that break each rule."""
 
 from __future__ import annotations
 

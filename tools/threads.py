@@ -1,6 +1,7 @@
-"""Public threads in which people met what a rule is for: the rule's page names them.
+"""Public threads on the mistakes that rules detect.
 
-Each was read before it was listed; what it is about is said in a few words of our own.
+The page of a rule lists them. Each was read before it was added, and has a short summary in our
+own words.
 """
 
 from __future__ import annotations
