@@ -1,4 +1,4 @@
-"""What whole commands take, their start and all their processes included."""
+"""The cost of whole commands, including their start and all their processes."""
 
 from __future__ import annotations
 

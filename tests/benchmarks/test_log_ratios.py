@@ -1,4 +1,5 @@
-"""What reading the longest logs takes against a regular expression, run in turn with it."""
+"""The time to read the longest logs, relative to a regular expression that is timed
+alternately."""
 
 from __future__ import annotations
 

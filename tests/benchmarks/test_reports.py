@@ -1,4 +1,4 @@
-"""What writing a report takes."""
+"""The time to write a report."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_many_findings(
         )
         for number in range(FINDINGS)
     ]
-    told = report(broken("variables-on-host", *found))
+    program = report(broken("variables-on-host", *found))
     costs = []
 
     def cost() -> None:
         began = time.process_time()
         text = StringIO()
-        write([told], Console(file=text), extent)
+        write([program], Console(file=text), extent)
         costs.append(time.process_time() - began)
         assert "10,000 findings" in text.getvalue()
 

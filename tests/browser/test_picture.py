@@ -45,13 +45,13 @@ def sound(*changes: Op, **more: Any) -> Placement:
 
 
 def texts(page: Any, selector: str) -> Sequence[str]:
-    """The texts of the elements that a selector finds, as far as they are shown."""
+    """The texts of the visible elements that match a selector."""
     found = page.locator(selector).all()
     return [" ".join(each.inner_text().split()) for each in found if each.is_visible()]
 
 
 def cells(page: Any) -> Sequence[Sequence[str]]:
-    """The boxes of the GPUs, row by row."""
+    """The boxes of GPUs, row by row."""
     rows = page.locator("#lanes [role=row]").all()
     found = [texts(row, "[role=gridcell]") for row in rows]
     return [row for row in found if row]

@@ -1,4 +1,4 @@
-"""Large programs in a browser: how long it computes, by the processor's clock."""
+"""The CPU time of a browser for pages of large programs."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("ps_workers.py --v1 -- --job_name=ps", "this is a parameter server"),
         (
@@ -123,10 +123,12 @@ def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None
         ),
     ],
 )
-def test_programs_that_cannot_be_analyzed(programs: Path, run: Run, typed: str, said: str) -> None:
+def test_programs_that_cannot_be_analyzed(
+    programs: Path, run: Run, typed: str, message: str
+) -> None:
     ours, _, theirs = typed.partition(" -- ")
 
     ran = run("verify", *ours.split(), "--", *theirs.split())
 
     assert (ran.status, ran.out) == (2, "")
-    assert said in ran.err
+    assert message in ran.err

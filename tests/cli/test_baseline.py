@@ -81,8 +81,8 @@ def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
         "  forward and backward of tower 1, layer net/dense: /gpu:1 -> /gpu:0  (5 " in broken.out
     )
 
-    told = json.loads(run(*moved, "--format", "json").out)
-    (change,) = told["programs"][0]["baseline"]["moved"]
+    document = json.loads(run(*moved, "--format", "json").out)
+    (change,) = document["programs"][0]["baseline"]["moved"]
     assert (change["old"], change["new"]) == ("/gpu:1", "/gpu:0")
     assert "replica_1_1/MatMul" in change["names"]
 

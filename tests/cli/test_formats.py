@@ -66,17 +66,17 @@ def test_an_error_that_ends_the_command_obeys_formats_for_programs(
     assert ran.status == 2
     (line,) = ran.err.splitlines()
     assert line.startswith("placement-checks: --set nonsense is not of the form ")
-    said = line.removeprefix("placement-checks: ")
+    message = line.removeprefix("placement-checks: ")
     if format == "json":
         assert json.loads(ran.out)["error"]["kind"] == "usage"
     elif format == "github":
-        assert ran.out == f"::error title=placement_checks::{said}\n"
+        assert ran.out == f"::error title=placement_checks::{message}\n"
     elif format == "sarif":
         (invocation,) = json.loads(ran.out)["runs"][0]["invocations"]
-        assert invocation["toolExecutionNotifications"][0]["message"]["text"] == said
+        assert invocation["toolExecutionNotifications"][0]["message"]["text"] == message
     elif format == "junit":
         (error,) = ET.fromstring(ran.out).iter("error")
-        assert (error.text, error.attrib["type"]) == (said, "usage")
+        assert (error.text, error.attrib["type"]) == (message, "usage")
     else:
         assert ran.out == ""
 

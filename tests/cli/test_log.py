@@ -127,10 +127,10 @@ def test_records_that_are_required_and_there(run: Run, session: Path) -> None:
 
 
 def test_the_help_explains_the_exit_status(run: Run) -> None:
-    said = " ".join(run("log", "--help").out.split())
+    text = " ".join(run("log", "--help").out.split())
 
-    assert "The exit status is 0 even if the log has no records" in said
-    assert "--require-records" in said
+    assert "The exit status is 0 even if the log has no records" in text
+    assert "--require-records" in text
 
 
 def test_unread_parts_are_reported_with_the_rest(run: Run, tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ def test_an_incomplete_log_is_reported_or_fails() -> None:
     cut = gzip.compress(Path("session.log").read_bytes())
     Path("cut.gz").write_bytes(cut[: len(cut) * 2 // 3])
 
-    told = shell("% log cut.gz")
-    assert told.stderr.startswith("placement-checks: cut.gz: ")
+    ran = shell("% log cut.gz")
+    assert ran.stderr.startswith("placement-checks: cut.gz: ")
     assert shell("% log cut.gz 2>/dev/full").returncode == 2
 
 
@@ -218,8 +218,10 @@ def test_a_file_is_unchanged_if_the_new_one_fails(
     assert ran.status == 2
     assert Path("report").read_text() == "old"
     assert sorted(os.listdir()) == listed
-    said = "--output report: No space left on device" if fault == "write" else "RuntimeError: ours"
-    assert ran.err.startswith(f"placement-checks: {said}")
+    reason = (
+        "--output report: No space left on device" if fault == "write" else "RuntimeError: ours"
+    )
+    assert ran.err.startswith(f"placement-checks: {reason}")
     assert ran.err.count("\n") == 1
 
 

@@ -47,7 +47,7 @@ def on_terminal(columns: int, environment: Mapping[str, str]) -> str:
     return sent.decode().replace("\r\n", "\n")
 
 
-def piped(**environment: str) -> str:
+def output_in_pipe(**environment: str) -> str:
     ran = subprocess.run(
         CALL, capture_output=True, text=True, env={**os.environ, **environment}, check=False
     )
@@ -56,8 +56,8 @@ def piped(**environment: str) -> str:
 
 
 def test_a_pipe_gets_no_colors_by_default() -> None:
-    assert "\x1b" not in piped()
-    assert COLOR.search(piped(FORCE_COLOR="1"))
+    assert "\x1b" not in output_in_pipe()
+    assert COLOR.search(output_in_pipe(FORCE_COLOR="1"))
 
 
 def test_no_color() -> None:
@@ -65,7 +65,7 @@ def test_no_color() -> None:
 
     assert COLOR.search(colored)
     assert not COLOR.search(plain)
-    assert CODES.sub("", colored) == CODES.sub("", plain) == piped()
+    assert CODES.sub("", colored) == CODES.sub("", plain) == output_in_pipe()
 
 
 def test_lines_fit_in_a_narrow_terminal() -> None:

@@ -180,7 +180,7 @@ def test_an_untimed_program_keeps_the_other_reports(run: Run, project: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("timings", "most", "status", "said"),
+    ("timings", "most", "status", "message"),
     [
         ([timing()], 0.5, 0, ""),
         (
@@ -207,14 +207,14 @@ def test_a_ratio_that_was_not_measured_neither_passes_nor_fails(
     timings: list[Any],
     most: float,
     status: int,
-    said: str | None,
+    message: str | None,
 ) -> None:
     monkeypatch.setattr(command, "_time", lambda *_: timings)
 
     ran = run(*FIT, *PAIR, "--fail-over", most)
 
     assert ran.status == status
-    assert said is None or ran.err == said
+    assert message is None or ran.err == message
 
 
 def test_a_saved_run_is_compared_with(

@@ -372,14 +372,14 @@ def build():
         return tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
 
 
-def told(num_gpus):
+def compared(num_gpus):
     return build()
 """
 
 
 @pytest.mark.parametrize(
     ("function", "options", "gpus"),
-    [("build", [], 1), ("build", ["--gpus", 2], 2), ("told", [], 2)],
+    [("build", [], 1), ("build", ["--gpus", 2], 2), ("compared", [], 2)],
 )
 def test_tasks_that_name_one_gpu_get_one_each(
     run: Run,

@@ -14,7 +14,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.user_code import users_code
 
 
-def told(code: Callable[[], object], fix: str = "") -> InputError:
+def input_error(code: Callable[[], object], fix: str = "") -> InputError:
     with pytest.raises(InputError) as raised, users_code("train.py:build", "it", None, fix):
         code()
     return raised.value
@@ -67,12 +67,12 @@ SUMMARIES = {
 def test_the_most_telling_line_of_a_message(message: str) -> None:
     expected = f"it raised ValueError: {SUMMARIES[message]}".removesuffix(": ")
 
-    assert told(raising(ValueError(message))).message == expected
+    assert input_error(raising(ValueError(message))).message == expected
 
 
 def test_what_tensorflow_and_keras_raise() -> None:
-    assert told(traced).message == "it raised ValueError: the real reason"
-    summary = told(a_layer_that_does_not_fit).message
+    assert input_error(traced).message == "it raised ValueError: the real reason"
+    summary = input_error(a_layer_that_does_not_fit).message
     assert summary.startswith("it raised ValueError: Input 0 ")
     assert "\x1b" not in summary
 
@@ -87,7 +87,7 @@ def test_what_tensorflow_and_keras_raise() -> None:
 )
 def test_code_that_would_end_the_process(exits: Callable[[], None], deed: str) -> None:
     line = inspect.getsourcelines(exits)[1]
-    error = told(exits)
+    error = input_error(exits)
 
     assert error.message == f"it {deed}"
     fix = error.fix.rpartition("/")[2]

@@ -160,9 +160,9 @@ def test_gradients_are_recorded_by_variable(use_resource: bool) -> None:
         )
 
     known: dict[str, Any] = {}
-    taken = place(Program("train.py:build", build), gpus=1).placement.step.taken
+    gradients = place(Program("train.py:build", build), gpus=1).placement.step.taken
 
-    assert taken == {name: [known[name].op.name] for name in ("table", "w")}
+    assert gradients == {name: [known[name].op.name] for name in ("table", "w")}
 
 
 def test_a_tape_notes_them_too() -> None:

@@ -71,7 +71,7 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def told(error: PlacementError) -> None:
+def check_error(error: PlacementError) -> None:
     assert error.object
     assert error.message
 
@@ -97,7 +97,7 @@ def test_nothing_is_an_internal_error(carrier: str, text: bytes, tmp_path: Path)
     try:
         everything_of(read_logs([file]))
     except PlacementError as error:
-        told(error)
+        check_error(error)
 
 
 changes = st.lists(
@@ -128,7 +128,7 @@ def test_nor_is_a_real_log_with_changes(
     try:
         everything_of(read_logs([file]))
     except PlacementError as error:
-        told(error)
+        check_error(error)
 
 
 @in_a_folder

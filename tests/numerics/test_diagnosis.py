@@ -166,7 +166,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"),
+    ("ratio", "expected"),
     [
         (2.000004, "2"),
         (0.2500004, "0.25"),
@@ -174,13 +174,15 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
         (-1 / 3, "-0.3333333333333333"),
     ],
 )
-def test_the_scale_to_declare_is_a_whole_number_or_its_inverse(ratio: float, said: str) -> None:
+def test_the_scale_to_declare_is_a_whole_number_or_its_inverse(
+    ratio: float, expected: str
+) -> None:
     """The ratio is rounded in float32."""
     given = problem()
 
     scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition("scale=")[2]
 
-    assert scale == said
+    assert scale == expected
 
 
 @pytest.mark.parametrize("ratio", [1.37, 0.73])
@@ -647,16 +649,16 @@ def test_towers_of_a_batch_that_the_program_splits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"), [([5, 4, 4], "5, 4 and 4"), ([4, 4, 3, 3], "4, 4, 3 and 3")]
+    ("sizes", "expected"), [([5, 4, 4], "5, 4 and 4"), ([4, 4, 3, 3], "4, 4, 3 and 3")]
 )
-def test_towers_as_array_split_cuts_them(sizes: list[int], said: str) -> None:
+def test_towers_as_array_split_cuts_them(sizes: list[int], expected: str) -> None:
     rows, towers = sum(sizes), len(sizes)
     times = spread([rows / towers / size for size in sizes], runs(*sizes))
     size = rows // towers
 
     cause = common(tail([size] * towers + [rows % towers], times), towers)
 
-    assert cause.what == f"towers of {said} rows are averaged as if they were equal"
+    assert cause.what == f"towers of {expected} rows are averaged as if they were equal"
 
 
 @pytest.mark.parametrize("is_sum", [False, True])

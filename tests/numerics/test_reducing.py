@@ -181,7 +181,7 @@ def test_a_reduced_step_has_the_largest_difference(size: int, half: bool) -> Non
     start, expected = rng.normal(size=(2, size)).astype(np.float32)
     found = (expected + rng.normal(0, 1e-3, size)).astype(np.float32)
     is_certain = np.arange(size) % 2 == 0 if half else np.ones(size, np.bool_)
-    taken = build_variable_step(
+    step = build_variable_step(
         start,
         expected,
         found,
@@ -189,20 +189,20 @@ def test_a_reduced_step_has_the_largest_difference(size: int, half: bool) -> Non
         noise=0.0,
         uncertain=~is_certain if half else None,
     )
-    kept = np.ones(taken.start.size, np.bool_) if taken.certain is None else taken.certain
+    kept = np.ones(step.start.size, np.bool_) if step.certain is None else step.certain
     start, expected, found = (values.astype(np.float64) for values in (start, expected, found))
 
-    assert (taken.start.size == size) == (size <= 512)
-    assert taken.start.size <= 512 + 5 * 32
+    assert (step.start.size == size) == (size <= 512)
+    assert step.start.size <= 512 + 5 * 32
     for one, other in (
-        (taken.expected - taken.start, expected - start),
-        (taken.found - taken.expected, found - expected),
-        (taken.expected[kept], expected[is_certain]),
-        ((taken.found - taken.expected)[kept], (found - expected)[is_certain]),
+        (step.expected - step.start, expected - start),
+        (step.found - step.expected, found - expected),
+        (step.expected[kept], expected[is_certain]),
+        ((step.found - step.expected)[kept], (found - expected)[is_certain]),
     ):
         assert np.max(np.abs(one)) == np.max(np.abs(other))
     square = np.vdot(expected[is_certain], expected[is_certain])
-    assert taken.ratio == pytest.approx(np.vdot(expected[is_certain], found[is_certain]) / square)
+    assert step.ratio == pytest.approx(np.vdot(expected[is_certain], found[is_certain]) / square)
 
 
 def test_every_step_keeps_the_same_elements() -> None:

@@ -546,7 +546,7 @@ def test_gradients_that_are_too_coarse_check_no_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "late", "said"),
+    ("first", "late", "expected"),
     [
         ({"w": 1, "v": 1}, {"w": 1, "v": 1}, set()),
         ({"w": 1, "v": 1}, {"w": 1, "v": 1.01}, {"v"}),
@@ -558,11 +558,11 @@ def test_gradients_that_are_too_coarse_check_no_weight() -> None:
     ],
 )
 def test_gradients_that_differ_after_the_steps_alone(
-    first: Mapping[str, float], late: Mapping[str, float] | None, said: set[str]
+    first: Mapping[str, float], late: Mapping[str, float] | None, expected: set[str]
 ) -> None:
     steps = both({}, after=batch(late) if late else None)
 
-    assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == said
+    assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == expected
 
 
 def test_without_steps_nothing_is_stale_or_made_up_for() -> None:

@@ -1,4 +1,4 @@
-"""Mistakes in other people's programs are named; skipped where their sources are not at hand."""
+"""Mistakes in public programs are reported; skipped without the sources."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_a_mistake_in_a_program_of_other_people(mutant: Mutant, tmp_path: Path) 
 
     outcome = verified(program, start)
 
-    assert outcome.says(mutant.rule, mutant.said), str(outcome)
+    assert outcome.has_finding(mutant.rule, mutant.message), str(outcome)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mistake_is_distinguished_from_existing_findings(mutant: Mutant) -> None:
     program = _PROGRAMS[mutant.program]
 
-    assert mutant.said or mutant.rule not in program.broken.split()
+    assert mutant.message or mutant.rule not in program.broken.split()
     assert program.numbers or mutant.rule not in ("gradients-equal", "weights-equal")
 
 

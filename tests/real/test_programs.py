@@ -17,7 +17,7 @@ def test_a_program_of_other_people(program: Program, tmp_path: Path) -> None:
     outcome = verified(program, start)
 
     assert outcome.status == program.status
-    assert outcome.those("broken") == frozenset(program.broken.split())
-    assert program.said in outcome.err
+    assert outcome.rules_with_state("broken") == frozenset(program.broken.split())
+    assert program.message in outcome.err
     if program.kept is not None:
         assert (start / program.kept).exists()

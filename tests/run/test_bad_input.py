@@ -274,10 +274,10 @@ class Unreadable:
     ],
 )
 def test_a_batch_function_that_raises_or_exits(batch: Any, deed: str) -> None:
-    said = refused(batch=batch)
+    message = refused(batch=batch)
 
-    assert said.startswith(f"InputError: <lambda>: batch(rng, 16) {deed}; look at ")
-    assert re.search(r"test_bad_input\.py:\d+$", said)
+    assert message.startswith(f"InputError: <lambda>: batch(rng, 16) {deed}; look at ")
+    assert re.search(r"test_bad_input\.py:\d+$", message)
 
 
 @pytest.fixture(params=[True, False], ids=["shapes of version 2", "of version 1"])
@@ -439,10 +439,10 @@ def test_inputs_that_are_no_placeholders() -> None:
     [(7, "7"), ([7], "[7]"), ([(None, "w")], "[(None, 'w')]")],
 )
 def test_gradients_that_are_no_pairs_with_variables(gradients: Any, shown: str) -> None:
-    def said(num_gpus: int = 2) -> dict[str, Any]:
+    def with_wrong_gradients(num_gpus: int = 2) -> dict[str, Any]:
         return {**pairs.towers(num_gpus), "gradients": gradients}
 
-    assert refused(said) == (
+    assert refused(with_wrong_gradients) == (
         f"InputError: towers: its gradients are {shown}; return pairs of a gradient and its "
         "variable: [(gradient, variable), …]"
     )

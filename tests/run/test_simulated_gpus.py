@@ -86,11 +86,11 @@ def asked():
     }
 
 with simulated_gpus(2, devices="simulated"):
-    said = {"fitted": [fitted(2), fitted(3)], **asked(), "recurrent": recurrent()}
+    results = {"fitted": [fitted(2), fitted(3)], **asked(), "recurrent": recurrent()}
 with simulated_gpus(2, devices="simulated"):
-    said["fitted"].append(fitted(1))
-said["outside"] = asked()
-print(json.dumps(said))
+    results["fitted"].append(fitted(1))
+results["outside"] = asked()
+print(json.dumps(results))
 """
 
 LATE = """
@@ -106,7 +106,7 @@ except PlacementError as error:
 """
 
 
-def said(program: str) -> list[str]:
+def printed_lines(program: str) -> list[str]:
     done = run_forked(["-c", program])
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if not line.startswith("INFO:")]
@@ -115,7 +115,7 @@ def said(program: str) -> list[str]:
 @pytest.fixture(scope="module")
 def simulated() -> list[str]:
     """What eager code and strategies do on two simulated GPUs, in one process."""
-    return said(EAGER + STRATEGIES)
+    return printed_lines(EAGER + STRATEGIES)
 
 
 def test_ops_on_gpus_run_on_logical_cpus_and_state_is_restored(
@@ -164,7 +164,7 @@ def test_what_picks_kernels_by_the_gpus_that_are_listed_finds_none(
 
 
 def test_too_late_is_an_error_with_its_fix() -> None:
-    assert said(LATE) == [
+    assert printed_lines(LATE) == [
         "2 simulated GPUs: TensorFlow has already started with 1 logical CPU; 3 are required; run "
         "pytest with --placement-gpus=2, or open simulated_gpus before anything runs"
     ]

@@ -1,4 +1,4 @@
-"""Programs with a mark on the line to edit, and whether a report names this line."""
+"""Check whether a report names the marked line of a program, the line to edit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.reports import written
 from placement_checks import Report
 
 MARK = "# <- "
-# What no report can name.
+# Lines that no report can name.
 WITHOUT_LINE = {
     "memory_all": "a ConfigProto is no op: where it was made is not known",
     "average_moved_per_tower": "named is the loop of the helper, which is told how often it runs",

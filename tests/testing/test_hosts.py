@@ -34,8 +34,8 @@ def test_placed(number, record_property):
 def port_of(log: Path) -> str:
     """The port that a server listens on."""
     for _ in range(300):
-        if said := re.search(r"'127\.0\.0\.1', (\d+)", log.read_text()):
-            return said[1]
+        if match := re.search(r"'127\.0\.0\.1', (\d+)", log.read_text()):
+            return match[1]
         time.sleep(0.1)
     raise AssertionError(log.read_text())
 

@@ -44,8 +44,8 @@ HOOK = """
 import json
 
 def pytest_placement_report(report, config):
-    told = [(program["test"], program["program"]) for program in report["programs"]]
-    (config.rootpath / "hook.json").write_text(json.dumps(told))
+    tests = [(program["test"], program["program"]) for program in report["programs"]]
+    (config.rootpath / "hook.json").write_text(json.dumps(tests))
 """
 
 
@@ -77,7 +77,7 @@ def test_json_has_what_each_test_has_judged(suite: pytest.Pytester, workers: lis
     document = valid("verify", (suite.path / "out.json").read_text())
     assert document["schema"] == 2
     assert document["versions"].keys() == {"placement_checks", "tensorflow"}
-    told = [
+    tests = [
         (
             program["test"],
             program["outcome"],
@@ -89,12 +89,12 @@ def test_json_has_what_each_test_has_judged(suite: pytest.Pytester, workers: lis
     ]
     broken = [("variables-on-host", "broken", 1)]
     kept = [("placeable", "kept", 0), ("variables-on-host", "kept", 0)]
-    assert told == [
+    assert tests == [
         ("test_it.py::test_a_broken", "failed", "broken.py:build", "gpu*2", broken),
         ("test_it.py::test_a_broken", "failed", "other.py:build", "gpu*2", broken),
         ("test_it.py::test_b_sound", "passed", "sound.py:build", "gpu*2", kept),
     ]
-    assert json.loads((suite.path / "hook.json").read_text()) == [[a, c] for a, _, c, *_ in told]
+    assert json.loads((suite.path / "hook.json").read_text()) == [[a, c] for a, _, c, *_ in tests]
     assert not list(suite.path.glob(".placement-checks.*"))
 
 

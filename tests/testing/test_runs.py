@@ -94,11 +94,11 @@ def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
     ) in told
     assert "likewise 1 more: b " in told
     assert "fix: divide the sum by the number of towers" in told
-    said = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
-    assert said
-    assert Path(said[1]).name.startswith("hidden-")
+    match = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
+    assert match
+    assert Path(match[1]).name.startswith("hidden-")
     with pytest.raises(AssertionError, match=r"is 2 times the\s+reference's"):
-        assert_gradients_equal(hidden, adam, said[1])
+        assert_gradients_equal(hidden, adam, match[1])
 
 
 def test_declared_differences_pass() -> None:

@@ -72,14 +72,14 @@ def child(start: Callable[[], Child]) -> Iterator[Child]:
         yield child
 
 
-def say(child: Child, code: str) -> None:
+def send(child: Child, code: str) -> None:
     child.requests.write(code.encode() + b"\n")
     child.requests.flush()
 
 
 def ask(child: Child, code: str, limit: float = 30.0) -> str:
     with child.time_limit(limit):
-        say(child, code)
+        send(child, code)
         line = child.replies.readline()
         if not line:
             raise EOFError
@@ -153,7 +153,7 @@ def test_output_before_an_answer_is_discarded(child: Child) -> None:
 def test_other_errors_pass_and_keep_the_output(child: Child) -> None:
     def complain() -> None:
         with child.time_limit(30.0):
-            say(child, "sys.stderr.write('why') and sys.stderr.flush()")
+            send(child, "sys.stderr.write('why') and sys.stderr.flush()")
             child.replies.readline()
             raise KeyError
 
@@ -187,7 +187,7 @@ def test_one_that_is_stopped_may_end_by_itself_and_else_is_ended(
     child: Child, code: str, patience: float, returned: int
 ) -> None:
     ask(child, "1")
-    say(child, code)
+    send(child, code)
 
     child.stop(patience)
 
@@ -273,7 +273,7 @@ def test_ctrl_c_while_it_is_stopped_ends_it_at_once(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    say(child, "time.sleep(100)")
+    send(child, "time.sleep(100)")
     monkeypatch.setattr(child._process, "wait", interrupt)
 
     child.stop(30.0)

@@ -55,7 +55,7 @@ def start(server: ForkServer, code: str, status: int = 0) -> ForkedProcess:
     return server.start("forked", [code, str(status)], os.environ, errors=2)
 
 
-def told(process: ForkedProcess) -> object:
+def answer_of(process: ForkedProcess) -> object:
     with process.stdout:
         answer: object = eval(process.stdout.read())
     return answer
@@ -64,7 +64,7 @@ def told(process: ForkedProcess) -> object:
 def test_children_have_loaded_modules_and_the_current_environment(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(start(server, "0"))
+    answer_of(start(server, "0"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEW", "variable")
     monkeypatch.delenv("HOME", raising=False)
@@ -72,13 +72,13 @@ def test_children_have_loaded_modules_and_the_current_environment(
     code = "was_loaded, os.getcwd(), os.getenv('NEW'), os.getenv('HOME'), __name__"
     process = start(server, code)
 
-    assert told(process) == (True, str(tmp_path), "variable", None, "forked")
+    assert answer_of(process) == (True, str(tmp_path), "variable", None, "forked")
     assert os.getpgid(process.pid) == process.pid
 
 
 def test_the_end_of_each_child_is_reported(server: ForkServer) -> None:
     first, second = start(server, "1", status=3), start(server, "2", status=0)
-    assert (told(first), told(second)) == (1, 2)
+    assert (answer_of(first), answer_of(second)) == (1, 2)
 
     second.stdin.close()
     assert second.wait(30.0) == 0
@@ -91,7 +91,7 @@ def test_the_end_of_each_child_is_reported(server: ForkServer) -> None:
 def test_where_the_server_has_ended_a_new_interpreter_takes_its_place(
     server: ForkServer, path: str
 ) -> None:
-    told(start(server, "0"))
+    answer_of(start(server, "0"))
     os.kill(server._pid, signal.SIGKILL)
 
     with pytest.raises(ConnectionError):
@@ -104,7 +104,7 @@ def test_where_the_server_has_ended_a_new_interpreter_takes_its_place(
 
 def test_children_count_as_ended_with_the_server(server: ForkServer) -> None:
     process = start(server, "0")
-    told(process)
+    answer_of(process)
     os.kill(server._pid, signal.SIGKILL)
 
     assert process.wait(30.0) == -signal.SIGKILL
@@ -118,7 +118,7 @@ def test_one_that_was_forked_from_the_owner_does_not_end_the_server(server: Fork
 
     assert os.waitpid(forked, 0)[1] == 0
     assert server.is_own
-    assert told(start(server, "6 * 7")) == 42
+    assert answer_of(start(server, "6 * 7")) == 42
 
 
 # A process that makes a fork of itself, and prints what one is that the fork forks.

@@ -102,8 +102,8 @@ def test_a_long_name_is_cut() -> None:
 
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_that_cannot_or_shall_not_erase_gets_lines(plain: dict[str, str]) -> None:
-    _, told = on_a_terminal(QUICK + WORK, environment(**plain))
-    assert set(told.splitlines()) == {"placement-checks: building train.py:build (0 s)"}
+    _, messages = on_a_terminal(QUICK + WORK, environment(**plain))
+    assert set(messages.splitlines()) == {"placement-checks: building train.py:build (0 s)"}
 
 
 def test_quick_work_shows_nothing() -> None:
@@ -185,17 +185,17 @@ with progress.step("building"), progress.live():
         time.sleep(0.002)
 """
     lines = ran(QUICK + printing).stderr.splitlines()
-    told = [line for line in lines if line.startswith("placement-checks: building (")]
-    assert told
-    own = [line for line in lines if line not in told]
+    messages = [line for line in lines if line.startswith("placement-checks: building (")]
+    assert messages
+    own = [line for line in lines if line not in messages]
     assert own == [f"user {number} says so" for number in range(200)]
 
 
 def test_nested_work_is_shown_from_the_outside_in() -> None:
     with step("running train.py:build"):
-        told = [progress._current_step() for _ in track("abc", "step")]
+        messages = [progress._current_step() for _ in track("abc", "step")]
         assert progress._current_step() == "running train.py:build"
-    assert told == [f"running train.py:build: step {number} of 3" for number in (1, 2, 3)]
+    assert messages == [f"running train.py:build: step {number} of 3" for number in (1, 2, 3)]
     assert progress._current_step() == "working"
 
 

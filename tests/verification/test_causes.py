@@ -53,9 +53,9 @@ def test_a_rule_that_is_kept_or_left_out_explains_nothing() -> None:
 
 def test_a_declared_cause_stays() -> None:
     verdict = broken("weights", "w/Momentum")
-    said = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
+    changed = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
 
-    assert causes(said)["weights"] == {"w/Momentum": "gradients"}
+    assert causes(changed)["weights"] == {"w/Momentum": "gradients"}
 
 
 def test_each_rule_names_rules_that_exist_and_none_explains_itself() -> None:

@@ -137,11 +137,11 @@ def test_all_that_a_known_behavior_is_about(monkeypatch: pytest.MonkeyPatch) -> 
     names = ["a/moving_mean", "b/moving_mean"]
     graph = program(*(variable(name) for name in names))
     found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
-    told = Verdict("replicas-in-sync", "broken", "requested", None, [found])
+    verdict = Verdict("replicas-in-sync", "broken", "requested", None, [found])
     declared = Verdict("replicas-in-sync", "kept", "requested")
-    monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else told)
+    monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else verdict)
 
-    (declaration,) = declarations(Report(Evidence.wrap(graph), [told]), {})
+    (declaration,) = declarations(Report(Evidence.wrap(graph), [verdict]), {})
 
     assert declaration.fields == {"allow": names}
 

@@ -261,9 +261,9 @@ def test_the_context_itself_meets_the_devices_of_the_machine() -> None:
 
 
 def test_a_function_taken_before_answers_as_well() -> None:
-    taken = tf.config.list_physical_devices
+    list_devices = tf.config.list_physical_devices
     with fake_gpu_count(5):
-        assert len(taken("GPU")) == 5
+        assert len(list_devices("GPU")) == 5
 
 
 def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,9 +51,9 @@ def test_the_schema_refuses_unknown_keys() -> None:
 
 def test_a_group_is_a_result_with_the_lines_that_led_there() -> None:
     frames = ("a.py:9", "größe 1.py:3", "a.py:5")
-    told = finding("w", frames=frames, device_line="größe 1.py:2", consequence="It is slow.")
+    found = finding("w", frames=frames, device_line="größe 1.py:2", consequence="It is slow.")
 
-    result = result_of(report(broken("a", told)))
+    result = result_of(report(broken("a", found)))
 
     (place,) = result["locations"]
     assert place["logicalLocations"] == [{"fullyQualifiedName": "w"}]
@@ -134,8 +134,8 @@ def test_equal_fingerprints_are_numbered() -> None:
 
 def test_what_follows_is_a_warning_and_the_causes_come_first() -> None:
     run = run_of(report(broken("b", finding("w", follows="a")), broken("a", finding("w"))))
-    told = [(each["ruleId"], each["ruleIndex"], each["level"]) for each in run["results"]]
-    assert told == [("a", 1, "error"), ("b", 0, "warning")]
+    results = [(each["ruleId"], each["ruleIndex"], each["level"]) for each in run["results"]]
+    assert results == [("a", 1, "error"), ("b", 0, "warning")]
 
 
 def test_rules_have_their_explanation() -> None:

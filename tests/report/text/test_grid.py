@@ -55,9 +55,9 @@ def test_it_fits_with_all_rules_and_long_names(number: int, most: int) -> None:
     """No program breaks all of them that often: some are for strategies, and some for clusters."""
     name = f"a/folder/{'with_a_long_name/' * 8}train.py:build_towers"
     rules = list(RULES)[:most]
-    told = report(*(findings(rule, number) for rule in rules), program=name)
+    program = report(*(findings(rule, number) for rule in rules), program=name)
 
-    lines = list(grid([told, told]))
+    lines = list(grid([program, program]))
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == len(rules) + 5
     assert lines[-2].endswith("build_towers" if number == 1 else "towers")

@@ -6,7 +6,7 @@ from placement_checks.report.text.layout import Row, layout_rows
 
 
 def test_labels_stand_before_their_first_line() -> None:
-    rows = [Row("built at", ["a.py:1", "b.py:2"]), Row("by", ["c"]), Row("not told", [])]
+    rows = [Row("built at", ["a.py:1", "b.py:2"]), Row("by", ["c"]), Row("empty", [])]
 
     assert list(layout_rows("w", rows)) == [
         "w",

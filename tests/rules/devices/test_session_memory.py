@@ -134,7 +134,7 @@ def test_the_environment_lets_the_memory_grow(
 
 
 @pytest.mark.parametrize(
-    ("fraction", "taken", "state"),
+    ("fraction", "fraction_taken", "state"),
     [
         (0.5, 0.5, "kept"),
         (0.5, 0.51, "broken"),
@@ -144,9 +144,9 @@ def test_the_environment_lets_the_memory_grow(
     ],
 )
 def test_the_largest_share_that_a_program_may_take(
-    fraction: float, taken: float, state: str
+    fraction: float, fraction_taken: float, state: str
 ) -> None:
-    graph = options(per_process_gpu_memory_fraction=taken)
+    graph = options(per_process_gpu_memory_fraction=fraction_taken)
 
     assert SessionMemory(fraction=fraction).judge(graph).state == state
 

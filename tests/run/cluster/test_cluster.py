@@ -337,7 +337,7 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         for index in range(workers)
     ]
     try:
-        said = [json.loads(printed(process)) for process in running]
+        results = [json.loads(printed(process)) for process in running]
     finally:
         for process in running:
             process.kill()
@@ -349,9 +349,9 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         train_alone = import_module("worker_strategies").train_alone
     finally:
         sys.path.remove(str(fixtures / "programs/workers"))
-    for one in said:
+    for one in results:
         assert one["w"] == pytest.approx(train_alone(), rel=1e-5)
     job = "worker" if strategy == "mirrored" else "ps"
-    assert sorted(device for one in said for device in one["devices"]) == [
+    assert sorted(device for one in results for device in one["devices"]) == [
         f"/job:{job}/replica:0/task:{task}/device:CPU:0" for task in (0, 1)
     ]

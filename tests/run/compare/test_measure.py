@@ -141,8 +141,8 @@ def test_declared_gradients_replace_unreadable_ones() -> None:
     def towers(num_gpus: int = 2, *, say: bool = True) -> dict[str, Any]:
         step = pairs.towers(num_gpus, optimizer=Noted)
         descent = [variable.assign_sub(0.1 * gradient) for gradient, variable in Noted.mean]
-        said = {"gradients": Noted.mean} if say else {}
-        return {**step, "train_op": tf.group(*descent), **said}
+        declared = {"gradients": Noted.mean} if say else {}
+        return {**step, "train_op": tf.group(*descent), **declared}
 
     class Noted(GradientDescentOptimizer):
         """Applies nothing."""
@@ -156,11 +156,11 @@ def test_declared_gradients_replace_unreadable_ones() -> None:
             Noted.mean = list(pairs)
             return tf.no_op()
 
-    said = run(towers, lambda: towers(1))
+    measurement = run(towers, lambda: towers(1))
     silent = run(lambda num_gpus: towers(num_gpus, say=False), lambda: towers(1, say=False))
 
-    assert sound(said)
-    assert said.trials[0].found.keys() == {"w", "b"}
+    assert sound(measurement)
+    assert measurement.trials[0].found.keys() == {"w", "b"}
     assert not silent.trials[0].found
     assert silent.unread["w"].startswith("AssignSubVariableOp")
     assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]

@@ -174,7 +174,7 @@ def test_a_program_has_as_many_threads_as_towers(
 
 def test_a_program_without_a_train_op() -> None:
     def silent(num_gpus: int = 2) -> Mapping[str, Any]:
-        return {key: said for key, said in pairs.towers(num_gpus).items() if key != "train_op"}
+        return {key: value for key, value in pairs.towers(num_gpus).items() if key != "train_op"}
 
     with pytest.raises(CannotRun) as error:
         traced(silent)
