@@ -26,7 +26,7 @@ assert "numpy" not in sys.modules
 """
 
 
-def test_loading_the_names_loads_no_tensorflow_but_for_what_runs_it() -> None:
+def test_public_names_load_no_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], check=True)
 
 

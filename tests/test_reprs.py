@@ -83,7 +83,7 @@ SHOWN = {
     "Variable": (Variable("w", "float32", (4,)), None),
     "Verdict": (BROKEN, "Verdict(variables-on-host: broken, 1 finding)"),
 }
-# A cluster starts processes; a `Place` is a function that a fixture gives.
+# A cluster starts processes; a `Place` is the function of a fixture.
 WITHOUT = {"Impact", "LocalCluster", "Place"}
 
 
@@ -110,7 +110,7 @@ def test_a_repr_is_one_line(name: str) -> None:
         assert repr(shown) == text
 
 
-def test_a_log_that_is_being_caught() -> None:
+def test_a_log_inside_its_block() -> None:
     with CaughtLog() as caught:
         assert repr(caught) == "CaughtLog(its block is still running)"
 

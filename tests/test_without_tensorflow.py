@@ -75,7 +75,7 @@ def command(*arguments: str) -> Ran:
         ("completion bash", 0, "_placement_checks_completion"),
     ],
 )
-def test_what_needs_no_tensorflow(arguments: str, status: int, expected: str) -> None:
+def test_commands_that_need_no_tensorflow(arguments: str, status: int, expected: str) -> None:
     ran = command(*arguments.split())
 
     assert (ran.status, ran.err) == (status, "")
@@ -101,7 +101,7 @@ def test_commands_that_need_tensorflow_fail_in_one_line(arguments: str) -> None:
     assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
 
 
-def test_several_programs_that_need_it() -> None:
+def test_several_programs_that_need_tensorflow() -> None:
     Path("pyproject.toml").write_text(
         "[[tool.placement_checks.programs]]\ntarget = 'train.py:build'\n"
         "[[tool.placement_checks.programs]]\ntarget = 'good.log'\n"

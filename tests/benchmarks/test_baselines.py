@@ -44,7 +44,7 @@ def checked(text: str, graph: Placement) -> Difference:
     return compare(parse(text, "page.txt"), graph)
 
 
-def test_it_is_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) -> None:
+def test_baselines_are_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) -> None:
     """In the worst case, no two ops of a tower have the same address."""
     each: dict[int, float] = {}
     for size in SIZES if benchmark.enabled else SIZES[:1]:

@@ -50,7 +50,7 @@ def test_each_figure_has_its_goal() -> None:
         ),
     ],
 )
-def test_what_falls_short_is_named(now: Figures, expected: str) -> None:
+def test_missed_goals_are_named(now: Figures, expected: str) -> None:
     *_, last = lines(now, NONE, same_machine=True)
 
     assert last == expected
@@ -66,7 +66,7 @@ def test_only_ratios_are_compared_between_machines(same_machine: bool, cluster: 
     assert rows[CLUSTER][3:] == cluster
 
 
-def test_a_figure_that_the_run_before_lacks_is_not_compared() -> None:
+def test_a_figure_missing_in_the_earlier_run_is_not_compared() -> None:
     assert table({RATIO: [0.05]}, {CLUSTER: [2]})[RATIO][3:] == []
 
 

@@ -46,7 +46,7 @@ def cpu_per_op(call: Callable[[], object], ops: int) -> float:
 
 @pytest.mark.parametrize("mirrored", [False, True], ids=["central", "mirrored"])
 @pytest.mark.parametrize("find", [find_towers, find_layout])
-def test_it_is_linear(
+def test_analyses_are_linear(
     benchmark: BenchmarkFixture, find: Callable[[Placement], Callable[[], object]], mirrored: bool
 ) -> None:
     costs = {}

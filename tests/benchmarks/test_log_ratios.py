@@ -24,7 +24,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_against_a_regular_expression(
+def test_reading_relative_to_a_regular_expression(
     benchmark: BenchmarkFixture, record: Record, fixtures: Path, tmp_path: Path, name: str
 ) -> None:
     lines, block, blocks = LOGS[NAMES[name]]

@@ -96,7 +96,7 @@ def _started() -> None:
 
 @pytest.mark.usefixtures("_started")
 @pytest.mark.parametrize("ops", PAIRS)
-def test_placing_and_judging_against_building(
+def test_placing_and_judging_relative_to_building(
     benchmark: BenchmarkFixture, record: Record, ops: int
 ) -> None:
     if ops > 1_000 and benchmark.disabled:

@@ -160,7 +160,7 @@ def matches(line: str, pattern: str) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_that_is_no_good(run: Run, target: str) -> None:
+def test_an_invalid_target(run: Run, target: str) -> None:
     ran = run("verify", target)
 
     assert (ran.status, ran.out) == (2, "")
@@ -170,7 +170,7 @@ def test_a_target_that_is_no_good(run: Run, target: str) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options_that_make_no_sense(run: Run, options: str) -> None:
+def test_invalid_options(run: Run, options: str) -> None:
     ran = run("verify", "builders.py:builds", *options.split())
 
     assert (ran.status, ran.out) == (2, "")
@@ -221,7 +221,7 @@ def test_errors_have_a_kind(run: Run, arguments: tuple[str, ...], kind: str) -> 
     assert json.loads(ran.out)["error"]["kind"] == kind
 
 
-def test_without_a_target_or_configured_programs_there_is_nothing_to_do(run: Run) -> None:
+def test_without_targets_and_configured_programs(run: Run) -> None:
     ran = run("verify")
 
     assert ran.status == 2
@@ -244,7 +244,7 @@ def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     assert ran.err.count("\n") == 1
 
 
-def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
+def test_a_call_without_arguments_shows_help_and_a_first_command(run: Run) -> None:
     ran = run()
 
     assert (ran.status, ran.out) == (2, "")

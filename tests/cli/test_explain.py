@@ -83,7 +83,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments", BAD)
-def test_what_cannot_be_explained_is_one_line(run: Run, arguments: str) -> None:
+def test_an_unknown_object_is_an_error_of_one_line(run: Run, arguments: str) -> None:
     ran = run("explain", *arguments.split())
 
     assert (ran.status, ran.out) == (2, "")

@@ -79,7 +79,7 @@ def replaces_exit():
 """
 NUMBERS = ("--reference", "train.py:single", "--batch", "train.py:batch")
 FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too deep")]
-# Where each stage is; if the program is reported all the same, a rule that rests on the stage.
+# The function of each stage. If the program is still reported: a rule that needs the stage.
 STAGES = {
     "placement_checks.targets.importing._load_file": None,
     "placement_checks.capture.programs.build": None,
@@ -213,7 +213,7 @@ def test_a_broken_rule_is_shown_with_one_that_failed(
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
-def test_a_report_that_cannot_be_made(
+def test_a_failing_report(
     run: Run, monkeypatch: pytest.MonkeyPatch, output_format: str, fault: Exception
 ) -> None:
     failing_format = FORMATS[output_format]._replace(write=failing(fault))
@@ -236,7 +236,7 @@ def test_a_report_that_cannot_be_made(
         ("explain placeable", "placement_checks.cli.explain.rule_named"),
     ],
 )
-def test_a_part_of_a_command_that_fails(
+def test_a_failing_part_of_a_command(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, part: str, fault: Exception
 ) -> None:
     monkeypatch.setattr(part, failing(fault))
@@ -249,7 +249,7 @@ def test_a_part_of_a_command_that_fails(
 
 @pytest.mark.parametrize("command", ["place train.py:towers", "diff train.py:towers outputlog"])
 @pytest.mark.parametrize("stage", list(STAGES)[:3])
-def test_the_other_commands_fail_as_one(
+def test_a_fault_in_other_commands(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, stage: str, fault: Exception
 ) -> None:
     monkeypatch.setattr(stage, failing(fault))
@@ -260,7 +260,7 @@ def test_the_other_commands_fail_as_one(
     assert error_lines(ran) == [f"placement-checks: {message_of(fault)}; {FIX}"]
 
 
-def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+def test_a_fault_in_timing(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     monkeypatch.setattr("placement_checks.run.compare.pair.make_runnable", failing(fault))
 
     ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
@@ -269,7 +269,7 @@ def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: E
     assert ran.err.endswith(f"placement-checks: {message_of(fault)}; {FIX}\n")
 
 
-def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_is_shown_on_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
     monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
     in_a_rule = run("verify", "train.py:towers")
@@ -332,7 +332,7 @@ def test_user_code_that_exits_is_an_error_and_the_others_are_judged(
 
 
 @pytest.mark.parametrize("command", ["place train.py:exits", "diff outputlog train.py:exits"])
-def test_user_code_that_exits_ends_no_command_well(run: Run, command: str) -> None:
+def test_user_code_that_exits_is_a_failure_of_the_command(run: Run, command: str) -> None:
     ran = run(*command.split())
 
     assert (ran.status, ran.out) == (2, "")
@@ -346,7 +346,7 @@ def test_timing_code_that_exits(run: Run) -> None:
     assert "called sys.exit(0); look at train.py:" in ran.err
 
 
-def test_user_code_may_raise_a_base_exception(run: Run) -> None:
+def test_user_code_that_raises_a_base_exception(run: Run) -> None:
     ran = run("verify", "train.py:odd", "outputlog")
 
     assert ran.status == 2
@@ -362,7 +362,7 @@ def test_an_exception_without_a_message(run: Run) -> None:
     assert "placement-checks: train.py:mute: the builder raised Mute; look at train.py:" in ran.err
 
 
-def test_a_program_that_replaces_the_way_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_replaces_sys_exit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "exit", sys.exit)
     device = ("--set", "variables-on-host.device=/gpu:0")
 

@@ -114,14 +114,14 @@ def test_quiet_leaves_out_programs_that_pass(run: Run, folder: Path, flag: str) 
     assert (one.status, one.out) == (0, "1 program, rules: 1 kept, 0 broken, 0 not checked.\n")
 
 
-def test_quiet_shows_what_had_to_be_checked(run: Run) -> None:
+def test_quiet_shows_required_rules_that_were_not_checked(run: Run) -> None:
     quiet = ("verify", "outputlog", "-q", "--set", "variables-on-host.device=/gpu:0")
 
     assert run(*quiet).out.count("\n") == 1
     assert run(*quiet, "--require-all").out.startswith("outputlog on ")
 
 
-def test_verbose_is_all(run: Run) -> None:
+def test_verbose_equals_all(run: Run) -> None:
     everything = run("verify", "outputlog", "--all")
 
     assert everything.out != run("verify", "outputlog").out

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_terminal(columns: int, environment: Mapping[str, str]) -> str:
-    """What a terminal of some columns is sent."""
+    """The output for a terminal with this number of columns."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     with subprocess.Popen(CALL, stdout=theirs, env={**os.environ, **environment}) as process:
@@ -41,7 +41,7 @@ def on_terminal(columns: int, environment: Mapping[str, str]) -> str:
             try:
                 while part := stream.read(4096):
                     sent += part
-            except OSError:  # a terminal that nobody writes to any more
+            except OSError:  # the other end of the terminal is closed
                 pass
     assert process.returncode == 1
     return sent.decode().replace("\r\n", "\n")

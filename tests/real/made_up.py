@@ -18,7 +18,7 @@ import numpy as np
 
 
 def nothing(folder: Path) -> None:
-    """For programs that need no data."""
+    """Nothing, for programs that need no data."""
 
 
 def _empty(*files: Path) -> None:

@@ -11,7 +11,7 @@ from real.verifying import verified
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_program_of_other_people(program: Program, tmp_path: Path) -> None:
+def test_a_public_program(program: Program, tmp_path: Path) -> None:
     start = extracted(program, tmp_path)
 
     outcome = verified(program, start)

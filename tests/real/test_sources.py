@@ -61,7 +61,7 @@ def test_a_mirror_is_found(clone: Path, program: Program, tmp_path: Path, place:
     assert repository(program, tmp_path) == tmp_path / place
 
 
-def test_a_clone_without_the_commit_will_not_do(
+def test_a_clone_without_the_commit_is_refused(
     clone: Path, program: Program, tmp_path: Path
 ) -> None:
     (tmp_path / "something").symlink_to(clone)

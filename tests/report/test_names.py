@@ -86,7 +86,7 @@ FORMS: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_names_are_shown_and_do_nothing(form: str) -> None:
+def test_names_have_no_effect_in_any_format(form: str) -> None:
     shown = FORMS[form]()
 
     assert [line for line in shown.split("\n") if not line.isprintable()] == []

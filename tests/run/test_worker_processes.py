@@ -24,7 +24,7 @@ from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
-# What is given and returned are ops of their own in a function alone, and so is what sends.
+# Ops that exist only in functions: arguments, results and sends.
 # The packed gradients; each has its own sum here.
 PACKING = {"ConcatV2", "SplitV", "Pack", "Prod", "Const"}
 OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}

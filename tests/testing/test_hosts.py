@@ -66,7 +66,7 @@ def environments(tmp_path: Path) -> Iterator[list[str]]:
         server.wait()
 
 
-def test_results_of_two_environments_come_together(
+def test_results_of_two_environments_are_merged(
     pytester: pytest.Pytester, environments: list[str]
 ) -> None:
     pytester.makepyfile(test_all=_TESTS)

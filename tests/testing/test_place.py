@@ -161,7 +161,7 @@ def test_the_option_sets_the_detail_of_messages(
     project.runpytest_inprocess(option).assert_outcomes(passed=1)
 
 
-def test_it_can_be_switched_off(project: pytest.Pytester) -> None:
+def test_the_plugin_can_be_disabled(project: pytest.Pytester) -> None:
     write(project, SOUND)
 
     result = project.runpytest_inprocess("-p", "no:placement")

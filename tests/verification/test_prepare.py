@@ -1,4 +1,4 @@
-"""TensorFlow that does not load is an error of its own."""
+"""A failing import of TensorFlow has its own error."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ ROOT = Path(__file__).parents[2]
         ),
     ],
 )
-def test_the_reason_why_tensorflow_cannot_be_imported(
-    tmp_path: Path, module: str, reason: str
-) -> None:
+def test_the_reason_of_a_failed_import(tmp_path: Path, module: str, reason: str) -> None:
     (tmp_path / "tensorflow.py").write_text(module)
     (tmp_path / "train.py").write_text("def build(): pass\n")
 

@@ -84,7 +84,7 @@ def of_strategy() -> Placement:
     return replace(program(mirrored=True), strategy=Strategy("MirroredStrategy", gpus, copies))
 
 
-# For each role a program, the variable, and whether it may be on the GPU that it is on.
+# For each role: a program, a variable with this role, and whether it may be on its GPU.
 ROLES: dict[RoleKind, tuple[Placement, str, bool]] = {
     "cached input": (program(*of_tower_1(), collections=SAVED), "own", True),
     "accumulator": (accumulating(), "shown1", True),

@@ -26,7 +26,7 @@ def test_groups_keep_the_order_of_their_first_finding() -> None:
 @pytest.mark.parametrize(
     "more", [{"fix": "drop it"}, {"device_line": "a.py:3"}, {"message": "v is [on a TPU]"}]
 )
-def test_what_else_they_differ_in_parts_them(more: dict[str, Any]) -> None:
+def test_other_differences_split_groups(more: dict[str, Any]) -> None:
     assert objects(finding("w"), finding("v", **more)) == [["w"], ["v"]]
 
 
@@ -50,12 +50,12 @@ def test_a_rule_can_group_different_messages() -> None:
         ("w w", "v", False),
     ],
 )
-def test_the_name_is_left_out_where_it_is_a_whole_one(of_w: str, of_v: str, alike: bool) -> None:
+def test_only_whole_names_are_removed(of_w: str, of_v: str, alike: bool) -> None:
     names = objects(finding("w", message=of_w), finding("v", message=of_v))
     assert names == ([["w", "v"]] if alike else [["w"], ["v"]])
 
 
-def test_a_finding_about_no_object() -> None:
+def test_a_finding_without_object() -> None:
     assert objects(finding("", message="a"), finding("", message="b")) == [[""], [""]]
 
 
@@ -69,10 +69,10 @@ def group(*frames: str) -> Group:
     ("frames", "where", "callers"),
     [
         (["a.py:9 b.py:2"], "b.py:2", ["a.py:9"]),
-        # Each finding has a line of its own: a caller of all of them leads to none.
+        # Each finding has its own line; a common caller is not the line of any.
         (["a.py:9 b.py:2", "a.py:9 b.py:3"], "b.py:2", ["a.py:9"]),
         (["a.py:7 a.py:9 b.py:2", "a.py:7 a.py:9 b.py:3"], "b.py:2", ["a.py:9", "a.py:7"]),
-        # A helper that several lines call: the line to edit is the helper's.
+        # Several lines call one helper: the line to edit is in the helper.
         (["a.py:7 a.py:8 b.py:2", "a.py:7 a.py:9 b.py:2"], "b.py:2", ["a.py:7"]),
         (["a.py:7", "b.py:2"], "a.py:7", []),
         (["a.py:7", ""], "a.py:7", []),

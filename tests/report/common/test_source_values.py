@@ -118,7 +118,7 @@ def build(num_gpus, deep):
     ],
     ids=["no branch is known to have run", "the first branch ran", "the second branch ran"],
 )
-def test_only_a_value_that_the_program_took_is_named(
+def test_only_values_of_executed_branches_are_named(
     folder: Path, built: Sequence[int], values: Sequence[str]
 ) -> None:
     """Not one of a skipped branch, nor one that a branch may have replaced."""
@@ -127,7 +127,7 @@ def test_only_a_value_that_the_program_took_is_named(
     assert texts(24, BRANCHES, built) == values
 
 
-def test_a_value_of_a_context_is_taken_and_one_of_a_loop_without_ops_is_not(folder: Path) -> None:
+def test_values_in_contexts_and_in_loops_without_ops(folder: Path) -> None:
     write(folder, "train.py", BRANCHES)
 
     assert texts(28, BRANCHES, ()) == ["name = late"]
@@ -135,7 +135,7 @@ def test_a_value_of_a_context_is_taken_and_one_of_a_loop_without_ops_is_not(fold
 
 
 @pytest.mark.parametrize(("leaves", "values"), [("continue", []), ("pass", ["scale = weight"])])
-def test_a_branch_that_may_have_been_left_before_the_assignment(
+def test_a_branch_that_may_end_before_the_assignment(
     leaves: str, values: Sequence[str], folder: Path
 ) -> None:
     program = f"""
@@ -162,7 +162,7 @@ tf.add_n(parts, scale)
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_function_within_has_names_of_its_own() -> None:
+def test_an_inner_function_has_its_own_names() -> None:
     assert texts(20) == []
 
 
@@ -181,7 +181,7 @@ def test_a_line_outside_the_file_gives_nothing(folder: Path, line: str) -> None:
     assert list(value_lines(line)) == []
 
 
-def test_a_file_that_was_changed_since_gives_none(folder: Path) -> None:
+def test_a_changed_file_gives_nothing(folder: Path) -> None:
     (folder / "train.py").touch()
 
     assert list(value_lines("train.py:17")) == []

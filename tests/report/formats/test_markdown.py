@@ -91,7 +91,7 @@ def test_a_sound_program() -> None:
     assert comment.count("\n") == 5
 
 
-def test_what_must_be_checked_is_a_failure() -> None:
+def test_unchecked_required_rules_are_a_failure() -> None:
     open_one = report(Verdict("a", "kept", None), Verdict("b", "not-checked", None, "why"))
 
     assert "passed" in written_as("markdown", open_one)
@@ -114,7 +114,7 @@ def many(text: str) -> list[Report]:
 
 
 @pytest.mark.parametrize("text", ["v", "<" * 5000, "w " * 3000, "< " * 3000, HOSTILE * 90])
-def test_it_is_never_longer_than_a_comment_may_be(text: str) -> None:
+def test_the_length_of_a_comment_is_limited(text: str) -> None:
     errors = [PlacementError(f"p{n}", text) for n in range(9)]
     comment = written_as(
         "markdown", *many(text), errors=errors, require_all=True, next_step=f"next: {text}"
@@ -133,7 +133,7 @@ def test_it_is_never_longer_than_a_comment_may_be(text: str) -> None:
 @example("</code></summary></details>")
 @example(":100: www.x.y $x$ GH-1 o/r#2")
 @example("* a\n\n# b")
-def test_any_name_is_a_text(name: str) -> None:
+def test_any_name_is_shown_as_text(name: str) -> None:
     comment = written_as(
         "markdown",
         report(broken("a", finding(name, fix=name, consequence=name)), program=name),
@@ -161,7 +161,7 @@ def test_a_hostile_name_mentions_nobody() -> None:
     assert "\x1b" not in comment
 
 
-def test_the_table_has_the_programs_that_break_most() -> None:
+def test_programs_with_most_broken_rules_are_in_the_table() -> None:
     programs = [
         report(*[broken(f"r{rule}", finding("w")) for rule in range(n)], program=f"p{n}")
         for n in range(10)
@@ -171,7 +171,7 @@ def test_the_table_has_the_programs_that_break_most() -> None:
     assert rows == [f"p{n}" for n in range(2, 10)]
 
 
-def test_what_differs_from_a_baseline_is_a_fold() -> None:
+def test_a_difference_from_a_baseline_is_folded() -> None:
     program = report(Verdict("a", "kept", None))
 
     comment = written_as("markdown", replace(program, baseline=MOVED))

@@ -30,7 +30,7 @@ def test_moved_ops_are_grouped_by_route() -> None:
     assert data["headline"] == f"1 of {len(program().ops)} ops have moved."
 
 
-def test_where_an_op_was_is_one_more_view() -> None:
+def test_old_devices_are_another_view() -> None:
     data = changes(program(), program(MOVED, host("new", "NoOp")))
 
     labels = [each["label"] for each in data["devices"]]
@@ -53,7 +53,7 @@ def test_ops_of_one_placement_are_listed_and_highlighted() -> None:
     assert data["facts"][0] == "1 only in new.py, 1 only in old.py."
 
 
-def test_equal_placements_differ_in_nothing() -> None:
+def test_equal_placements_have_no_changes() -> None:
     data = changes(program(), program())
 
     assert (data["state"], data["findings"]) == ("placed", [])

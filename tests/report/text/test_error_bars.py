@@ -25,7 +25,7 @@ def bars(*figures: dict[str, Any]) -> list[str]:
 
 
 def names(lines: Sequence[str]) -> list[str]:
-    """Of the variables, in their order."""
+    """The names of the shown variables, in order."""
     return [line.split()[0] for line in lines[1:]]
 
 
@@ -85,7 +85,7 @@ ratios = st.floats(1e-9, 1e9) | st.floats(-9000, -0.001)
 
 
 @given(sizes, sizes, sizes)
-def test_a_larger_error_has_no_shorter_bar(one: float, other: float, limit: float) -> None:
+def test_larger_errors_have_longer_bars(one: float, other: float, limit: float) -> None:
     assume(one < other)
 
     longer, shorter = (
@@ -105,7 +105,7 @@ def test_a_larger_error_has_no_shorter_bar(one: float, other: float, limit: floa
 
 @given(sizes, sizes)
 def test_the_mark_is_where_the_limit_is(error: float, limit: float) -> None:
-    """The bar goes beyond it only where the error does."""
+    """The bar passes the mark only if the error exceeds the limit."""
     (_, line) = bars(figure("w", error, limit=limit))
 
     before, after = bar(line).split("┃")
@@ -123,21 +123,21 @@ def test_the_mark_is_where_the_limit_is(error: float, limit: float) -> None:
 
 
 @pytest.mark.parametrize("limit", [1e9, 1e12])
-def test_a_limit_beyond_all_has_its_mark(limit: float) -> None:
-    """Such as the error of a zero, in eps of itself."""
+def test_a_limit_beyond_all_errors_has_its_mark(limit: float) -> None:
+    """For example, the error of a zero in eps of itself."""
     (_, line) = bars(figure("w", 1e6, state="noise", limit=limit))
 
     assert bar(line).count("┃") == 1
 
 
 @given(st.lists(sizes, min_size=1, max_size=8), sizes)
-def test_one_limit_is_one_column(errors: list[float], limit: float) -> None:
+def test_the_limit_has_one_column(errors: list[float], limit: float) -> None:
     _, *lines = bars(*(figure(f"v{n}", error, limit=limit) for n, error in enumerate(errors)))
 
     assert len({line.index("┃") for line in lines}) == 1
 
 
-def test_each_decade_is_as_long() -> None:
+def test_the_scale_is_logarithmic() -> None:
     _, *lines = bars(*(figure(f"v{n}", 10.0**n, limit=0.0) for n in (8, 5, 2)))
 
     assert [bar(line).count("━") for line in lines] == [20, 12, 4]  # and the mark
@@ -150,7 +150,7 @@ def test_a_value_beyond_the_scale_fills_the_bar() -> None:
     assert len(bar(stray).rstrip()) == BAR
 
 
-def test_without_a_limit_the_mark_is_at_nothing() -> None:
+def test_without_a_limit_the_mark_is_at_zero() -> None:
     (_, line) = bars(figure("step", None, limit=None))
 
     assert bar(line).startswith("┃━")
@@ -222,7 +222,7 @@ def test_names_that_are_not_shown_take_no_room() -> None:
     assert bars(*figures, figure("v" * 50, 1.0))[:-1] == bars(*figures)
 
 
-def test_noise_is_named_behind_its_bar() -> None:
+def test_noise_is_named_after_its_bar() -> None:
     lines = bars(*(figure(state, 1.0, state=state) for state in ("noise", "equal", "too-coarse")))
 
     assert [line.split()[0] for line in lines if line.endswith("  noise")] == ["noise"]
@@ -239,7 +239,7 @@ def test_each_state_has_its_color(state: str, style: str) -> None:
     assert {str(span.style) for span in line.spans if span.end > span.start} == {style}
 
 
-def test_a_number_where_zero_is_expected_is_a_number() -> None:
+def test_a_value_in_place_of_zero_is_shown() -> None:
     """There is no ratio and no error; the found value is a number."""
     zero = figure("w", math.inf, ratio=None, limit=0.0)
     line = bars({**zero, "error": None})[1]

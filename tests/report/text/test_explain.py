@@ -75,7 +75,7 @@ def test_a_variable_that_nobody_uses() -> None:
     assert rows["gradient"] == ["no update applies a gradient"]
 
 
-def test_a_variable_in_no_collection_where_others_are() -> None:
+def test_a_variable_outside_all_collections() -> None:
     graph = program(collections={TRAINABLE: ["w"]})
 
     rows = rows_of(graph, "step")
@@ -84,7 +84,7 @@ def test_a_variable_in_no_collection_where_others_are() -> None:
     assert "gradient" not in rows
 
 
-def test_what_one_step_is_may_not_be_known() -> None:
+def test_a_program_with_an_unknown_step() -> None:
     graph = program(collections={TRAINABLE: ["w", "b"]}, step={"train_op": ()})
 
     (reason,) = rows_of(program(variable("b"), step={"train_op": ()}), "b")["updated by"][:1]
@@ -125,7 +125,7 @@ def test_an_op_that_waits_for_others() -> None:
     ]
 
 
-def test_what_reads_a_loss_is_of_the_tower_that_does() -> None:
+def test_consumers_of_a_loss_have_their_tower() -> None:
     rows = rows_of(mixed_losses(), "tower_0/loss")
 
     assert [line.partition(":")[0] for line in rows["read by"]] == [
@@ -155,7 +155,7 @@ FELL = op(
         (op("a", "Sin", "/gpu:0"), "unknown: the op was not placed"),
     ],
 )
-def test_why_it_is_where_it_is(of: object, why: str) -> None:
+def test_the_reason_for_the_device(of: object, why: str) -> None:
     graph = placement(variable("v"), of)  # type: ignore[arg-type]
 
     assert rows_of(graph, "a")["placed on"] == [why]
@@ -174,7 +174,7 @@ def test_a_program_that_was_not_placed() -> None:
     assert rows_of(graph, "a")["requests"] == ["no device"]
 
 
-def test_what_an_op_is_bound_to_asks_for() -> None:
+def test_the_request_of_a_colocated_op() -> None:
     graph = placement(variable("v"), op("a", "Sin", colocated=("v", "lost")))
 
     assert rows_of(graph, "a")["requests"] == [
@@ -194,7 +194,7 @@ def test_a_log_shows_the_device_only() -> None:
     }
 
 
-def test_the_source_of_a_line_is_shown_where_it_can_be_read(
+def test_the_source_text_of_a_line_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

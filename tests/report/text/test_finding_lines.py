@@ -98,7 +98,7 @@ def test_lines_of_findings(findings: Sequence[Finding], expected: Sequence[str])
     assert lines(*findings) == expected
 
 
-def test_the_source_and_the_way_to_it() -> None:
+def test_the_source_line_and_its_callers() -> None:
     source("model.py", "def layer(x):", "    w = tf.Variable(x)")
     source("train.py", "import model", 'with tf.device(f"/gpu:{i}"):', "    layer(x)")
     found = finding(
@@ -174,7 +174,7 @@ def test_the_path_of_an_executed_finding_begins_with_its_first_step() -> None:
     assert lines(rows)[1:-1] == ["      0", "      1", "      2", "      3"]
 
 
-def test_a_long_way_to_a_line() -> None:
+def test_a_long_call_stack() -> None:
     frames = tuple(f"a.py:{number}" for number in range(9, 0, -1))
     assert lines(finding("w", frames=frames))[1] == (
         "      called from line 2, line 3, line 4, line 5, …"
@@ -182,7 +182,7 @@ def test_a_long_way_to_a_line() -> None:
     assert lines(finding("w", frames=frames), everything=True)[1].endswith("line 8, line 9")
 
 
-def test_everything_has_all_names() -> None:
+def test_the_full_text_has_all_names() -> None:
     shown = lines(*(finding(f"v{number}") for number in range(100)), everything=True)
     names = " ".join(shown[1:-1]).split("more: ")[1]
     assert names.split() == [f"v{number}," for number in range(1, 99)] + ["v99"]
@@ -205,7 +205,7 @@ def test_long_names_are_shortened() -> None:
     assert "…" in shown[1]
 
 
-def test_the_first_of_some_and_how_many_are_left() -> None:
+def test_the_first_object_and_the_number_of_others() -> None:
     groups = group_findings(
         [finding("w"), finding("v"), *(finding(n, message=f"{n}?", alike=n) for n in "abc")]
     )

@@ -14,7 +14,7 @@ def test_a_short_sentence_is_one_line() -> None:
     assert wrap("a  b", indent=2, hanging=6) == ["  a  b"]
 
 
-def test_the_lines_after_the_first_hang() -> None:
+def test_lines_after_the_first_are_indented() -> None:
     first, *rest = wrap(SENTENCE, indent=2, hanging=6)
 
     assert first == "  " + " ".join(["word"] * 23)
@@ -40,7 +40,7 @@ def test_a_wider_line() -> None:
     st.integers(0, 8),
     st.sampled_from([0, 4, 39]),
 )
-def test_no_line_is_wider_and_no_letter_lost(text: str, indent: int, hanging: int) -> None:
+def test_wrapping_keeps_the_width_and_all_characters(text: str, indent: int, hanging: int) -> None:
     lines = wrap(text, indent=indent, hanging=hanging)
     assert all(len(printable(line)) <= WIDTH + max(indent, hanging) for line in lines)
     if all(len(word.encode("unicode_escape")) <= WIDTH for word in text.split(" ")):
@@ -67,7 +67,7 @@ def test_the_width_counts_visible_characters() -> None:
 
 
 @pytest.mark.parametrize(("columns", "longest"), [(60, 60), (10, 40), (500, 120)])
-def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -> None:
+def test_lines_fit_into_the_columns(columns: int, longest: int) -> None:
     with terminal_width(columns):
         lines = wrap(SENTENCE, hanging=4)
         assert longest - 5 < max(map(len, lines)) <= longest
@@ -75,7 +75,7 @@ def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -
     assert max(map(len, wrap(SENTENCE, hanging=4))) > 110
 
 
-def test_a_sentence_in_narrow_lines_is_cut_where_it_is_in_others() -> None:
+def test_the_cut_of_a_sentence_does_not_depend_on_the_width() -> None:
     (usual,) = wrap(SENTENCE, hanging=4, most=1)
     with terminal_width(60):
         narrow = wrap(SENTENCE, hanging=4, most=1)

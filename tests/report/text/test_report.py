@@ -81,7 +81,7 @@ def test_headline_has_the_conditions(conditions: Mapping[str, Any], headline: st
     assert written(Report(Evidence(graph), [])).splitlines()[0] == headline
 
 
-def test_counts_are_of_all_programs() -> None:
+def test_counts_of_all_programs() -> None:
     kept = Report(Evidence(placement(program="p")), [Verdict("placeable", "kept", "assigned")])
     broken = Report(
         Evidence(placement(program="q")),
@@ -104,7 +104,7 @@ def test_markup_of_names_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 findings"), (1, "1 finding"), (2, "2 findings")]
 )
-def test_counted(number: int, text: str) -> None:
+def test_the_text_of_counts(number: int, text: str) -> None:
     assert plural(number, "finding") == text
 
 
@@ -244,7 +244,7 @@ def test_rules_not_checked_for_one_reason_share_a_line() -> None:
     ]
 
 
-def test_details_of_rules_are_cut_and_left_out_where_one_is_broken() -> None:
+def test_details_of_kept_rules_are_cut_or_omitted() -> None:
     kept = Verdict("placeable", "kept", None, note="word " * 60)
 
     assert written(report(kept)).count("word") == 38

@@ -214,7 +214,7 @@ def test_the_shape_of_a_variable_is_where_the_variable_is(
     assert objects(replace(graph, details=Noted())) == found
 
 
-def test_an_op_bound_to_another_device_is_no_op_without_a_kernel() -> None:
+def test_an_op_bound_to_another_device_has_a_kernel() -> None:
     graph = program(
         op(
             ADRIFT,

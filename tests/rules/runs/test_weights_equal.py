@@ -22,7 +22,7 @@ from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.policy import policy_errors
 
-# Of w and v, from 0 and 0, in three steps.
+# The values of w and v after three steps from 0.
 STEPS = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
 START = [0.0, 0.0]
 
