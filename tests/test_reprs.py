@@ -64,7 +64,7 @@ SHOWN = {
     "Need": (Need.ASSIGNED, "<Need.ASSIGNED: 2>"),
     "Op": (
         GRAPH.by_number[0],
-        "Op(w\\n (VarHandleOp): asks for /device:GPU:0, on /device:GPU:0)",
+        "Op(w\\n (VarHandleOp): requests /device:GPU:0, on /device:GPU:0)",
     ),
     "Placement": (GRAPH, PLACED),
     "PlacementBaseline": (
@@ -121,7 +121,7 @@ def test_unknown_values_are_shown() -> None:
     )
 
     assert repr(unplaced) == "Placement(train.py:build, not placed: no wheel: 1 op, 1 variable)"
-    assert repr(unplaced.by_number[0]) == "Op(w (VarHandleOp): asks for no device, not placed)"
+    assert repr(unplaced.by_number[0]) == "Op(w (VarHandleOp): requests no device, not placed)"
     assert repr(UNCHECKED) == "Verdict(weights-equal: not checked, no reference is given)"
     assert repr(Step()) == "Step()"
     assert repr(Device()) == "Device('')"

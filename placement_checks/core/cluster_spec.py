@@ -68,7 +68,10 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     """
     if not os.environ.get(TF_CONFIG):
         raise InputError(
-            TF_CONFIG, "is not set", "export it, or write the machine out", is_predicate=True
+            TF_CONFIG,
+            "is not set",
+            "set it, or describe the machine instead of TF_CONFIG",
+            is_predicate=True,
         )
     described = _described()
     if not described.get("cluster"):

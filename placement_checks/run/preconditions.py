@@ -273,7 +273,7 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
         near = nearest(missing[0], shapes)
         others = plural(len(missing) - 1, "other variable")
         raise CannotRun(
-            f"variables are compared by name, and {program.name} has none called {missing[0]}"
+            f"variables are compared by name, but {program.name} has no variable {missing[0]}"
             f"{f' (the nearest is {near})' if near else ''}"
             f"{f', nor {others} of the reference' if missing[1:] else ''}",
             "fix names-portable first",

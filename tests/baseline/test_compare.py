@@ -174,7 +174,7 @@ def test_added_ops_on_another_device_are_new() -> None:
 
     (change,) = difference(TWO, more).new_there
     assert (change.what, change.new) == ("forward of tower 0, layer v", "/cpu:0")
-    assert change.note == "1 op: Tanh tower_0/more; the rest is on /gpu:0"
+    assert change.note == "1 op: Tanh tower_0/more; the others are on /gpu:0"
 
 
 def test_a_fallback_has_its_reason() -> None:
@@ -191,7 +191,7 @@ def test_a_new_part_of_the_step_is_new() -> None:
 
     (change,) = difference(TWO, more).new_there
     assert (change.what, change.new) == ("summaries", "/gpu:1")
-    assert change.note == "1 op: ScalarSummary shown; the baseline has none"
+    assert change.note == "1 op: ScalarSummary shown; new in this placement"
 
 
 def test_each_of_two_allowed_devices_has_a_count() -> None:
@@ -279,7 +279,10 @@ def test_another_version_is_a_note_if_anything_differs() -> None:
     ("graph", "message"),
     [
         (placement(placer=None, assigned=Missing("no CUDA build here")), "no CUDA build here"),
-        (placement(requested=Missing("a log has no requests")), "a log has no requests"),
+        (
+            placement(requested=Missing("a log lacks requested devices")),
+            "a log lacks requested devices",
+        ),
     ],
 )
 def test_incomplete_placements_have_no_baseline(graph: Placement, message: str) -> None:

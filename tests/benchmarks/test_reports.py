@@ -31,7 +31,7 @@ def test_many_findings(
         finding(
             f"tower_{number % 8}/layer_{number}/weights",
             message=f"variable tower_{number % 8}/layer_{number}/weights sits on /device:GPU:0, "
-            f"not on /device:CPU:0; it asks for {'it' if alike else number}",
+            f"not on /device:CPU:0; it requests {'it' if alike else number}",
             consequence="Each step copies it to the other GPUs.",
             fix="create it under tf.device('/cpu:0')",
             frames=(f"{source}:20", f"{source}:{1 + number % 100}"),

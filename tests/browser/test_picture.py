@@ -145,7 +145,7 @@ def test_a_click_on_a_finding_highlights_ops_and_devices(opened: Opened) -> None
 
     assert texts(page, ".box.lit") == ["fc ● 4.0 kB ✕ ◂1", "2 ops ◂1"]
     assert texts(page, ".head.lit h3") == ["GPU:1"]
-    assert "2 ops lit" in page.locator("#said").inner_text()
+    assert "2 ops highlighted" in page.locator("#said").inner_text()
     page.get_by_role("button", name="clear marks").click()
     assert not texts(page, ".lit")
 
@@ -338,7 +338,7 @@ def test_a_log_is_drawn_by_name_scopes(opened: Opened) -> None:
         ),
         op("fc/w", "VariableV2", assigned="CPU:0"),
         placer="log",
-        requested=Missing("a log has no requests"),
+        requested=Missing("a log lacks requested devices"),
     )
 
     page = opened(data_of(log))

@@ -67,10 +67,9 @@ def test_declarations_in_a_file(run: Run) -> None:
 
 
 BAD = {
-    "--rule placeable": "--declare: no rule is broken, so there is nothing to declare; "
-    "leave it out",
-    "--format json": "--declare prints TOML, not json; leave out --format",
-    "--format html": "--declare prints TOML, not html; leave out --format",
+    "--rule placeable": "--declare: no rule is broken, so there is nothing to declare; omit it",
+    "--format json": "--declare prints TOML, not json; omit --format",
+    "--format html": "--declare prints TOML, not html; omit --format",
 }
 
 

@@ -86,13 +86,13 @@ TARGETS = {
     "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which does not "
     "describe a step; return nothing, the train op, or a mapping such as "
     "{'train_op': …, 'loss': …}",
-    "builders.py:wants": "builders.py:wants: the builder requires 'x' and 'z', which it "
-    "is not given; add (x=…, z=…) to the function's name, or give it a default",
+    "builders.py:wants": "builders.py:wants: the builder requires 'x' and 'z', which the "
+    "target lacks; add (x=…, z=…) to the function's name, or give it a default",
     "builders.py:wants(w=1)": "builders.py:wants(w=1): the function takes no 'w'; "
     "it takes x, y and z",
-    "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) asks for the "
+    "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) requests the "
     f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
-    "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) asks for the device "
+    "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) requests the device "
     f"'bogus', and 'bogus' is not part of a device name; {DEVICES}",
     "builders.py:policy": "policy of builders.py:policy: variables-on-hosts is not a known "
     "rule; did you mean 'variables-on-host'?",

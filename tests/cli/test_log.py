@@ -218,7 +218,7 @@ def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        f"placement-checks: --graph is for placement logs, and {target} is not one; leave it out\n"
+        f"placement-checks: --graph is for placement logs, and {target} is not one; omit it\n"
     )
 
 

@@ -33,7 +33,10 @@ def test_a_page_always_has_the_transfers(run: Run, fixtures: Path) -> None:
     ran = run("place", fixtures / LOG, "--transfers", "--format", "html")
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err == "placement-checks: --transfers is part of the page; leave it out\n"
+    assert (
+        ran.err
+        == "placement-checks: --transfers is not needed: the HTML page always has the transfers; omit it\n"
+    )
 
 
 def test_a_page_of_the_difference_of_two_placements(

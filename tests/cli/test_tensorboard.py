@@ -69,6 +69,6 @@ def test_only_the_event_file_is_written(run: Run, other: str) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --tensorboard writes only the graph; leave out the other option, "
+        "placement-checks: --tensorboard writes only the graph; omit the other option, "
         "or run the command twice\n"
     )

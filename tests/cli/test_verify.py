@@ -134,9 +134,9 @@ def test_soft_and_strict_placement_with_the_placers_reason(run: Run) -> None:
     assert states["--strict"]["placeable"]["state"] == "broken"
     assert states["--soft"]["no-fallback"]["state"] == "broken"
     assert [f["message"] for f in states["--soft"]["no-fallback"]["findings"]] == [
-        "buckets (StringToHashBucketFast) asks for /device:GPU:0 and ends on /device:CPU:0: "
+        "buckets (StringToHashBucketFast) requests /device:GPU:0 and ends on /device:CPU:0: "
         "StringToHashBucketFast has no GPU kernel",
-        "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, and 2 bound to it: "
+        "step (VariableV2) requests /device:GPU:0 and ends on /device:CPU:0, and 2 bound to it: "
         "the GPU kernel of VariableV2 does not take int32",
     ]
     assert states["--strict"]["placeable"]["findings"][0]["message"] == (
@@ -352,7 +352,7 @@ def test_rows_set_the_size_of_transfers(run: Run) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --rows is for --transfers; add --transfers, or leave it out\n"
+        "placement-checks: --rows requires --transfers; add --transfers, or omit it\n"
     )
     assert run("place", "train.py:build", "--format", "json").status == 2
 

@@ -236,7 +236,10 @@ def test_tf_config_is_not_set(monkeypatch: pytest.MonkeyPatch, text: str | None)
         monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
-    assert str(caught.value) == "TF_CONFIG is not set; export it, or write the machine out"
+    assert (
+        str(caught.value)
+        == "TF_CONFIG is not set; set it, or describe the machine instead of TF_CONFIG"
+    )
 
 
 def test_tf_config_that_is_not_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ SOUND = (op("a", "Add", "", "CPU:0"), op("b", "Mul", "/gpu:0", "GPU:0"), op("c",
     [
         (SOUND, {}),
         (SOUND[::-1], {"program": "other.py:build", "machine": "gpu*4", "soft": True}),
-        ((op("a", "Add", "/cpu:0", "CPU:0"), *SOUND[1:]), {}),  # asks for it, and is there anyway
+        ((op("a", "Add", "/cpu:0", "CPU:0"), *SOUND[1:]), {}),  # requests it, and is there anyway
     ],
 )
 def test_placements_are_equal_if_the_same_ops_are_on_the_same_devices(

@@ -131,7 +131,7 @@ def test_a_builder_with_more_parameters_is_refused(build: Callable[..., Any], wa
     with pytest.raises(InputError) as caught:
         Program("train.py:build", build).arguments(2)
     assert str(caught.value) == (
-        f"train.py:build: the builder requires {wanted}, which it is not given; "
+        f"train.py:build: the builder requires {wanted}, which the target lacks; "
         "give it a default, or wrap it in a function that takes at most num_gpus"
     )
 
@@ -176,7 +176,7 @@ def test_a_builder_with_required_arguments_gets_a_fix() -> None:
     with pytest.raises(InputError) as caught:
         Program("train.py:build(rate=0.1)", build, function=build, target=target).arguments(2)
     assert str(caught.value) == (
-        "train.py:build(rate=0.1): the builder requires 'depth', which it is not given; "
+        "train.py:build(rate=0.1): the builder requires 'depth', which the target lacks; "
         "add (depth=…) to the function's name, or give it a default"
     )
 
@@ -190,7 +190,7 @@ def test_a_builder_with_required_arguments_gets_a_fix() -> None:
             "did you mean 'depth'? it takes depth and num_gpus",
         ),
         (lambda depth, /, rate: None, "depth", "it takes rate"),
-        (lambda *depth: None, "depth", "it takes none by name"),
+        (lambda *depth: None, "depth", "it takes no arguments by name"),
     ],
 )
 def test_an_unknown_argument(build: Callable[..., Any], name: str, fix: str) -> None:

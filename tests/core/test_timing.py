@@ -43,8 +43,8 @@ def test_expensive_towers_are_distinguished_from_a_busy_machine() -> None:
     timed = timing(loop(1.3, cpu=[1.25]))
 
     assert timed.unmeasured == (
-        "the baseline is 1.300, not within 1 ± 0.1, and so is its processor time (1.25): towers "
-        "cost that much more than one program; take more rows"
+        "the baseline is 1.300, not within 1 ± 0.1, and 1.25 in processor time: the towers do "
+        "more work than one program; take more rows"
     )
     assert timed.ratio is None
 

@@ -51,7 +51,7 @@ def test_an_unplaced_variable_has_a_reason() -> None:
     on = graph.variables.on("/cpu:0")
 
     assert not on
-    assert repr(on) == "<not known where the variables are: no CUDA build here>"
+    assert repr(on) == "<the devices of the variables are unknown: no CUDA build here>"
 
 
 def test_without_variables_the_result_is_false() -> None:

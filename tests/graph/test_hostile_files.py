@@ -235,7 +235,7 @@ NO_GRAPHS = [
     (dtype_of("ref", 9999), f": its variable 'ref' has the dtype number 9999, {UNKNOWN}"),
     (dtype_of("ref", -5), f": its variable 'ref' has the dtype number -5, {UNKNOWN}"),
     (no_dtype, f": its variable 'handle' has the dtype number 0, {UNKNOWN}"),
-    (device_in_a_body, ": op 'call/n' asks for the device 'bogus', and 'bogus' is not part of a"),
+    (device_in_a_body, ": op 'call/n' requests the device 'bogus', and 'bogus' is not part of a"),
 ]
 
 

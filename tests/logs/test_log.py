@@ -236,7 +236,9 @@ def test_a_graph_completes_a_log() -> None:
 
 
 def test_the_graph_must_be_a_placement() -> None:
-    with pytest.raises(UsageError, match=r"is not a placement; give what place\(build_towers\)"):
+    with pytest.raises(
+        UsageError, match=r"is not a placement; pass the result of place\(build_towers\)"
+    ):
         read(f"w: (Add): {CPU}\n").placement(graph=read)  # type: ignore[arg-type]
 
 
@@ -265,7 +267,7 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
 
 def test_a_log_has_no_requests() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
-        "a placement log has neither requests nor edges",
+        "a placement log has neither requested devices nor the inputs of ops",
         "give the program that printed it with --graph",
     )
 
@@ -316,7 +318,7 @@ def test_a_log_without_gpu_requests_keeps_no_rule() -> None:
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
-        "no op that asks for a GPU was placed",
+        "no op that requests a GPU was placed",
     )
 
 

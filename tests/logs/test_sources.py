@@ -109,7 +109,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_logs([str(tmp_path)])
-    assert str(error.value) == f"{tmp_path} is a folder; name the log files in it"
+    assert str(error.value) == f"{tmp_path} is a directory; name the log files in it"
 
 
 def test_a_file_without_read_permission(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, placed: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("placed", "message"),
     [
-        ({"x": "GPU:0", "unpinned": "GPU:1"}, f"'x' asks for {HOST}GPU:1 and is on {HOST}GPU:0"),
+        ({"x": "GPU:0", "unpinned": "GPU:1"}, f"'x' requests {HOST}GPU:1 and is on {HOST}GPU:0"),
         (
             {"x": "GPU:1", "unpinned": "GPU:7"},
             f"'unpinned' is on {HOST}GPU:7, which is not in gpu*2",

@@ -196,7 +196,9 @@ without_two_towers = pytest.mark.parametrize(
         pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),
         pytest.param(placement(host("a", "NoOp")), "the graph has no variables", id="no variable"),
         pytest.param(
-            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+            program(requested=Missing("a log lacks requested devices")),
+            "a log lacks requested devices",
+            id="log",
         ),
     ],
 )

@@ -169,7 +169,7 @@ def test_rules_refuse_names_that_do_not_exist(
 @pytest.mark.parametrize(
     ("assertion", "reason"),
     [
-        (assert_no_fallback, "no-fallback could not be checked on train.py:build: no op asks for"),
+        (assert_no_fallback, "no-fallback could not be checked on train.py:build: no op requests"),
         (assert_variables_shared, "variables-shared could not be checked on train.py:build: the"),
         (
             lambda bare: assert_rules(bare, "placeable", "variables-on-host"),

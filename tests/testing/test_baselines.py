@@ -244,7 +244,7 @@ def test_an_unplaced_program_fails_and_is_skipped_without_a_placer(alone: Projec
     ran.assert_outcomes(skipped=1, failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "*'towers' is not a placement; give what place(build_towers) returns*",
+            "*'towers' is not a placement; pass the result of place(build_towers)*",
             "SKIPPED*towers.py:build has no assigned devices: no CUDA build here",
         ]
     )

@@ -160,7 +160,7 @@ def test_each_renamed_module_exists(run: Run, renamed: str) -> None:
     run(f"import tensorflow.contrib.{package}.python.ops.{name}")
 
 
-SAID = "is not in this TensorFlow, and --v1 has nothing in its place"
+SAID = "is not in this TensorFlow, and --v1 has no replacement"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_missing_name_is_reported_and_recorded(run: Run, used: UsedNames) -> N
     with pytest.raises(AttributeError) as error:
         run("import tensorflow as tf\ntf.no_such")
 
-    message = "tf.no_such is not in this TensorFlow, and --v1 has nothing in its place"
+    message = "tf.no_such is not in this TensorFlow, and --v1 has no replacement"
     assert str(error.value) == message
     run("import tensorflow as tf\nassert not hasattr(tf, 'no_such')")
     assert used.missing == ["tf.no_such"]

@@ -172,7 +172,7 @@ def test_a_misspelled_table_is_an_error(
     folder = project(f"[{table}]\ngpus = 4\n{beside}", bare=True)
     error = error_of(folder)
     assert error.object == f"{folder / 'pyproject.toml'}: {table}"
-    assert (error.message, error.fix) == ("is not read", f"write [{AT}]")
+    assert (error.message, error.fix) == ("is ignored", f"write [{AT}]")
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_an_unplaced_program_is_refused(program: Any) -> None:
         verify(program)
 
     assert str(refused.value) == (
-        f"{program!r:.60} is not a placement; give what place(build_towers) returns, or of a "
-        "log read_logs(['outputlog']).placement()"
+        f"{program!r:.60} is not a placement; pass the result of place(build_towers), or for a "
+        "log, read_logs(['outputlog']).placement()"
     )
 
 

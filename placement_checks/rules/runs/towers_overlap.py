@@ -80,7 +80,7 @@ class TowersOverlap(Rule):
             if observed >= self.least:
                 return self.verdict([], note)
         if not possible:
-            return self.not_checked("the ops of the step wait for each other in a circle", note)
+            return self.not_checked("the ops of the step wait for each other in a cycle", note)
         return self.verdict(list(self._wait_findings(placement, trace, possible)), note)
 
     def _wait_findings(

@@ -99,7 +99,7 @@ class DeclaredFeeding(Feeding):
         batch_size = plural(self.rows, "row")
         if fixed and fixed != self.rows:
             raise InputError(
-                f"a batch of {batch_size}", f"the programs take {fixed}", "leave the number out"
+                f"a batch of {batch_size}", f"the programs take {fixed}", "omit the number"
             )
         if self.rows % total:
             raise InputError(

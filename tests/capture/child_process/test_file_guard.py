@@ -469,8 +469,9 @@ def test_files_that_cannot_be_renamed_are_not_deleted(
 
     assert (home / "logs" / "model.ckpt").exists()
     assert str(error.value) == (
-        f"{home}/logs: the program deletes or replaces it, but it cannot be set aside: Device or "
-        "resource busy; give the program a directory that may be lost, or move this file away"
+        f"{home}/logs: the program deletes or replaces it, but it cannot be moved to a "
+        "backup: Device or resource busy; give the program a directory that may be lost, or move "
+        "this file away"
     )
 
 

@@ -105,7 +105,7 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
                 "known": None,
                 "others": [],
                 "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
-                "it asks for /device:GPU:0",
+                "it requests /device:GPU:0",
                 "fix": "create it under `with tf.device('/cpu:0'):`",
             }
         ],

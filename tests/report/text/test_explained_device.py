@@ -86,10 +86,12 @@ def test_a_device_of_a_task_that_ops_ask_for() -> None:
 
 
 def test_a_device_of_a_log() -> None:
-    graph = placement(op("a", "Sin", "", "GPU:0"), requested=Missing("a log has no requests"))
+    graph = placement(
+        op("a", "Sin", "", "GPU:0"), requested=Missing("a log lacks requested devices")
+    )
 
     assert lines_of(graph, "/gpu:0")[2:] == [
-        "requested by unknown: a log has no requests",
+        "requested by unknown: a log lacks requested devices",
         "computes 1 op: 1 Sin",
     ]
 

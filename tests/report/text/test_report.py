@@ -38,7 +38,7 @@ def test_report_of_one_program() -> None:
         "\n"
         "variables-on-host: 1 finding\n"
         "  main.py:9: variable w sits on /device:GPU:0, not on /device:CPU:0; "
-        "it asks for /device:GPU:0\n"
+        "it requests /device:GPU:0\n"
         "    fix: create it under `with tf.device('/cpu:0'):`; a device function must return "
         "this device for VarHandleOp too, not\n"
         "        only for Variable and VariableV2\n"

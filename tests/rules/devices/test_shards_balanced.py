@@ -512,7 +512,7 @@ def test_workers_may_hold_the_shards() -> None:
     [
         pytest.param(shards(0, placer=None), {}, id="no placer"),
         pytest.param(shards(0, assigned=Missing("it died")), {}, id="unplaced"),
-        pytest.param(shards(0, requested=Missing("a log has no requests")), {}, id="log"),
+        pytest.param(shards(0, requested=Missing("a log lacks requested devices")), {}, id="log"),
         pytest.param(program(), {}, id="towers on one host"),
         pytest.param(shards(0, machine=None), {}, id="no machine"),
         pytest.param(program(), {"job": "ps"}, id="one host and a job"),

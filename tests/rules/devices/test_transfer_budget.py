@@ -406,7 +406,7 @@ def test_a_budget_of_copies_needs_no_sizes() -> None:
     [
         pytest.param(sent(placer=None), id="no placer"),
         pytest.param(sent(assigned=Missing("it died")), id="unplaced"),
-        pytest.param(sent(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(sent(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(sent(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
     ],
 )

@@ -150,7 +150,7 @@ def test_needs_no_placer_and_no_towers() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(two(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(two(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(two(trainable=[]), id="nothing trainable"),
         pytest.param(two(step={"train_op": ()}), id="no step"),
         pytest.param(two(step={"backward": ()}), id="no gradients"),
