@@ -116,8 +116,8 @@ def test_without_a_reference_the_numbers_are_not_checked(run: Run) -> None:
     assert "no reference is given (--reference TARGET --batch TARGET)" in ran.out
     assert alone.status == 2
     assert alone.err == (
-        f"placement-checks: --batch {mnist}:batch is for a comparison, but no "
-        "reference is named; name the program for one GPU: --reference train.py:build_single\n"
+        f"placement-checks: --batch {mnist}:batch requires a reference "
+        "program; name the program for one GPU: --reference train.py:build_single\n"
     )
 
 

@@ -34,8 +34,8 @@ def test_a_page_always_has_the_transfers(run: Run, fixtures: Path) -> None:
 
     assert (ran.status, ran.out) == (2, "")
     assert (
-        ran.err
-        == "placement-checks: --transfers is not needed: the HTML page always has the transfers; omit it\n"
+        ran.err == "placement-checks: --transfers is not needed: the HTML page always has the "
+        "transfers; omit it\n"
     )
 
 

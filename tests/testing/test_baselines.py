@@ -142,8 +142,8 @@ def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
     part.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
     named = project.run("--placement-prune", "test_it.py")
     named.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
-    told = project.run()
-    told.stdout.fnmatch_lines(
+    output = project.run()
+    output.stdout.fnmatch_lines(
         ["unused: placements/stale.gpu-2.txt", "pytest --placement-prune removes unused baselines"]
     )
     assert stale.exists()

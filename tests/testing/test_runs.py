@@ -77,8 +77,8 @@ def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
 
     headline, *finding = str(error.value).splitlines()
     assert headline == f"towers-overlap is broken by {turns}: 1 finding"
-    told = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
-    assert told in " ".join(" ".join(finding).split())
+    text = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
+    assert text in " ".join(" ".join(finding).split())
 
 
 def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
@@ -87,13 +87,13 @@ def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
 
     headline, *findings, kept = str(error.value).splitlines()
     assert headline == f"gradients-equal is broken by {__name__}:hidden: 2 findings"
-    told = " ".join(" ".join(findings).split())
+    text = " ".join(" ".join(findings).split())
     assert (
         ": the gradient of w is 2 times the reference's: the gradients of 2 towers are added up "
         "instead of averaged"
-    ) in told
-    assert "likewise 1 more: b " in told
-    assert "fix: divide the sum by the number of towers" in told
+    ) in text
+    assert "likewise 1 more: b " in text
+    assert "fix: divide the sum by the number of towers" in text
     match = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
     assert match
     assert Path(match[1]).name.startswith("hidden-")

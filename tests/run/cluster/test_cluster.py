@@ -99,7 +99,7 @@ def test_a_killed_task_is_named(task: tuple[str, int]) -> None:
         killing = amid_training(lambda: cluster.kill(job, index))
         with pytest.raises(InputError) as caught:
             cluster.train(build, batch=killing, steps=1_000_000)
-        told = time.monotonic()
+        reported_at = time.monotonic()
         with pytest.raises(InputError, match="its process was ended by SIGKILL;"):
             cluster.train(build)
         left = [pid for other, pid in cluster.pids.items() if other != task]
@@ -109,8 +109,8 @@ def test_a_killed_task_is_named(task: tuple[str, int]) -> None:
     assert caught.value.message.startswith("its process was ended by SIGKILL during ")
     assert caught.value.message.endswith(f" of {build.__qualname__}")
     assert not any(psutil.pid_exists(pid) for pid in left)
-    assert told - started < 10
-    assert ended - told < 10
+    assert reported_at - started < 10
+    assert ended - reported_at < 10
     assert started - begin < 180
 
 

@@ -309,9 +309,9 @@ def test_a_cpu_device_is_a_gpu_only_if_it_simulates_one(simulated: bool, device:
         simulated=simulated,
     )
 
-    told = Device.parse(device).over(LOCALHOST)
-    assert list(trace.shortest.lanes) == [told]
-    assert [task.device for task in trace.ops] == [told]
+    target = Device.parse(device).over(LOCALHOST)
+    assert list(trace.shortest.lanes) == [target]
+    assert [task.device for task in trace.ops] == [target]
 
 
 def test_nanoseconds_are_used_if_available() -> None:
