@@ -117,12 +117,12 @@ def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
     )
     if not rows:
         return
-    yield f"## Options\n\n{_row('field', 'takes', 'default')}|---|---|---|\n{rows.rstrip()}"
+    yield f"## Options\n\n{_row('field', 'type', 'default')}|---|---|---|\n{rows.rstrip()}"
     yield from texts
     yield (
-        f"Set by the policy of a program, in `[tool.placement_checks.policy.{rule.name}]`, by\n"
-        f"`--set {rule.name}.FIELD=VALUE`, or as an argument of the assertion "
-        "([configuration](../configuration.md))."
+        f"Set these fields in `[tool.placement_checks.policy.{rule.name}]`, with\n"
+        f"`--set {rule.name}.FIELD=VALUE`, in the `policy` of a program, or as arguments of the "
+        "assertion ([configuration](../configuration.md))."
     )
 
 
@@ -131,10 +131,10 @@ def _see_also(name: str) -> Iterator[str]:
     threads = THREADS.get(name, {})
     if threads:
         lines = (
-            f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {said}"
-            for thread, said in threads.items()
+            f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {summary}"
+            for thread, summary in threads.items()
         )
-        yield "## See also\n\nWhere people met it:\n\n{}".format("\n".join(lines))
+        yield "## See also\n\nPublic reports of this mistake:\n\n{}".format("\n".join(lines))
 
 
 def _commands() -> str:

@@ -96,7 +96,7 @@ def check_environment() -> None:
     if own is None and not (isinstance(task, Mapping) and task.get("type")):
         raise InputError(
             TF_CONFIG,
-            "has a cluster, and does not state the task of this process",
+            "has a cluster, but does not state the task of this process",
             'add "task": {"type": "worker", "index": 0} next to "cluster"',
             is_predicate=True,
         )

@@ -86,7 +86,7 @@ class Hints:
         if kinds["W"] or kinds["E"]:
             return (
                 "only warnings and errors are logged: TF_CPP_MIN_LOG_LEVEL hides the placements "
-                "of eager ops and the copy on stderr; set it to 0 before the start, or keep stdout"
+                "of eager ops and the copy on stderr; set it to 0 before the start, or log stdout too"
             )
         return (
             "nothing in it comes from TensorFlow's runtime: is it the right stream (stdout and "

@@ -243,7 +243,7 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
     if len(towers) > 1:
         raise InputError(
             reference.name,
-            f"it has {len(towers)} towers, on {join_and(towers)}, and a reference has one",
+            f"it has {len(towers)} towers, on {join_and(towers)}, but a reference has one tower",
             "name the program for one GPU as the reference",
         )
     for each in (reference, program):

@@ -301,7 +301,7 @@ def test_one_tower_instead_of_two() -> None:
 
 
 def averaged(share: float, *changes: Op) -> Placement:
-    """Two towers whose losses are known, and whose gradients are multiplied by a share."""
+    """Two towers with known losses. Their gradients are added up and multiplied by a share."""
     losses = {f"tower_{i}/loss:0": [gradient(i, name) for name in "wv"] for i in (0, 1)}
     return program(
         *changes,

@@ -77,7 +77,7 @@ def judged(building: BuildRecorder) -> int:
 
 def test_reading_and_judging_a_traced_step(benchmark: BenchmarkFixture, record: Record) -> None:
     if benchmark.disabled:
-        pytest.skip("tracing so many ops takes 10 s: --benchmark-only")
+        pytest.skip("tracing 100,000 ops takes 10 s: --benchmark-only")
     spent: list[float] = []
 
     def judge(building: BuildRecorder) -> None:

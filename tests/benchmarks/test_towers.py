@@ -1,9 +1,9 @@
 """Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
 
 The strategies of TensorFlow train the same network on the same devices as the towers of
-MNIST. On CPU devices, the measured ratio shows to which degree the towers run at once. It does not
-predict GPUs, because their copies and kernels have other costs. The assertions hold on a busy
-machine, too.
+MNIST. On CPU devices, the measured ratio shows how much of the time the towers run at once. It
+does not predict GPUs, because their copies and kernels have other costs. The assertions hold on a
+busy machine, too.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ PARTS = [field.name for field in fields(Device)]
 jobs = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True)
 numbers = st.integers(0, 12)
 types = st.sampled_from(["CPU", "GPU", "TPU", "XLA_GPU"])
-# A device without a type has no index either: it could not be written.
+# A device without a type cannot have an index, because it could not be written.
 devices = st.builds(
     lambda job, replica, task, kind: Device(job, replica, task, *kind),
     st.none() | jobs,

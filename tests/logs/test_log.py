@@ -1,4 +1,4 @@
-"""The content of a log, the reason why it has none, and the verdicts on it."""
+"""The content of a log, the reason for an empty log, and the verdicts on logs."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ def test_variables_with_other_names_and_shapes() -> None:
         return pairs.towers(num_gpus, loss=loss)
 
     assert refused(partial(named, names=("weights", "b")), pairs.single) == (
-        "CannotRun: variables are compared by name, but towers has none called w; fix "
+        "CannotRun: variables are compared by name, but towers has no variable w; fix "
         "names-portable first"
     )
     assert refused(partial(named, names=("w_1", "b_1")), pairs.single) == (
-        "CannotRun: variables are compared by name, but towers has none called w (the nearest "
+        "CannotRun: variables are compared by name, but towers has no variable w (the nearest "
         "is w_1), nor 1 other variable of the reference; fix names-portable first"
     )
     assert refused(partial(named, width=2), pairs.single) == (

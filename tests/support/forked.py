@@ -143,8 +143,8 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    import_tensorflow()  # is loaded; with the variables that it was loaded with
-    placement_checks.__doc__ = "PYTEST_DONT_REWRITE"  # nor say that it is loaded already
+    import_tensorflow()  # already loaded, with the server's environment
+    placement_checks.__doc__ = "PYTEST_DONT_REWRITE"  # pytest would warn that it is loaded
     fork_this_process(_leave_streams)
     given = next(number for number, folder in enumerate(sys.path) if folder not in _GIVEN)
     what, *rest = arguments

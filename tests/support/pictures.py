@@ -46,7 +46,7 @@ def names(text: str) -> list[str]:
 
 
 def row_of(data: dict[str, Any], op: str) -> str:
-    """The row in which an op is drawn, such as ``fc1/MatMul``."""
+    """The row of an op in the picture, such as ``fc1/MatMul``."""
     row = numbers(data["ops"]["row"])[names(data["ops"]["names"]).index(op)]
     path: list[str] = []
     while row > 0:

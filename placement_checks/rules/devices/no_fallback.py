@@ -272,7 +272,7 @@ def _consequence(op: Op, placement: Placement) -> str:
 def _fix(op: Op, placement: Placement) -> str:
     if _lacks_device(op, placement):
         return (
-            "correct the index, GPUs count from 0: `with tf.device(f'/gpu:{i}'):`; or set --gpus "
+            "correct the index, which starts at 0: `with tf.device(f'/gpu:{i}'):`; or set --gpus "
             "to the number of GPUs that the program names"
         )
     if op.type in CALLS:

@@ -277,7 +277,7 @@ def _find_cause(
             f"a step changes it by {towers.flat[0]:g}, and in the reference by "
             f"{reference.flat[0]:g}"
             if towers.size == 1
-            else "a step changes it by other amounts than in the reference",
+            else "a step changes it by a different amount than in the reference",
             "count one for each step, for any number of towers and rows",
             "values that depend on it, such as a decaying learning rate, change at another time",
         )
@@ -329,7 +329,7 @@ def _is_integer(measured: Measurement, name: str) -> bool:
 
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
     device = strategy.replicas[strategy.copies[name].replica].short
-    amount = " by another amount than" if moved is None else f" {moved:.3g} times as much as"
+    amount = " by a different amount than" if moved is None else f" {moved:.3g} times as much as"
     return Cause(
         f"that step changes the copy on {device}{amount} the copy on {strategy.replicas[0].short}",
         "update every copy with the same value: a sum over all replicas, and no value that "

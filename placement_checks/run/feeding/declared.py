@@ -265,7 +265,7 @@ def _check_inputs(*programs: RunnableProgram) -> None:
             continue
         raise InputError(
             reference.name,
-            f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
+            f"it has inputs for {len(reference.inputs)} towers, but a reference has one tower",
             "name the program for one GPU as the reference",
         )
 

@@ -185,7 +185,7 @@ def test_existing_files_are_restored(name: str, home: Path) -> None:
         during = tree(home)
 
     visible = {path: what for path, what in during.items() if ".kept-" not in path}
-    assert visible != before, "the program did not do what it was to do"
+    assert visible != before, "the program did not finish"
     after = tree(home)
     assert {path: after.get(path) for path in before} == before
     assert set(after) - set(before) <= {"backup", "new"}

@@ -72,7 +72,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
         ),
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}}',
-            "TF_CONFIG has a cluster, and does not state the task of this process; "
+            "TF_CONFIG has a cluster, but does not state the task of this process; "
             'add "task": {"type": "worker", "index": 0} next to "cluster"',
         ),
         (

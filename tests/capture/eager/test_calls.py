@@ -78,7 +78,7 @@ def test_a_training_step_is_not_executed() -> None:
     building = seen(program)
 
     assert steps(building) == ["step"]
-    assert after == [(0.0, 3.0)]  # made up; the weights as they were
+    assert after == [(0.0, 3.0)]  # substitute results; the weights are unchanged
     assert building.calls.steps[0].called_at.startswith("tests/capture/eager/test_calls.py:")
 
 

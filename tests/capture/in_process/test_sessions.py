@@ -247,7 +247,7 @@ def adversaries() -> None:
     session.run(tf1.global_variables_initializer())
     while True:
         _, loss = session.run([one.train, one.loss], {one.x: ROWS})
-        assert loss == 0  # made up
+        assert loss == 0  # substitute results
         for _ in range(2):
             session.run(other.train, {other.x: ROWS})
 
@@ -470,7 +470,7 @@ def evaluating_first() -> None:
     pictures.set_shape([2, 1])
     first = session.run(pictures)
     assert first.any()
-    assert not session.run(pictures).any()  # made up, as the time is over
+    assert not session.run(pictures).any()  # zeros, because the time is over
     session.run(m.train, {m.x: ROWS})
 
 
@@ -487,7 +487,7 @@ def when_the_time_is_over() -> None:
     session = tf1.Session()
     session.run(tf1.global_variables_initializer())
     size = tf.reduce_sum(tf.abs(m.w))
-    assert session.run(size) == 0  # made up
+    assert session.run(size) == 0  # substitute results
     assert session.run(size, options=tf1.RunOptions()) > 0  # which may have a limit of their own
     assert session.run(tf.constant(3.0)) == 3  # reads no model
     assert session.run(counter.assign_add(size + 1)) > 1

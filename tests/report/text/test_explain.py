@@ -185,11 +185,11 @@ def test_the_request_of_a_colocated_op() -> None:
 
 
 def test_a_log_shows_the_device_only() -> None:
-    graph = placement(op("w", "VarHandleOp", "", "GPU:0"), requested=Missing("a log has none"))
+    graph = placement(op("w", "VarHandleOp", "", "GPU:0"), requested=Missing("a log lacks it"))
 
     assert rows_of(graph, "w") == {
         "": ["w (VarHandleOp): float32 [4], 16 bytes"],
-        "requests": ["unknown: a log has none"],
+        "requests": ["unknown: a log lacks it"],
         "placed on": ["/device:GPU:0, as the log states"],
     }
 

@@ -322,7 +322,8 @@ def test_the_factor_of_a_change(
 
 
 def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
-    """The gradients of w in the second step come from another variable; those of v do not."""
+    """In the second step, the gradients of w come from another variable, and the gradients of v do
+    not."""
     trained = steps(
         {"w": [[1, 2], [2, 5], [3, 9]], "v": [[1, 2], [3, 4], [3, 8]], "w/Momentum": [[5, 1]] * 3},
         after=batch("w"),
@@ -425,7 +426,7 @@ def test_the_error_is_in_the_finding(trained: Trajectory, expected: str) -> None
 
 
 def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None:
-    """It has no gradient."""
+    """A statistic does not have a gradient."""
     trained = trajectory(
         {"w": START, "mean": START},
         {"w": STEPS, "mean": STEPS},

@@ -187,7 +187,7 @@ def test_no_tower_counts(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_shape_of_a_gradient_is_no_gradient() -> None:
-    """Zeros of a gradient's shape replace a gradient that is None."""
+    """Zeros with the shape of a gradient replace a missing gradient."""
     zeros = host("zeros", "ZerosLike", gradient(0))
 
     assert objects(program(zeros, host("sum/w", "AddN", "zeros", gradient(1)))) == ["w"]
