@@ -70,7 +70,7 @@ TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
     "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
     "builders.py": "builders.py ended without a training step: it opened no session and "
-    "called no tf.function; pass the arguments with which it trains after --, or name the "
+    "called no tf.function; pass the arguments for training after --, or name the "
     "function "
     "that builds its graph, builders.py:build",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "

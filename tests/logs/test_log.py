@@ -82,11 +82,11 @@ def test_a_node_of_two_types_on_one_device_is_not_moved() -> None:
         (MAPPING, "device placement was logged, but nothing was placed: no"),
         (
             f"{PREFIX}direct_session.cc:9] starting\n",
-            "TensorFlow logs here, but no placement: log_",
+            "TensorFlow logged records, but no placements: log_",
         ),
         (
             "I0000 00:00:17.1 9 cpu_feature_guard.cc:227] AVX\n",
-            "TensorFlow logs here, but no placement: log_",
+            "TensorFlow logged records, but no placements: log_",
         ),
         (
             "2018-10-21 18:30:00.140665: W tensorflow/a/b.cc:9] hm\n",

@@ -88,7 +88,7 @@ def test_a_graph_without_program_cannot_be_run() -> None:
 
     assert isinstance(evidence, Evidence)
     assert evidence.measurement == Missing(
-        "the graph was built elsewhere, and only programs are run"
+        "the graph was built elsewhere, but only programs can be run"
     )
 
 

@@ -51,7 +51,9 @@ class TowersOverlap(Rule):
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
-            raise ConfigError("least", f"{self.least} is not a share", "give one above 0, up to 1")
+            raise ConfigError(
+                "least", f"{self.least} is not a share", "give a share above 0, up to 1"
+            )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement, trace = evidence.placement, evidence.trace

@@ -154,7 +154,7 @@ class WeightsEqual(Rule):
             if not any(_changes(trajectory, each.variable) for each in equal):
                 reason = "no variable that the steps change is left to compare"
             elif trained and not any(_changes(trajectory, name) for name in trained):
-                reason = "no trained variable changes in these steps, as at a learning rate of 0"
+                reason = "no trained variable changes in these steps, as with a learning rate of 0"
             elif trajectory.trained and racing.keys() >= trajectory.trained:
                 reason = "no trained variable is left to compare"
             elif trained and trained == undetectable.keys() and min(undetectable.values()) > _HALF:

@@ -711,7 +711,7 @@ def test_weights_that_no_step_changes_prove_nothing() -> None:
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
-        "no trained variable changes in these steps, as at a learning rate of 0",
+        "no trained variable changes in these steps, as with a learning rate of 0",
     )
 
 
