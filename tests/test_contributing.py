@@ -25,9 +25,9 @@ def tests(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize(("at", "state"), [("/cpu:0", "kept"), ("/gpu:0", "broken")])
-def test_its_verdicts(tests: ModuleType, at: str, state: str) -> None:
+def test_the_verdicts_of_the_example(tests: ModuleType, at: str, state: str) -> None:
     tests.test_where_the_counter_is(at, state)
 
 
-def test_a_program_that_it_does_not_judge(tests: ModuleType) -> None:
+def test_a_program_without_counter(tests: ModuleType) -> None:
     tests.test_no_counter()

@@ -1,4 +1,4 @@
-"""The documentation names what exists."""
+"""Names, paths and links in the documentation exist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
+def test_links_of_the_documentation_are_valid(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
 
     assert [

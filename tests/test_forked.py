@@ -1,4 +1,4 @@
-"""A process of the tests that is forked is like one of a new interpreter."""
+"""A forked process of the tests is like a new interpreter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.exit({status})
 
 @pytest.mark.parametrize("status", ["", "3", "'a message'"])
 @pytest.mark.parametrize("start", [["-c"], ["-m", "tells"], ["tells.py"]], ids=" ".join)
-def test_it_is_as_a_new_one(tmp_path: Path, start: list[str], status: str) -> None:
+def test_a_forked_process_is_like_a_new_one(tmp_path: Path, start: list[str], status: str) -> None:
     code = TELLS.replace("{status}", status)
     (tmp_path / "tells.py").write_text(code)
     arguments = [*start, *([code] if start == ["-c"] else []), "--one", "2"]

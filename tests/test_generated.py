@@ -1,4 +1,4 @@
-"""What follows from the rules is written down as they are now."""
+"""Generated files are up to date."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("path", generate.contents())
-def test_a_generated_file_is_what_its_sources_give(path: str) -> None:
+def test_generated_files_are_up_to_date(path: str) -> None:
     written = (generate.ROOT / path).read_text(encoding="utf-8")
 
     assert written == generate.contents()[path](), f"{path} is out of date: run {generate.COMMAND}"

@@ -26,7 +26,7 @@ assert "numpy" not in sys.modules
 """
 
 
-def test_loading_the_names_loads_no_tensorflow_but_for_what_runs_it() -> None:
+def test_public_names_load_no_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], check=True)
 
 
@@ -56,11 +56,11 @@ def test_every_rule_has_a_public_assertion_of_its_name() -> None:
 
 
 def test_training_takes_the_fields_of_both_its_rules() -> None:
-    taken = inspect.signature(placement_checks.assert_training_equal).parameters
+    parameters = inspect.signature(placement_checks.assert_training_equal).parameters
     gradients = inspect.signature(placement_checks.assert_gradients_equal).parameters
     weights = inspect.signature(placement_checks.assert_weights_equal).parameters
 
-    assert taken.keys() == gradients.keys() | weights.keys()
+    assert parameters.keys() == gradients.keys() | weights.keys()
 
 
 def test_version_equals_the_installed_package() -> None:

@@ -1,4 +1,4 @@
-"""The project itself: what lies at its top, and that its rooms keep to their doors."""
+"""The project: files at its top, dependencies, and imports between subpackages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_extras_and_the_entry_point_are_declared() -> None:
     assert project["entry-points"]["pytest11"] == {"placement": plugin}
 
 
-def test_the_hook_for_pre_commit_is_a_command_that_there_is() -> None:
+def test_the_pre_commit_hook_names_an_existing_command() -> None:
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text()
 
     found = re.search(r"^  entry: placement-checks (\S+) (\S+)$", hook, re.MULTILINE)
@@ -52,11 +52,11 @@ def test_the_hook_for_pre_commit_is_a_command_that_there_is() -> None:
     assert "pass_filenames: false" in hook
 
 
-# What is imported under another name than it is installed by; Keras comes with TensorFlow.
+# Import names that differ from the distribution; Keras comes with TensorFlow.
 INSTALLED_AS = {"google": "protobuf", "grpc": "grpcio", "keras": "tensorflow"}
 
 
-def test_every_package_that_is_imported_is_declared() -> None:
+def test_every_imported_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     with_tensorflow = project["optional-dependencies"]["tensorflow"]
     declared = {
@@ -96,7 +96,7 @@ def _imported(module: ast.Module) -> Iterator[str]:
         "verification.judging",
     ],
 )
-def test_what_judges_and_reports_loads_no_tensorflow(module: str) -> None:
+def test_rules_and_reports_load_no_tensorflow(module: str) -> None:
     code = (
         f"import sys, placement_checks.{module}; "
         "assert not {'tensorflow', 'google.protobuf', 'keras'} & sys.modules.keys()"

@@ -82,7 +82,7 @@ def test_the_changelog_has_an_unreleased_section() -> None:
 
 
 @pytest.mark.parametrize("path", [".github/workflows/ci.yml", ".ci/run", "CONTRIBUTING.md"])
-def test_environments_that_are_run_exist(path: str) -> None:
+def test_environments_in_workflows_exist(path: str) -> None:
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
     there = {section.partition(":")[2] for section in tox} | {"py", "py-nightly"}

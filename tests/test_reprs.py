@@ -64,7 +64,7 @@ SHOWN = {
     "Need": (Need.ASSIGNED, "<Need.ASSIGNED: 2>"),
     "Op": (
         GRAPH.by_number[0],
-        "Op(w\\n (VarHandleOp): asks for /device:GPU:0, on /device:GPU:0)",
+        "Op(w\\n (VarHandleOp): requests /device:GPU:0, on /device:GPU:0)",
     ),
     "Placement": (GRAPH, PLACED),
     "PlacementBaseline": (
@@ -83,7 +83,7 @@ SHOWN = {
     "Variable": (Variable("w", "float32", (4,)), None),
     "Verdict": (BROKEN, "Verdict(variables-on-host: broken, 1 finding)"),
 }
-# A cluster starts processes; a `Place` is a function that a fixture gives.
+# A cluster starts processes; a `Place` is the function of a fixture.
 WITHOUT = {"Impact", "LocalCluster", "Place"}
 
 
@@ -110,7 +110,7 @@ def test_a_repr_is_one_line(name: str) -> None:
         assert repr(shown) == text
 
 
-def test_a_log_that_is_being_caught() -> None:
+def test_a_log_inside_its_block() -> None:
     with CaughtLog() as caught:
         assert repr(caught) == "CaughtLog(its block is still running)"
 
@@ -121,7 +121,7 @@ def test_unknown_values_are_shown() -> None:
     )
 
     assert repr(unplaced) == "Placement(train.py:build, not placed: no wheel: 1 op, 1 variable)"
-    assert repr(unplaced.by_number[0]) == "Op(w (VarHandleOp): asks for no device, not placed)"
+    assert repr(unplaced.by_number[0]) == "Op(w (VarHandleOp): requests no device, not placed)"
     assert repr(UNCHECKED) == "Verdict(weights-equal: not checked, no reference is given)"
     assert repr(Step()) == "Step()"
     assert repr(Device()) == "Device('')"

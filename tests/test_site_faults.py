@@ -1,4 +1,4 @@
-"""What is wrong with built documentation is found."""
+"""Faults of the built documentation are found."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def command(*arguments: str) -> Ran:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "expected"),
     [
         ("log good.log", 0, "/device:GPU:1"),
         ("verify good.log --rule variables-on-host --rule no-idle-device --gpus 2", 0, "2 kept"),
@@ -75,11 +75,11 @@ def command(*arguments: str) -> Ran:
         ("completion bash", 0, "_placement_checks_completion"),
     ],
 )
-def test_what_needs_no_tensorflow(arguments: str, status: int, said: str) -> None:
+def test_commands_that_need_no_tensorflow(arguments: str, status: int, expected: str) -> None:
     ran = command(*arguments.split())
 
     assert (ran.status, ran.err) == (status, "")
-    assert said in ran.out
+    assert expected in ran.out
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_commands_that_need_tensorflow_fail_in_one_line(arguments: str) -> None:
     assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
 
 
-def test_several_programs_that_need_it() -> None:
+def test_several_programs_that_need_tensorflow() -> None:
     Path("pyproject.toml").write_text(
         "[[tool.placement_checks.programs]]\ntarget = 'train.py:build'\n"
         "[[tool.placement_checks.programs]]\ntarget = 'good.log'\n"
@@ -140,5 +140,7 @@ def test_tests_of_logs() -> None:
 
     assert "2 failed, 1 passed" in ran.out
     assert f"InputError: tensorflow {_NEEDED}" in ran.out
-    said = "ModuleNotFoundError: placement_checks.watch needs TensorFlow, which is not installed; "
-    assert f"{said}pip install 'placement_checks[tensorflow]'" in ran.out
+    message = (
+        "ModuleNotFoundError: placement_checks.watch needs TensorFlow, which is not installed; "
+    )
+    assert f"{message}pip install 'placement_checks[tensorflow]'" in ran.out

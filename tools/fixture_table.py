@@ -1,4 +1,4 @@
-"""The table of fixtures/README.md: which program breaks which rule."""
+"""Generates the table of fixtures/README.md: the programs that break each rule."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def fixture_table() -> str:
     for name, _ in _rows("test_overlap_defects.py"):
         programs["towers-overlap"].append(_in_defects(name))
     rows = "\n".join(
-        f"| {rule} | {', '.join(programs[rule]) or '*only programs within tests*'} |"
-        for rule in NAMES
+        f"| {rule} | {', '.join(programs[rule]) or '*only programs in tests*'} |" for rule in NAMES
     )
     return f"| rule | programs that break it |\n|---|---|\n{rows}\n"
 

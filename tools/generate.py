@@ -1,6 +1,7 @@
-"""Writes what follows from the code: ``python -m tools.generate``, after a rule has changed.
+"""``python -m tools.generate`` writes the generated files.
 
-The assertions, the public names for type checkers, and the pages that `reference` makes.
+Run it after a change of a rule. The files are the assertions, the public names for type checkers,
+and the pages of `reference`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from placement_checks.rules.registry import NAMES, RULES
 from placement_checks.testing.assertion_factory import assertion_name, make_assertion
 
 ROOT = Path(__file__).parents[1]
-OWN = {name: RULES[name] for name in NAMES}  # and not those of whatever is installed beside it
+OWN = {name: RULES[name] for name in NAMES}  # without rules of installed plugins
 COMMAND = "python -m tools.generate"
-_WIDTH = 99  # of a line, as ruff is told
+_WIDTH = 99  # line length, as in ruff's settings
 # The names in annotations of assertions, in the two groups of imports.
 _ASSERTION_IMPORTS: Sequence[Mapping[str, Sequence[str]]] = (
     {"collections.abc": ["Mapping", "Sequence"], "typing": ["Any", "Literal"]},
@@ -33,8 +34,8 @@ _ASSERTION_IMPORTS: Sequence[Mapping[str, Sequence[str]]] = (
 
 
 def contents() -> Mapping[str, Callable[[], str]]:
-    """What each generated file should hold, by its path."""
-    from reference import pages  # which imports this module
+    """The content of each generated file, by path."""
+    from reference import pages  # it imports this module
 
     return {
         **pages(),

@@ -1,4 +1,5 @@
-"""The pages that follow from the code: the rules, the commands, the picture of the rooms."""
+"""The generated parts of the documentation: rules, commands, patches, and the picture of the
+rooms."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 
 
 def pages() -> Mapping[str, Callable[[], str]]:
-    """What each page should hold, by its path."""
+    """The content of each page, by path."""
     return {
         "README.md": lambda: _filled("README.md", _table_of_rules("docs/rules/")),
         "docs/rules.md": lambda: _filled("docs/rules.md", _table_of_rules("rules/")),
@@ -40,7 +41,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
 
 
 def _filled(page: str, text: str) -> str:
-    """A page with what stands between its marks written anew."""
+    """A page with new text between its marks."""
     before, begin, rest = (ROOT / page).read_text(encoding="utf-8").partition(_MARKS[0])
     _, end, after = rest.partition(_MARKS[1])
     assert begin, f"{page} has no {_MARKS[0]}"
@@ -57,7 +58,7 @@ def _table_of_rules(folder: str) -> str:
 
 
 def _condition(rule: type[Rule]) -> str:
-    """The first sentence, as the end of another."""
+    """The first sentence of the docstring, to be continued from "holds when"."""
     sentence = rule.explanation().splitlines()[0].removesuffix(".")
     return sentence[0].lower() + sentence[1:]
 
@@ -65,8 +66,9 @@ def _condition(rule: type[Rule]) -> str:
 def _page(rule: type[Rule]) -> Callable[[], str]:
     """The page of a rule.
 
-    Of its docstring the first paragraph is the condition, the second says why, those that begin
-    with the name of a field are its options, and the others say what is judged.
+    The first paragraph of its docstring is the condition, and the second gives the reason.
+    Paragraphs that begin with the name of a field are options. The other paragraphs describe the
+    check.
     """
 
     def page() -> str:
@@ -93,7 +95,7 @@ def _page(rule: type[Rule]) -> Callable[[], str]:
 
 
 def _example(name: str) -> Iterator[str]:
-    """The program that breaks a rule, and the mended one with its changed lines marked."""
+    """The program that breaks a rule, and the corrected program with its changed lines marked."""
     lines = example(name)
     broken = "\n".join(line[1:] for line in lines if not line.startswith("+"))
     yield f"## Example\n\n```python\n{broken}\n```"
@@ -108,31 +110,31 @@ def _call(rule: type[Rule]) -> str:
 
 
 def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
-    """The fields: what each takes, and how it is set."""
+    """The fields: the values of each, and how to set it."""
     rows = "".join(
         _row(f"`{field.name}`", f"`{accepted_type(field)}`", f"`{field.default!r}`")
         for field in fields(rule)
     )
     if not rows:
         return
-    yield f"## Options\n\n{_row('field', 'takes', 'default')}|---|---|---|\n{rows.rstrip()}"
+    yield f"## Options\n\n{_row('field', 'type', 'default')}|---|---|---|\n{rows.rstrip()}"
     yield from texts
     yield (
-        f"Set by the policy of a program, in `[tool.placement_checks.policy.{rule.name}]`, by\n"
-        f"`--set {rule.name}.FIELD=VALUE`, or as an argument of the assertion "
-        "([configuration](../configuration.md))."
+        f"Set these fields in `[tool.placement_checks.policy.{rule.name}]`, with\n"
+        f"`--set {rule.name}.FIELD=VALUE`, in the `policy` of a program, or as arguments of the "
+        "assertion ([configuration](../configuration.md))."
     )
 
 
 def _see_also(name: str) -> Iterator[str]:
-    """The threads in which people met what the rule is for."""
+    """Public threads on the mistake that the rule detects."""
     threads = THREADS.get(name, {})
     if threads:
         lines = (
-            f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {said}"
-            for thread, said in threads.items()
+            f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {summary}"
+            for thread, summary in threads.items()
         )
-        yield "## See also\n\nWhere people met it:\n\n{}".format("\n".join(lines))
+        yield "## See also\n\nPublic reports of this mistake:\n\n{}".format("\n".join(lines))
 
 
 def _commands() -> str:
@@ -150,7 +152,7 @@ def _command(outer: click.Context, name: str, command: click.Command) -> str:
     text = _markdown(inspect.cleandoc(command.help or ""))
     records = [
         record
-        for parameter in command.params  # and not --help, which all have
+        for parameter in command.params  # except for --help
         if isinstance(parameter, click.Option)
         and (record := parameter.get_help_record(context)) is not None
     ]
@@ -177,7 +179,7 @@ def _row(*cells: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    """The text, in which nothing but quoted code has a meaning."""
+    """The text with all markup escaped, except for quoted code."""
     quoted = re.split(r"(`[^`]*`)", text)
     return "".join(
         part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in quoted

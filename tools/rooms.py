@@ -1,4 +1,5 @@
-"""The picture of the rooms: the layers of import-linter's contract, and who imports whom."""
+"""The picture of the rooms: the layers of import-linter's contract, and the imports between
+rooms."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "placement_checks"
-_OF_ALL = ("core", "util")  # what every room imports, without arrows
+_OF_ALL = ("core", "util")  # imported by every room, so without arrows
 _WIDTH, _HEIGHT = 150, 48  # of a room
 _GAP, _FLOOR = 30, 96  # between rooms, and from floor to floor
 _STYLE = """
@@ -20,14 +21,14 @@ _STYLE = """
 
 
 def floors() -> Sequence[Sequence[str]]:
-    """The rooms, from above, as pyproject.toml has them."""
+    """The rooms in the order of pyproject.toml, from the top."""
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     contract = project["tool"]["importlinter"]["contracts"][0]
     return [[room.strip() for room in layer.split("|")] for layer in contract["layers"]]
 
 
 def imports() -> set[tuple[str, str]]:
-    """Which rooms import from which others; and from TensorFlow, as if it were one."""
+    """The imported rooms of each room; TensorFlow counts as a room."""
     found: set[tuple[str, str]] = set()
     for path in PACKAGE.rglob("*.py"):
         room = path.relative_to(PACKAGE).parts[0]
@@ -53,7 +54,8 @@ def imports() -> set[tuple[str, str]]:
 
 
 def picture_of_rooms() -> str:
-    """An SVG: a box for each room, an arrow for each two of which one imports the other."""
+    """An SVG with a box for each room, and an arrow from each room to the rooms that it
+    imports."""
     found = imports()
     rows = floors()
     widest = max(map(len, rows))
@@ -87,7 +89,7 @@ def picture_of_rooms() -> str:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """From the lower edge of a room to the upper one of another."""
+    """An arrow from the lower edge of a room to the upper edge of another."""
     x, y = start[0] + _WIDTH / 2, start[1] + _HEIGHT
     to_x, to_y = end[0] + _WIDTH / 2, end[1]
     bend = (to_y - y) / 2

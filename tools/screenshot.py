@@ -1,4 +1,4 @@
-"""Makes docs/picture.png again, by Debian's Chromium: ``python -m tools.screenshot``."""
+"""``python -m tools.screenshot`` updates docs/picture.png with Debian's Chromium."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Looks through the built documentation: ``python -m tools.site_faults FOLDER``.
+"""``python -m tools.site_faults FOLDER`` checks the built documentation.
 
-Every link within it leads to a page and to a heading that are there, and nothing that a page needs
-is asked of a network.
+Every link within it must lead to an existing page and heading. Pages must load nothing from a
+network.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_FETCHED = {"script": "src", "img": "src", "iframe": "src"}  # by a browser, unasked
+_FETCHED = {"script": "src", "img": "src", "iframe": "src"}  # loaded by a browser automatically
 
 
 class _Page(HTMLParser):
-    """The names in a page, its links, and what is fetched for it."""
+    """The anchors of a page, its links, and the files that it loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Page(HTMLParser):
 
 
 def faults(folder: Path) -> Iterator[str]:
-    """What is wrong with the pages of a folder, each in one line."""
+    """The faults of the pages in a directory, one line each."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     if not pages:
         yield f"{folder}: has no pages"
@@ -58,7 +58,7 @@ def faults(folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print what is wrong; the status is 1 if anything is."""
+    """Print the faults. The exit status is 1 if there are any."""
     found = sorted(faults(Path(sys.argv[1]).resolve()))
     print("\n".join(found) or "all links lead somewhere, and nothing is asked of a network")
     raise SystemExit(bool(found))

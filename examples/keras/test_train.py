@@ -1,4 +1,4 @@
-"""What the replicas of a strategy do, without the GPUs that it is for."""
+"""Checks of the replicas of a strategy, without GPUs."""
 
 import pytest
 from placement_checks import (
@@ -14,7 +14,7 @@ from train import train, train_on_one_gpu
 
 @pytest.fixture(scope="module")
 def evidence():
-    """Where two replicas are, and what they compute beside one GPU: built once for all tests."""
+    """Evidence on two replicas, compared with one GPU. It is built once for all tests."""
     return with_numbers(place(train, gpus=2), train_on_one_gpu)
 
 

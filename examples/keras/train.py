@@ -11,11 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 FEATURES, CLASSES = 64, 10
-GLOBAL_BATCH = 64  # rows, of which each GPU gets its part
+GLOBAL_BATCH = 64  # rows; each GPU gets a part
 
 
 def model():
-    """A classifier with a hidden layer, compiled; its variables are where the strategy says."""
+    """A compiled classifier with a hidden layer.
+
+    The strategy decides the devices of its variables.
+    """
     network = tf.keras.Sequential(
         [
             tf.keras.layers.Input([FEATURES]),
@@ -32,7 +35,7 @@ def model():
 
 
 def data(batches=10):
-    """Random rows, each of a class that one of its features tells, in global batches."""
+    """Random rows in global batches. One of the features of a row determines its class."""
     rng = np.random.default_rng(0)
     labels = rng.integers(CLASSES, size=batches * GLOBAL_BATCH)
     x = rng.normal(0, 0.3, size=(len(labels), FEATURES)).astype(np.float32)
@@ -41,7 +44,7 @@ def data(batches=10):
 
 
 def train(epochs=1):
-    """On all GPUs that there are."""
+    """Train on all GPUs."""
     tf.keras.utils.set_random_seed(1)
     with tf.distribute.MirroredStrategy().scope():
         network = model()
@@ -49,7 +52,7 @@ def train(epochs=1):
 
 
 def train_on_one_gpu():
-    """Without a strategy: what the replicas are held against."""
+    """Train without a strategy: the reference for the replicas."""
     tf.keras.utils.set_random_seed(1)
     model().fit(data())
 

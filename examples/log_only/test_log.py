@@ -1,4 +1,4 @@
-"""What a placement log of a training run says. TensorFlow is not needed to read it."""
+"""Checks of the placement log of a training run. They need no TensorFlow."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from placement_checks import Machine, assert_no_idle_device, assert_variables_on_host, read_logs
 
 LOG = Path(__file__).with_name("logs") / "train.log"
-GPUS = 2  # of the machine that printed the log
+GPUS = 2  # the machine that printed the log
 
 
 @pytest.fixture(scope="module")

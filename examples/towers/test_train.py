@@ -1,4 +1,4 @@
-"""Where the ops of the towers are, and that they compute what one GPU would."""
+"""Checks of the devices of towers, and of their results compared with one GPU."""
 
 from placement_checks import (
     assert_every_tower_counts,

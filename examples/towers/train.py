@@ -23,7 +23,7 @@ def variable(name, shape, initializer):
 
 
 def inference(x):
-    """The logits of some rows, of shape (rows, CLASSES)."""
+    """The logits of rows, of shape (rows, CLASSES)."""
     normal, zeros = tf1.random_normal_initializer(0.0, 0.1), tf1.zeros_initializer()
     w1 = variable("hidden/weights", [FEATURES, HIDDEN], normal)
     b1 = variable("hidden/biases", [HIDDEN], zeros)
@@ -33,7 +33,7 @@ def inference(x):
 
 
 def tower():
-    """The inputs of one GPU, and the mean loss of its rows."""
+    """The inputs of one GPU, and the mean loss over its rows."""
     x = tf1.placeholder(tf.float32, [None, FEATURES], name="x")
     y = tf1.placeholder(tf.int32, [None], name="y")
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=inference(x))
@@ -49,7 +49,7 @@ def averaged(tower_grads):
 
 
 def build_towers(num_gpus=2):
-    """One tower on every GPU; the host holds the variables, averages and updates."""
+    """One tower on every GPU. The host holds the variables, averages gradients and updates."""
     inputs, losses, tower_grads = [], [], []
     with tf.device("/cpu:0"):
         optimizer = tf1.train.MomentumOptimizer(LEARNING_RATE, momentum=0.9)
@@ -69,7 +69,7 @@ def build_towers(num_gpus=2):
 
 
 def build_single():
-    """The same for one GPU: what the towers are held against."""
+    """The same model on one GPU: the reference for the towers."""
     with tf.device("/gpu:0"):
         given, loss = tower()
         train_op = tf1.train.MomentumOptimizer(LEARNING_RATE, momentum=0.9).minimize(loss)
@@ -77,7 +77,7 @@ def build_single():
 
 
 def batch(rng, n):
-    """Random rows, each of a class that one of its features tells."""
+    """Random rows. One of the features of a row determines its class."""
     labels = rng.integers(CLASSES, size=n)
     x = rng.normal(0, 0.3, size=(n, FEATURES)).astype(np.float32)
     x[np.arange(n), labels] += 1
@@ -85,7 +85,7 @@ def batch(rng, n):
 
 
 def main():
-    """Train on as many GPUs as are asked for."""
+    """Train on the requested number of GPUs."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--num_gpus", type=int, default=2)
     parser.add_argument("--steps", type=int, default=100)

@@ -281,7 +281,7 @@ class ChangeMessages:
         if fallback is not None:
             notes.append(f"requests {device_text(fallback.requested)}: {fallback.fallback_reason}")
         if kind.is_new:
-            notes.append(f"the rest is on {old}" if old else "the baseline has none")
+            notes.append(f"the others are on {old}" if old else "new in this placement")
         return Change(
             "ops",
             what,

@@ -116,7 +116,7 @@ def object_named(placement: Placement, text: str) -> Op | Device:
         each and each.over(LOCALHOST).matches(device) for each in requested
     ):
         return device
-    known = join_and(each.short for each in (machine.devices if machine else ())) or "none by name"
+    known = join_and(each.short for each in (machine.devices if machine else ())) or "no devices"
     raise UsageError(
         repr(text), f"is not a device of {placement.program}", f"it has {known}", is_predicate=True
     )

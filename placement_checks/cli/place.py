@@ -106,19 +106,24 @@ def _check_options(
 ) -> None:
     if rows is not None and not shows_transfers:
         raise UsageError(
-            "--rows", "is for --transfers", "add --transfers, or leave it out", is_predicate=True
+            "--rows", "requires --transfers", "add --transfers, or omit it", is_predicate=True
         )
     if output_format == "json" and not shows_transfers:
         raise UsageError(
             "--format json",
-            "is for --transfers",
-            "add --transfers, or leave it out",
+            "requires --transfers",
+            "add --transfers, or omit it",
             is_predicate=True,
         )
     if output_format == "html" and shows_transfers:
-        raise UsageError("--transfers", "is part of the page", "leave it out", is_predicate=True)
+        raise UsageError(
+            "--transfers",
+            "is not needed: the HTML page always has the transfers",
+            "omit it",
+            is_predicate=True,
+        )
     if tensorboard is not None and (shows_transfers or output_format == "html"):
-        fix = "leave out the other option, or run the command twice"
+        fix = "omit the other option, or run the command twice"
         raise UsageError("--tensorboard", "writes only the graph", fix, is_predicate=True)
 
 

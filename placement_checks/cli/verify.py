@@ -128,7 +128,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         raise UsageError(
             "--declare",
             f"prints TOML, not {options.output_format}",
-            "leave out --format",
+            "omit --format",
             is_predicate=True,
         )
     for name in (*settings.rules, *settings.without):
@@ -276,7 +276,7 @@ class _Results:
                 if settings.batch is not None:
                     raise UsageError(
                         f"--batch {settings.batch}",
-                        "is for a comparison, but no reference is named",
+                        "requires a reference program",
                         "name the program for one GPU: --reference train.py:build_single",
                         is_predicate=True,
                     )
@@ -336,7 +336,7 @@ def _write_declarations(results: _Results, stream: TextIO) -> int:
     declared = [each for _, _, of_program in programs for each in of_program]
     if not declared:
         raise UsageError(
-            "--declare", "no rule is broken, so there is nothing to declare", "leave it out"
+            "--declare", "no rule is broken, so there is nothing to declare", "omit it"
         )
     stream.write(declared_text(programs))
     return int(not all(each.fields for each in declared))

@@ -68,7 +68,10 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     """
     if not os.environ.get(TF_CONFIG):
         raise InputError(
-            TF_CONFIG, "is not set", "export it, or write the machine out", is_predicate=True
+            TF_CONFIG,
+            "is not set",
+            "set it, or describe the machine instead of TF_CONFIG",
+            is_predicate=True,
         )
     described = _described()
     if not described.get("cluster"):
@@ -93,7 +96,7 @@ def check_environment() -> None:
     if own is None and not (isinstance(task, Mapping) and task.get("type")):
         raise InputError(
             TF_CONFIG,
-            "has a cluster, and does not state the task of this process",
+            "has a cluster, but does not state the task of this process",
             'add "task": {"type": "worker", "index": 0} next to "cluster"',
             is_predicate=True,
         )

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
 
 
-NO_PROGRAM: Final = Missing("only a placement is given, and no program")
+NO_PROGRAM: Final = Missing("only a placement is given, without its program")
 NO_REFERENCE: Final = Missing("no reference is given", option="--reference TARGET --batch TARGET")
 
-NOT_BUILT_FOR_ONE: Final = Missing("it was not built for one GPU")
+NOT_BUILT_FOR_ONE: Final = Missing("the program was not built for one GPU")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,7 +69,7 @@ class Evidence:
         raise UsageError(
             f"{evidence!r:.60}",
             "is not a placement",
-            "give what place(build_towers) returns, or of a log "
+            "pass the result of place(build_towers), or for a log, "
             "read_logs(['outputlog']).placement()",
             is_predicate=True,
         )

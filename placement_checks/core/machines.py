@@ -391,14 +391,14 @@ class Machine:
             return ""
         if device.job not in self.jobs:
             if self.is_local:
-                return f"asks for the job {device.job}, and the machine is one host ({self})"
+                return f"requests the job {device.job}, but the machine is a single host ({self})"
             jobs = join_and(f"/job:{job}" for job in self.jobs)
-            return f"asks for /job:{device.job}, and the machine has {jobs}"
+            return f"requests /job:{device.job}, but the machine has {jobs}"
         tasks = self.jobs[device.job]
         if device.task is None or device.task in tasks:
             return ""
         return (
-            f"asks for /job:{device.job}/task:{device.task}, and the job {device.job} has "
+            f"requests /job:{device.job}/task:{device.task}, but the job {device.job} has "
             f"{cluster_spec.tasks_text(sorted(tasks))}"
         )
 

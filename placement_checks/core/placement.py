@@ -24,7 +24,7 @@ from placement_checks.util.text import plural, printable
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
-NOT_ASKED: Final = Missing("no placer was asked")
+NOT_ASKED: Final = Missing("no placer was used")
 Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
 MAX_REFUSALS = 50  # per graph; the placer stops at each refusal, and is run again
 
@@ -55,7 +55,7 @@ class Op(NamedTuple):
     caller: str = ""
 
     def __repr__(self) -> str:
-        asks = f"asks for {self.requested.short}" if self.requested else "asks for no device"
+        asks = f"requests {self.requested.short}" if self.requested else "requests no device"
         where = f"on {self.assigned.short}" if self.assigned else "not placed"
         return printable(f"Op({self.name} ({self.type}): {asks}, {where})")
 

@@ -156,8 +156,8 @@ class Program:
             raise UsageError(
                 _described(build),
                 "is not a program",
-                "give the function that builds the graph, not what it returns; a tf.Graph, the "
-                "path of a saved graph, or a target such as 'train.py:build_towers'",
+                "pass the function that builds the graph, not its result; or a tf.Graph, the path "
+                "of a saved graph, or a target such as 'train.py:build_towers'",
                 is_predicate=True,
             )
         name = getattr(build, "__qualname__", type(build).__qualname__)
@@ -209,7 +209,7 @@ class Program:
             fix = f"add ({values}) to the function's name, or give it a default"
         raise InputError(
             self.name,
-            f"the builder requires {' and '.join(map(repr, names))}, which it is not given",
+            f"the builder requires {' and '.join(map(repr, names))}, which the target lacks",
             fix,
         )
 
@@ -233,7 +233,7 @@ class Program:
                 raise InputError(
                     self.name,
                     f"the function takes no '{name}'",
-                    f"{near and f'{near} '}it takes {join_and(takes) or 'none by name'}",
+                    f"{near and f'{near} '}it takes {join_and(takes) or 'no arguments by name'}",
                 )
 
     def _parameters(

@@ -152,8 +152,8 @@ class Timing:
         is_slower = baseline > 1 + tolerance and where.devices == "simulated"
         if is_slower and self.work > 1 + tolerance:
             return (
-                f"{outside}, and so is its processor time ({self.work:.2f}): towers cost that "
-                "much more than one program; take more rows"
+                f"{outside}, and {self.work:.2f} in processor time: the towers do more work than "
+                "one program; take more rows"
             )
         if abs(baseline - 1) > tolerance:
             return f"{outside}: the machine was busy; time it again when it is quiet"

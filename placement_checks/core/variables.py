@@ -114,7 +114,7 @@ class OnDevice:
         if not total:
             return f"no variables, so none on {where}"
         if not self.assigned:
-            return f"not known where the variables are: {self.assigned}"
+            return f"the devices of the variables are unknown: {self.assigned}"
         if not self.elsewhere:
             return f"{'all ' if total > 1 else ''}{plural(total, 'variable')} on {where}"
         groups: dict[Device | None, list[str]] = defaultdict(list)

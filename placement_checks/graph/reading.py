@@ -216,7 +216,7 @@ def _device(details: GraphDetails, program: str, text: str, op: str) -> Device:
         where = next(map(str, details.frames(op)), "")
         raise InputError(
             program,
-            f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "
+            f"op '{op}'{where and f' ({where})'} requests the device {error.object}, "
             f"and {error.message}",
             error.fix,
         ) from None

@@ -79,14 +79,15 @@ class Hints:
             )
         if kinds["I"]:
             return (
-                "TensorFlow logs here, but no placement: log_device_placement is off, or was "
-                "switched on after the session or the first op (set it before: "
+                "TensorFlow logged records, but no placements: log_device_placement is off, or "
+                "was switched on after the session or the first op (set it before: "
                 "ConfigProto(log_device_placement=True), tf.debugging.set_log_device_placement)"
             )
         if kinds["W"] or kinds["E"]:
             return (
                 "only warnings and errors are logged: TF_CPP_MIN_LOG_LEVEL hides the placements "
-                "of eager ops and the copy on stderr; set it to 0 before the start, or keep stdout"
+                "of eager ops and the copy on stderr; set it to 0 before the start, or log "
+                "stdout too"
             )
         return (
             "nothing in it comes from TensorFlow's runtime: is it the right stream (stdout and "

@@ -20,7 +20,7 @@ from placement_checks.logs.record_formats import Record
 from placement_checks.util.text import plural, printable
 
 _NO_REQUESTS = Missing(
-    "a placement log has neither requests nor edges",
+    "a placement log has neither requested devices nor the inputs of ops",
     "give the program that printed it with --graph",
 )
 _NO_DEVICE_LIST = Missing(

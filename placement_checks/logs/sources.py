@@ -156,7 +156,7 @@ def _opened(name: str) -> io.BufferedReader:
         return open(0 if name == STDIN else name, "rb", closefd=name != STDIN)
     except IsADirectoryError:
         raise InputError(
-            name, "is a folder", "name the log files in it", is_predicate=True
+            name, "is a directory", "name the log files in it", is_predicate=True
         ) from None
     except FileNotFoundError:
         raise InputError(name, "there is no such file") from None

@@ -414,8 +414,8 @@ def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
         loss += ", or over the rows of all replicas"
         fix += ", and give each replica its own rows: `strategy.experimental_distribute_dataset`"
     return (
-        f"{strategy} adds up the gradients of {towers} replicas, but each is complete already: "
-        f"{loss}, or the program adds up gradients itself",
+        f"{strategy} adds up the gradients of {towers} replicas, but each of them is already "
+        f"complete: {loss}, or the program adds up gradients itself",
         fix,
     )
 

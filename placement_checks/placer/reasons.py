@@ -100,7 +100,7 @@ def parse_refusal(refused: GraphRefused, placement: Placement) -> Refusal:
         where = f" ({line})" if line else ""
         raise InputError(
             placement.program,
-            f"op '{malformed[2]}'{where} asks for the device '{device}', "
+            f"op '{malformed[2]}'{where} requests the device '{device}', "
             "which TensorFlow cannot read",
             "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
         )

@@ -201,7 +201,7 @@ def check_answer(
     }:
         followed = {name for op in placement.ops.values() for name in op.colocated}
         faults += [
-            f"'{node.name}' asks for {request} and is on {device}"
+            f"'{node.name}' requests {request} and is on {device}"
             for node, device, request in zip(nodes, devices, requested, strict=True)
             if (device, request) in elsewhere
             and not (node.name in followed or "_class" in node.attr or _follows_resource(node))

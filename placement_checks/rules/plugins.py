@@ -57,7 +57,7 @@ def load(entry: EntryPoint, name: str) -> type[Rule]:
         message = f"{entry.value} cannot be imported: {type(fault).__name__}: {lines[0]}"
         return _failed_plugin(entry, name, message, "fix the import", fault)
     if rule is None:
-        message = f"{entry.value} has the name {entry.name}, which another rule has"
+        message = f"{entry.value} has the name {entry.name} of another rule"
         return _failed_plugin(entry, name, message, "rename it")
     if mistake := _find_mistake(rule, entry.name):
         message, fix = mistake

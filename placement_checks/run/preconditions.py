@@ -243,7 +243,7 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
     if len(towers) > 1:
         raise InputError(
             reference.name,
-            f"it has {len(towers)} towers, on {join_and(towers)}, and a reference has one",
+            f"it has {len(towers)} towers, on {join_and(towers)}, but a reference has one tower",
             "name the program for one GPU as the reference",
         )
     for each in (reference, program):
@@ -273,7 +273,7 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
         near = nearest(missing[0], shapes)
         others = plural(len(missing) - 1, "other variable")
         raise CannotRun(
-            f"variables are compared by name, and {program.name} has none called {missing[0]}"
+            f"variables are compared by name, but {program.name} has no variable {missing[0]}"
             f"{f' (the nearest is {near})' if near else ''}"
             f"{f', nor {others} of the reference' if missing[1:] else ''}",
             "fix names-portable first",

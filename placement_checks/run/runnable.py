@@ -155,7 +155,7 @@ def make_runnable(
     """
     if not built.program:
         what = "is a saved graph" if built.source.live is None else "was built elsewhere"
-        raise CannotRun(f"{built.name} {what}, and only programs are run")
+        raise CannotRun(f"{built.name} {what}, but only programs can be run")
     if built.turns > 1:
         raise CannotRun(
             f"{built.name} alternates between {built.turns} different training steps, and only "

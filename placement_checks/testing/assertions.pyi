@@ -16,7 +16,7 @@ def assert_no_fallback(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """No op that asks for a GPU ends on a CPU, or on another GPU because its own does not
+    """No op that requests a GPU ends on a CPU, or on another GPU because its own does not
     exist.
     """
 

@@ -59,7 +59,7 @@ def place(request: pytest.FixtureRequest) -> Place:
         if reference is None and batch is not None:
             raise UsageError(
                 "batch",
-                "is for a comparison, but no reference is named",
+                "requires a reference program",
                 "name the program for one GPU: reference=build_single",
                 is_predicate=True,
             )

@@ -92,7 +92,7 @@ class UsedNames:
         """Record a missing name, and return the error message."""
         if name not in self.missing:
             self.missing.append(name)
-        return f"{name} is not in this TensorFlow, and --v1 has nothing in its place"
+        return f"{name} is not in this TensorFlow, and --v1 has no replacement"
 
 
 class NotInstalled(ImportError):

@@ -179,7 +179,7 @@ def load(folder: Path) -> Config:
             if similar and parent + name != _TABLE:  # it would be ignored silently
                 errors.append(
                     ConfigError(
-                        parent + name, "is not read", f"write [{_TABLE}]", is_predicate=True
+                        parent + name, "is ignored", f"write [{_TABLE}]", is_predicate=True
                     )
                 )
     if len(errors) > 1:

@@ -322,8 +322,8 @@ def _literal(name: str) -> str:
 _TABLE = "tool.placement_checks"
 _WIDTH = 99
 _HEAD = (
-    "For pyproject.toml: the broken rules, declared as intended. Keep the lines that are true of "
-    "your program, let each replace an existing value of the same field, and fix the rest."
+    "For pyproject.toml: the broken rules, declared as intended. Keep only lines that are true "
+    "for your program; they replace existing values of the same fields. Fix the other rules."
 )
 
 

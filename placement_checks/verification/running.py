@@ -102,7 +102,7 @@ def with_numbers(
         raise InputError(
             evidence.placement.program,
             f"cannot be compared with a reference: {towers}",
-            "leave out the reference, or name the program that printed a log with --graph",
+            "omit the reference, or name the program that printed a log with --graph",
             is_predicate=True,
         )
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf

@@ -41,7 +41,7 @@ def gather(
         raise UsageError(
             "--graph",
             f"is for placement logs, and {target.name} is not one",
-            "leave it out",
+            "omit it",
             is_predicate=True,
         )
     program = settings.resolve(target)

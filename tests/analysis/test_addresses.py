@@ -255,7 +255,7 @@ def test_a_constant_has_the_address_of_its_only_user() -> None:
     assert address(graph, "size") == ("input", 1, None)
 
 
-def test_no_loss_and_no_step() -> None:
+def test_without_loss_and_step() -> None:
     graph = placement(variable("w"), host("x", "Placeholder"), host("y", "MatMul", "x", "w"))
 
     assert addresses(graph).tower_count == 0
@@ -359,5 +359,5 @@ def branches(*layers: str, outputs: tuple[str, ...]) -> Placement:
     ],
     ids=["own variables", "wide and deep", "uneven", "two outputs each"],
 )
-def test_groups_that_are_taken_for_towers(graph: Placement, towers: int) -> None:
+def test_groups_that_look_like_towers(graph: Placement, towers: int) -> None:
     assert addresses(graph).tower_count == towers

@@ -146,7 +146,7 @@ def test_in_a_cluster_the_task_counts() -> None:
     assert home(graph, "row") == "/job:worker/task:1/device:GPU:0"
 
 
-def test_the_step_need_not_be_known() -> None:
+def test_without_a_known_step() -> None:
     graph = lookup(
         on(1, "tower_1/w/MatMul", "MatMul", "row", "tower_1/w/read"), step=StepOps()._asdict()
     )

@@ -11,7 +11,7 @@ from placement_checks.analysis.addresses import addresses
 EMA = "train/w/Average"  # made in a scope: its name does not begin with "w/"
 
 
-def test_slots_by_name_and_their_averages() -> None:
+def test_slots_and_averages_by_name() -> None:
     """A longer name without a slash is not a slot."""
     graph = program(
         *map(variable, ("w/Momentum", "w/Momentum/Average", "w2", "step/x/y")),

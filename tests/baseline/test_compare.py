@@ -41,7 +41,7 @@ def test_the_order_of_building_does_not_count() -> None:
     assert not difference(TWO, backwards)
 
 
-def test_an_op_elsewhere_is_named_with_its_address() -> None:
+def test_a_moved_op_is_named_with_its_address() -> None:
     new = moved(renamed(TWO, lambda name: f"net/{name}"), **{"net/tower_1/v/MatMul": "/gpu:0"})
 
     assert report(TWO, new) == (
@@ -63,7 +63,7 @@ def with_variable(name: str, place: str) -> Placement:
     return moved(WITH_SLOTS, **{name: place, f"update/{name}": place, **reads})
 
 
-def test_a_variable_is_one_line_with_what_goes_with_it() -> None:
+def test_a_moved_variable_is_one_line_with_its_ops() -> None:
     new = moved(with_variable("w", "/gpu:0"), **{"w/m": "/gpu:0"})
 
     assert report(WITH_SLOTS, new).split("\n")[:3] == [
@@ -83,13 +83,13 @@ def test_ops_that_a_variable_leaves_behind_are_reported() -> None:
     )
 
 
-def test_slots_elsewhere_are_one_line() -> None:
+def test_moved_slots_are_one_line() -> None:
     new = moved(WITH_SLOTS, **{"w/m": "/gpu:1", "v/m": "/gpu:1"})
 
     assert "  slots of 2 variables: /cpu:0 -> /gpu:1" in report(WITH_SLOTS, new).split("\n")
 
 
-def test_variables_dealt_in_another_order_are_one_line() -> None:
+def test_variables_in_another_round_robin_order_are_one_line() -> None:
     names = ["a", "b", "c", "d"]
     machine = "ps*2; worker*1: gpu*2"
     graph = replace(program(variables=names), machine=Machine.parse(machine))
@@ -103,7 +103,7 @@ def test_variables_dealt_in_another_order_are_one_line() -> None:
     assert first.ops == names
 
 
-def test_a_tower_elsewhere_is_one_line() -> None:
+def test_a_moved_tower_is_one_line() -> None:
     everything = {
         op.name: "/gpu:0" for op in TWO.ops.values() if op.assigned and "GPU:1" in str(op.assigned)
     }
@@ -115,7 +115,7 @@ def test_a_tower_elsewhere_is_one_line() -> None:
     ]
 
 
-def test_a_tower_that_is_gone_comes_first() -> None:
+def test_a_missing_tower_comes_first() -> None:
     old, new = (program(gpus=gpus, machine="gpu*3") for gpus in ([0, 1, 2], [0, 1]))
 
     assert report(old, new).split("\n")[:3] == [
@@ -130,11 +130,11 @@ def test_a_tower_that_is_gone_comes_first() -> None:
     ]
 
 
-def test_towers_in_another_order_are_where_they_were() -> None:
+def test_the_order_of_towers_does_not_count() -> None:
     assert not difference(TWO, program(variables=["w", "v"], gpus=[1, 0]))
 
 
-def test_a_variable_more_and_less() -> None:
+def test_an_added_and_a_removed_variable() -> None:
     less, more = program(variables=["w"]), program(variables=["w", "v"])
 
     assert [change.what for change in difference(less, more).new_there] == [
@@ -143,7 +143,7 @@ def test_a_variable_more_and_less() -> None:
     assert [change.what for change in difference(more, less).gone] == ["variable v (float32[4])"]
 
 
-def test_another_shape_is_a_note() -> None:
+def test_a_changed_shape_is_a_note() -> None:
     found = difference(TWO, program(variables=["w", "v"], shapes={"w": (4, 5)}))
 
     assert not found
@@ -165,7 +165,7 @@ def test_added_ops_are_a_note_unless_the_comparison_is_exact() -> None:
     assert (change.what, change.note) == ("ops of forward", "Tanh 0 -> 1")
 
 
-def test_ops_more_that_are_elsewhere_are_new() -> None:
+def test_added_ops_on_another_device_are_new() -> None:
     more = program(
         host("tower_0/more", "Tanh", "tower_0/v/MatMul"),
         on(0, "tower_0/loss", "Mean", "tower_0/more"),
@@ -174,7 +174,7 @@ def test_ops_more_that_are_elsewhere_are_new() -> None:
 
     (change,) = difference(TWO, more).new_there
     assert (change.what, change.new) == ("forward of tower 0, layer v", "/cpu:0")
-    assert change.note == "1 op: Tanh tower_0/more; the rest is on /gpu:0"
+    assert change.note == "1 op: Tanh tower_0/more; the others are on /gpu:0"
 
 
 def test_a_fallback_has_its_reason() -> None:
@@ -186,15 +186,15 @@ def test_a_fallback_has_its_reason() -> None:
     assert "requests /gpu:0: no GPU kernel" in change.note
 
 
-def test_a_part_that_was_not_there_is_new() -> None:
+def test_a_new_part_of_the_step_is_new() -> None:
     more = program(on(1, "shown", "ScalarSummary", "tag", "loss"), variables=["w", "v"])
 
     (change,) = difference(TWO, more).new_there
     assert (change.what, change.new) == ("summaries", "/gpu:1")
-    assert change.note == "1 op: ScalarSummary shown; the baseline has none"
+    assert change.note == "1 op: ScalarSummary shown; new in this placement"
 
 
-def test_each_of_two_allowed_places_has_its_number() -> None:
+def test_each_of_two_allowed_devices_has_a_count() -> None:
     """An op that moves from one of them to the other is misplaced."""
     two = program(
         on(0, "tower_0/a", "Const"),
@@ -224,7 +224,7 @@ def test_forward_and_backward_of_a_layer_are_one_line() -> None:
 
 
 @pytest.mark.parametrize("graph", [TWO, WITH_SLOTS, program(gpus=[0, 1, 2]), program(gpus=[0])])
-def test_no_move_of_a_single_op_is_missed(graph: Placement) -> None:
+def test_every_move_of_a_single_op_is_found(graph: Placement) -> None:
     random, devices = Random(5), graph.machine.devices if graph.machine else ()
     for op in graph.ops.values():
         if op.type != NO_OP:
@@ -238,7 +238,7 @@ def test_no_move_of_a_single_op_is_missed(graph: Placement) -> None:
             assert any({op.name, owner} & set(change.ops) for change in found.moved), op.name
 
 
-def test_another_machine_is_refused_with_both_names() -> None:
+def test_another_machine_is_an_error_with_both_names() -> None:
     with pytest.raises(InputError) as raised:
         difference(TWO, replace(TWO, machine=Machine.parse("gpu*4")))
 
@@ -249,7 +249,7 @@ def test_another_machine_is_refused_with_both_names() -> None:
     )
 
 
-def test_another_way_of_placing_is_a_note() -> None:
+def test_another_placer_is_a_note() -> None:
     found = difference(TWO, replace(TWO, soft=True, placer="session"))
 
     assert not found
@@ -279,7 +279,10 @@ def test_another_version_is_a_note_if_anything_differs() -> None:
     ("graph", "message"),
     [
         (placement(placer=None, assigned=Missing("no CUDA build here")), "no CUDA build here"),
-        (placement(requested=Missing("a log has no requests")), "a log has no requests"),
+        (
+            placement(requested=Missing("a log lacks requested devices")),
+            "a log lacks requested devices",
+        ),
     ],
 )
 def test_incomplete_placements_have_no_baseline(graph: Placement, message: str) -> None:
@@ -287,7 +290,7 @@ def test_incomplete_placements_have_no_baseline(graph: Placement, message: str) 
         baseline_from_placement(graph)
 
 
-def test_one_tower_for_two() -> None:
+def test_one_tower_instead_of_two() -> None:
     """The shared ops of a single tower are its own; ops of the second tower are gone with it."""
     one = program(gpus=[0], machine="gpu*2")
 
@@ -298,7 +301,7 @@ def test_one_tower_for_two() -> None:
 
 
 def averaged(share: float, *changes: Op) -> Placement:
-    """Two towers whose losses are known, and whose gradients are multiplied by a share."""
+    """Two towers with known losses. Their gradients are added up and multiplied by a share."""
     losses = {f"tower_{i}/loss:0": [gradient(i, name) for name in "wv"] for i in (0, 1)}
     return program(
         *changes,
@@ -331,7 +334,7 @@ def test_an_objective_does_not_depend_on_the_names_of_its_factors() -> None:
     assert not difference(old, new)
 
 
-def test_an_objective_that_cannot_be_read_any_more_is_noted() -> None:
+def test_a_newly_unreadable_objective_is_a_note() -> None:
     found = difference(averaged(0.5), program(variables="wv", values={"share": 0.5}))
 
     assert not found
@@ -344,7 +347,7 @@ def test_a_baseline_without_objectives_is_kept() -> None:
     assert not compare(old, averaged(1.0))
 
 
-def test_numbers_of_variables_with_an_objective_are_compared() -> None:
+def test_numbers_of_variables_by_objective_are_compared() -> None:
     known = baseline_from_placement(averaged(0.5))
     old = replace(known, objectives={"average of means": 2})
 

@@ -42,7 +42,7 @@ def test_the_file_is_named_by_program_and_machine(target: str, machine: str, nam
     assert files.file_name(target, machine) == name
 
 
-def test_long_names_are_cut_and_stay_apart() -> None:
+def test_long_names_are_cut_and_stay_unique() -> None:
     names = {files.file_name("x" * 500 + end, "worker*2: gpu*1; " * 90) for end in "ab"}
 
     assert len(names) == 2
@@ -58,7 +58,7 @@ def test_a_written_baseline_is_read_back(tmp_path: Path) -> None:
     assert [each.name for each in file.parent.iterdir()] == ["towers.txt"]
 
 
-def test_versions_alone_write_nothing(tmp_path: Path) -> None:
+def test_a_change_of_versions_writes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "towers.txt"
     files.write(file, replace(BASELINE, versions={"tensorflow": "2.15.1"}))
     before = file.read_bytes()
@@ -69,7 +69,7 @@ def test_versions_alone_write_nothing(tmp_path: Path) -> None:
     assert parse(file.read_text(), "towers.txt").versions == BASELINE.versions
 
 
-def test_marks_of_a_merge_are_written_over(tmp_path: Path) -> None:
+def test_merge_conflict_markers_are_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "towers.txt"
     file.write_text(f"<<<<<<< HEAD\n{render(BASELINE)}")
 
@@ -77,9 +77,7 @@ def test_marks_of_a_merge_are_written_over(tmp_path: Path) -> None:
     assert files.read(file) == BASELINE
 
 
-def test_what_cannot_be_written_is_in_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritten_text_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "towers.txt"
     files.write(file, BASELINE)
     before = file.read_text()
@@ -99,7 +97,7 @@ def test_what_cannot_be_written_is_in_the_error(
     assert file.read_text() == before
 
 
-def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "placements").write_text("")
 
     with pytest.raises(UsageError, match=r"placements/towers\.txt cannot be written"):

@@ -48,19 +48,19 @@ def elsewhere(held: list[HeldVariable], *numbers: int) -> list[HeldVariable]:
     ]
 
 
-def test_folded_variables_are_few_lines() -> None:
+def test_scopes_of_variables_are_few_lines() -> None:
     text = render(baseline(variables()))
 
     assert "\n  block7/conv2/*: 2 variables, 320 bytes, forms " in text
     assert len(text.split("\n")) < 320
 
 
-def test_few_enough_are_listed_one_by_one() -> None:
+def test_few_variables_are_listed_one_by_one() -> None:
     assert fold_variables(variables(50)) == (variables(50), ())
 
 
 @pytest.mark.parametrize("held", [variables(), elsewhere(variables(), 3, 4, 11)])
-def test_folded_variables_keep_their_own_baseline(held: list[HeldVariable]) -> None:
+def test_scopes_of_variables_keep_their_own_baseline(held: list[HeldVariable]) -> None:
     assert not differences(held, held)
 
 
@@ -74,14 +74,14 @@ def test_a_moved_variable_of_a_scope_is_named() -> None:
     ]
 
 
-def test_slots_elsewhere_are_reported() -> None:
+def test_moved_slots_are_reported() -> None:
     new = variables()
     new[23] = replace(new[23], slots=("/gpu:0",))
 
     assert differences(variables(), new) == ["slots of block2/conv1/biases: /cpu:0 -> /gpu:0"]
 
 
-def test_two_variables_that_exchange_places_are_reported() -> None:
+def test_two_variables_that_exchange_devices_are_reported() -> None:
     """If the variables of a scope are on several devices, only the digest distinguishes them."""
     old = [replace(each, name=f"net/{each.name.replace('/', '_')}") for each in variables()]
     even, odd = (elsewhere(old, *range(first, 600, 2)) for first in (0, 1))

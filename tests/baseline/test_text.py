@@ -62,7 +62,7 @@ CLUSTER = Baseline(
 )
 
 
-def test_the_page() -> None:
+def test_the_text_of_a_baseline() -> None:
     assert (
         render(CLUSTER).split("\n", 3)[3]
         == """\
@@ -111,7 +111,7 @@ copies of one step:
     )
 
 
-def test_there_and_back() -> None:
+def test_written_and_read_back() -> None:
     assert parse(render(CLUSTER), "mnist.txt") == CLUSTER
 
 
@@ -175,7 +175,7 @@ def baselines(draw: st.DrawFn) -> Baseline:
 
 
 @given(baselines())
-def test_there_and_back_with_any_names(baseline: Baseline) -> None:
+def test_any_names_are_written_and_read_back(baseline: Baseline) -> None:
     text = render(baseline)
 
     assert parse(text, "any.txt") == baseline
@@ -207,13 +207,13 @@ def test_a_damaged_line_is_named_or_read(at: int, line: str) -> None:
         assert isinstance(parse(damaged, "mnist.txt"), Baseline)
 
 
-def test_line_ends_of_windows() -> None:
+def test_windows_line_endings() -> None:
     assert parse(render(CLUSTER).replace("\n", "\r\n"), "mnist.txt") == CLUSTER
 
 
 @pytest.mark.parametrize("mark", ["<<<<<<< HEAD", "=======", ">>>>>>> refactor", "||||||| base"])
 @pytest.mark.parametrize("at", [0, 10])
-def test_marks_of_a_merge_are_found_before_anything_else(mark: str, at: int) -> None:
+def test_merge_conflict_markers_are_the_first_error(mark: str, at: int) -> None:
     text = "\n".join([*LINES[:at], mark, "what is this", *LINES[at:]])
 
     assert is_baseline(text)
@@ -284,7 +284,7 @@ def changed(old: str, new: str) -> str:
         ),
     ],
 )
-def test_what_cannot_be_read_is_named(text: str, message: str) -> None:
+def test_malformed_lines_are_errors(text: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
         parse(text, "mnist.txt")
 

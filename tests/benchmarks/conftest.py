@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # "TF Notes (2), Speedup and Benchmark with Two GPU Cards", and TensorFlow's CIFAR-10 tutorial.
 PUBLISHED = """\
-published, of GPUs, whose copies and kernels cost what no CPU device shows:
+published results for GPUs (CPU devices do not predict the cost of their copies and kernels):
   MNIST, 2 x Tesla K40c and 1: 0.78 of the time with 128 rows, 0.69 with 512
-  CIFAR-10, 4 GPUs and 1: 4 times the examples a second
+  CIFAR-10, 4 GPUs and 1: 4 times the examples per second
 """
 FIGURES = "figures"  # the entry of `extra_info`
 

@@ -1,7 +1,7 @@
 """A layer of 4.2 million parameters under Adam: two towers, and one GPU.
 
-As a script it takes what TensorFlow alone takes to run both: their sessions side by side, the
-variables with their slots in each, and as many steps as the numbers are compared after.
+As a script, it runs both in TensorFlow alone: two sessions, each with its variables and slots, and
+as many steps as a comparison of numbers takes. So its memory is the baseline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 tf1 = tf.compat.v1
-WIDTH = 2048  # squared, the parameters
+WIDTH = 2048  # the square of this is the number of parameters
 ROWS = 16
 STEPS = 3
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _session(build: Callable[[], Mapping[str, Any]]) -> Any:
-    """A session of a program on CPU devices in place of GPUs, as a call that takes a step."""
+    """Returns a function that runs a step of a program on CPU devices that simulate GPUs."""
     from placement_checks.run.runnable import running_on
 
     with tf.Graph().as_default(), running_on(2, devices="simulated") as config:

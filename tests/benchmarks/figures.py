@@ -10,7 +10,10 @@ from placement_checks.util.text import plural
 
 
 class Goal(NamedTuple):
-    """The most that a figure may be; without a unit it is a ratio, the same on any machine."""
+    """The limit of a figure.
+
+    A figure without a unit is a ratio, which does not depend on the machine.
+    """
 
     most: float
     unit: str = ""
@@ -53,17 +56,18 @@ GOALS: Mapping[str, Goal] = {
     CLUSTER: Goal(2, "s"),
 }
 
-Figures = Mapping[str, Sequence[float]]  # what was measured of each, once or several times
-Record = Callable[[str, Sequence[float]], None]  # the fixture `record` keeps one
+Figures = Mapping[str, Sequence[float]]  # the measurements of each figure
+Record = Callable[[str, Sequence[float]], None]  # the type of the fixture `record`
 
 
 def lines(now: Figures, before: Figures, *, same_machine: bool) -> Iterator[str]:
     """A table of all figures, and the figures that miss their goal.
 
     Args:
-        now: what was measured.
-        before: the same of an earlier run; empty for none.
-        same_machine: whether it ran on this machine; otherwise only ratios are compared.
+        now: the measurements.
+        before: the measurements of an earlier run, or empty.
+        same_machine: whether the earlier run was on this machine; otherwise only ratios are
+            compared.
     """
     rows = [("figure", "measured", "goal", "", "over the run before")]
     for name, goal in GOALS.items():
@@ -99,6 +103,6 @@ def _over(goal: Goal, values: Sequence[float]) -> float:
 
 
 def _measured(values: Sequence[float]) -> str:
-    """The median, and the quartiles where there are some."""
+    """The median, and the quartiles if there are enough measurements."""
     median, low, high = (f"{value:.3g}" for value in Spread.from_values(values))
     return median if len(values) == 1 else f"{median} ({low} to {high})"

@@ -1,8 +1,8 @@
-"""Places graphs, ``python placer_alone.py GRAPH…``, and prints what the placer's process took.
+"""``python placer_alone.py GRAPH…`` places graphs, and prints the cost of the placer process.
 
-As JSON: ``cpu``, in seconds, and ``peak`` and ``held``, its memory in GB at most and after the
-last answer; ``ops`` is how many were placed of each. The process that infers the shapes of a saved
-graph is none of it.
+The output is JSON: ``cpu`` in seconds; ``peak``, the largest memory in GB; ``held``, the memory in
+GB after the last answer; ``ops``, the number of placed ops of each graph. The process that infers
+the shapes of a saved graph is not included.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def main(graphs: Sequence[str]) -> None:
 
 
 def _took() -> dict[str, Any]:
-    """What the placer's process took until now, which has answered all."""
+    """The cost of the placer process so far. It must have answered all requests."""
     from placement_checks.placer.worker.client import phantom
 
     process = psutil.Process(phantom.pid)
     (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     return {
-        "cpu": sum(process.cpu_times()[:4]),  # user and system, its own and its children's
+        "cpu": sum(process.cpu_times()[:4]),  # with the time of its children
         "peak": int(peak) * 1024 / 1e9,
         "held": process.memory_info().rss / 1e9,
     }

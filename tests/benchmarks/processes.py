@@ -1,7 +1,8 @@
-"""What a command takes, with all processes that it waits for.
+"""The cost of a command, including all processes that it waits for.
 
-As a script, ``python processes.py COMMAND…``, it runs the command and prints its cost as JSON: the
-peak of a process is at least that of the one that it was forked from, which must be small.
+As a script, ``python processes.py COMMAND…``, it runs the command and prints its cost as JSON.
+This separate script is small on purpose, because the peak memory of a process includes the memory
+of the process that forked it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# An installation has bytecode; the first of several runs may write it.
+# Users have bytecode of the package; the first of several runs may write it.
 WITH_BYTECODE = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 class Cost(NamedTuple):
-    """What a command took.
+    """The cost of a command.
 
     Attributes:
         wall: seconds.
-        cpu: seconds of processors, in user and system mode, of all its processes.
+        cpu: user and system CPU seconds of all its processes.
         peak: the memory of the largest of these processes, in GB.
         status: its exit status.
     """

@@ -1,7 +1,7 @@
-"""What averaging the gradients of towers takes, with the update that follows, on one thread.
+"""The time to average the gradients of towers and to apply the update, on one thread.
 
-The gradients lie ready in variables, so nothing can be added up in place. The update is that of
-gradient descent, the shortest there is.
+The gradients are in variables, so nothing can be added up in place. The update is gradient
+descent, the shortest one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 
 tf1 = tf.compat.v1
 TOWERS = 2
-SMALL, LARGE = "0.18 million", "16.8 million"  # parameters: mnist.py, and a larger network
+SMALL, LARGE = (
+    "0.18 million",
+    "16.8 million",
+)  # parameters of mnist.py, of a larger net
 ROUNDS = {SMALL: 300, LARGE: 25}
 
 Grads = Sequence[Sequence[tuple[Any, Any]]]

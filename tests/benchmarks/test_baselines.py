@@ -1,4 +1,4 @@
-"""What it takes to write a baseline and to compare with it: the same for each op."""
+"""The time to write a baseline and to compare with it is proportional to the number of ops."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from placement_checks.core.baseline import Difference
 
 SIZES = (1_000, 10_000, 100_000)
 _OPS_A_VARIABLE = 13
-# Building takes 320 to 600 us an op; all of this at most 5 % of 600.
+# Building takes 320 to 600 us for each op; a baseline takes at most 5 % of 600 us.
 _MOST = 30.0
 
 _T = TypeVar("_T")
 
 
-def taken(call: Callable[[], _T]) -> tuple[_T, float]:
-    """What it gives, and its CPU seconds: the least of three calls."""
+def timed(call: Callable[[], _T]) -> tuple[_T, float]:
+    """The result of a call, and its CPU seconds: the minimum of three calls."""
     times = []
     for _ in range(3):
         begin = time.process_time()
@@ -36,7 +36,7 @@ def taken(call: Callable[[], _T]) -> tuple[_T, float]:
     return given, min(times)
 
 
-def page_of(graph: Placement) -> str:
+def baseline_text(graph: Placement) -> str:
     return render(baseline_from_placement(graph))
 
 
@@ -44,8 +44,8 @@ def checked(text: str, graph: Placement) -> Difference:
     return compare(parse(text, "page.txt"), graph)
 
 
-def test_it_is_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) -> None:
-    """The worst case: no two ops of a tower have one address."""
+def test_baselines_are_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) -> None:
+    """In the worst case, no two ops of a tower have the same address."""
     each: dict[int, float] = {}
     for size in SIZES if benchmark.enabled else SIZES[:1]:
         names = [f"block{number // 50}/w{number}" for number in range(size // _OPS_A_VARIABLE)]
@@ -54,8 +54,8 @@ def test_it_is_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) 
         begin = time.process_time()
         addresses(graph)
         analysed = time.process_time() - begin
-        text, writing = taken(partial(page_of, graph))
-        found, checking = taken(partial(checked, text, graph))
+        text, writing = timed(partial(baseline_text, graph))
+        found, checking = timed(partial(checked, text, graph))
         assert not found
         each[size] = (analysed + writing + checking) / len(graph.ops) * 1e6
     benchmark.extra_info["CPU us an op"] = {size: round(took, 1) for size, took in each.items()}

@@ -1,7 +1,8 @@
-"""What placing and judging a program for a cluster cost, and that both grow with the ops alone.
+"""The time to place and judge a program for a cluster depends on the number of ops only.
 
-A tower on every GPU of every worker, the variables on parameter servers. The figures are in
-`extra_info` of `--benchmark-json=FILE`; without `--benchmark-only` the large ones are left out.
+The program has a tower on every GPU of every worker, and variables on parameter servers. The
+figures are in `extra_info` of `--benchmark-json=FILE`; without `--benchmark-only` the large ones
+are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 tf1 = tf.compat.v1
 GPUS = 8
 LAYERS = 2
-SMALL = (2, 4)  # workers and servers
+SMALL = (2, 4)  # numbers of workers and servers
 CLUSTERS = [SMALL, (8, 4), (64, 1), (64, 4), (64, 16), (256, 4)]
 
 
@@ -60,8 +61,8 @@ def tower(tower_grads: list[Any], servers: int) -> Any:
     for layer in range(LAYERS):
         with tf.device(f"/job:ps/task:{layer % servers}/cpu:0"):
             variables.append(tf1.get_variable(f"w{layer}", [8, 8]))
-        # Gradients are taken of what this tower read: of the variable, TensorFlow would look
-        # through all towers built so far.
+        # Gradients with respect to the value that this tower read. With respect to the variable,
+        # TensorFlow would search all previous towers.
         reads.append(tf.identity(variables[-1]))
         x = tf.nn.relu(x @ reads[-1])
     loss = tf.reduce_mean(x)
@@ -78,7 +79,7 @@ def built(workers: int, servers: int) -> tf.Graph:
 
 
 def of_placer() -> int:
-    """Bytes that the placer process holds."""
+    """The memory of the placer process, in bytes."""
     assert phantom.pid is not None
     return int(psutil.Process(phantom.pid).memory_info().rss)
 
@@ -91,7 +92,7 @@ def test_placing_a_cluster(
         pytest.skip("large graphs take a minute to build: --benchmark-only")
     graph = built(workers, servers)
     machine = Machine.parse(f"ps*{servers}; worker*{workers}: gpu*{GPUS}")
-    place(built(*SMALL))  # the placer process starts, which is reported apart
+    place(built(*SMALL))  # starts the placer process, which has a figure of its own
     before = of_placer()
     placing: list[float] = []
     judging: list[float] = []

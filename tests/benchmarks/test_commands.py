@@ -1,4 +1,4 @@
-"""What whole commands take, their start and all their processes included."""
+"""The cost of whole commands, including their start and all their processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_verifying_mnist(
     benchmark.extra_info["GB"] = [round(took.peak, 3) for took in costs]
 
 
-def test_a_session_that_uses_nothing_of_the_plugin(
+def test_a_session_without_the_plugin(
     benchmark: BenchmarkFixture, record: Record, tmp_path: Path
 ) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")

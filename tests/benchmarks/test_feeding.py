@@ -1,7 +1,7 @@
-"""What a training loop takes when rows are fed to it, and when ``tf.data`` brings them.
+"""The time of a training loop with fed rows and with ``tf.data``.
 
-The rows are in memory, and each epoch has them in another order: the loops that feed draw them
-with NumPy. Each device has one core, so what prepares a batch may take time from the towers.
+The rows are in memory, and each epoch has them in another order; loops that feed select them with
+NumPy. Each device has one core, so the preparation of a batch may slow down the towers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 tf1 = tf.compat.v1
 TOWERS = 2
 EXAMPLES = 4096
-# By the rows of the global batch, the rounds, and the steps of a turn: after its own turn the
-# pipeline fills its buffer again at the cost of the next way, by one batch.
+# Rows of the global batch: rounds, and steps of a turn. After its turn, the pipeline refills its
+# buffer by one batch, which slows down the next loop.
 TURNS = {128: (30, 5), 512: (12, 3)}
 
 Rows = Mapping[str, np.ndarray]
@@ -36,16 +36,17 @@ def examples(mnist: ModuleType) -> Rows:
     return rows
 
 
-def drawn(examples: Rows, rows: int) -> Iterator[list[np.ndarray]]:
-    """Batches without end: the x and y of one tower after the other."""
+def fed_batches(examples: Rows, rows: int) -> Iterator[list[np.ndarray]]:
+    """Endless batches: the x and y of each tower, in the order of towers."""
     rng = np.random.default_rng(0)
     while True:
         for towers in rng.permutation(EXAMPLES).reshape(-1, TOWERS, rows // TOWERS):
             yield [examples[key][tower] for tower in towers for key in ("x", "y")]
 
 
-def piped(examples: Rows, rows: int) -> tuple[Any, list[Any]]:
-    """The op that starts a pipeline, and the tensors of its batches, listed as those above."""
+def pipeline_batches(examples: Rows, rows: int) -> tuple[Any, list[Any]]:
+    """The op that starts a pipeline, and the tensors of its batches in the order of
+    `fed_batches`."""
     with tf.device("/cpu:0"), tf.name_scope("pipeline"):
         dataset = tf.data.Dataset.from_tensor_slices((examples["x"], examples["y"]))
         dataset = dataset.shuffle(EXAMPLES, seed=0).repeat()
@@ -73,7 +74,7 @@ def test_feeding(
     feeds = [tower[key] for tower in step["inputs"] for key in ("x", "y")]
     losses = [loss.name for loss in step["loss"]]
     with tf.Graph().as_default() as with_pipeline:
-        start, batch = piped(examples, rows)
+        start, batch = pipeline_batches(examples, rows)
         mapped = dict(zip([feed.name for feed in feeds], batch, strict=True))
         tf1.import_graph_def(graph.as_graph_def(), mapped, name="")
 
@@ -84,7 +85,7 @@ def test_feeding(
         fed.run(initializer)
         unfed.run([initializer.name, start])
         call = fed.make_callable(step["train_op"], feed_list=feeds)
-        batches = drawn(examples, rows)
+        batches = fed_batches(examples, rows)
         ways = {
             "feed_dict": lambda: fed.run(
                 step["train_op"], dict(zip(feeds, next(batches), strict=True))

@@ -1,4 +1,4 @@
-"""The table of figures, of values written by hand, and of runs that are saved and compared."""
+"""The table of figures, for handwritten values and for saved runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_placing(benchmark, record):
 def table(
     now: Figures, before: Figures = NONE, *, same_machine: bool = True
 ) -> Mapping[str, Sequence[str]]:
-    """What stands behind the name of each figure."""
+    """The cells after the name of each figure."""
     _, *rows, _ = lines(now, before, same_machine=same_machine)
     return {name: _cells(row, name) for name, row in zip(GOALS, rows, strict=True)}
 
@@ -41,7 +41,7 @@ def test_each_figure_has_its_goal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "expected"),
     [
         ({RATIO: [0.1], CLUSTER: [1]}, "2 figures of 2 reached; short of the goal: none"),
         (
@@ -50,10 +50,10 @@ def test_each_figure_has_its_goal() -> None:
         ),
     ],
 )
-def test_what_falls_short_is_named(now: Figures, said: str) -> None:
+def test_missed_goals_are_named(now: Figures, expected: str) -> None:
     *_, last = lines(now, NONE, same_machine=True)
 
-    assert last == said
+    assert last == expected
 
 
 @pytest.mark.parametrize(("same_machine", "cluster"), [(True, ["0.50"]), (False, [])])
@@ -66,14 +66,14 @@ def test_only_ratios_are_compared_between_machines(same_machine: bool, cluster: 
     assert rows[CLUSTER][3:] == cluster
 
 
-def test_a_figure_that_the_run_before_lacks_is_not_compared() -> None:
+def test_a_figure_missing_in_the_earlier_run_is_not_compared() -> None:
     assert table({RATIO: [0.05]}, {CLUSTER: [2]})[RATIO][3:] == []
 
 
 def test_a_run_is_saved_and_the_next_one_compared(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # by which these tests may run
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # this test may run under xdist
     pytester.makeconftest("from benchmarks.conftest import *")
     outputs = []
     for ratios, option in (("[0.2]", "--benchmark-autosave"), ("[0.05]", "--benchmark-compare")):

@@ -22,7 +22,7 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 
 LAYERS = 117
 NODES = 11_500
-FEW, MANY = 30, 1020  # layers, the latter of 100,000 nodes; their costs an op are compared
+FEW, MANY = 30, 1020  # numbers of layers; the larger graph has 100,000 nodes
 
 
 def train(layers: int) -> None:
@@ -57,7 +57,7 @@ def train(layers: int) -> None:
 
 @contextmanager
 def traced(layers: int) -> Iterator[BuildRecorder]:
-    """What was noted of a program that is about to take its first step."""
+    """The captured program, before its first step."""
     configure_logical_cpus(3)
     with record_eager_code(Program("program", lambda: None), 2) as building:
         with suppress(StopProgram):
@@ -66,7 +66,7 @@ def traced(layers: int) -> Iterator[BuildRecorder]:
 
 
 def judged(building: BuildRecorder) -> int:
-    """How many ops there are, after all rules have judged them."""
+    """Judge all rules, and return the number of ops."""
     code = WatchedCode("program")
     code.built = building.trained()
     report = verify(place(code, gpus=2))
@@ -77,7 +77,7 @@ def judged(building: BuildRecorder) -> int:
 
 def test_reading_and_judging_a_traced_step(benchmark: BenchmarkFixture, record: Record) -> None:
     if benchmark.disabled:
-        pytest.skip("tracing so many ops takes 10 s: --benchmark-only")
+        pytest.skip("tracing 100,000 ops takes 10 s: --benchmark-only")
     spent: list[float] = []
 
     def judge(building: BuildRecorder) -> None:
@@ -95,7 +95,7 @@ def test_reading_and_judging_a_traced_step(benchmark: BenchmarkFixture, record: 
 
 
 def test_the_cost_grows_with_the_ops(benchmark: BenchmarkFixture) -> None:
-    """And not faster, up to the size of the largest models."""
+    """The cost of an op stays the same up to the size of the largest models."""
     if benchmark.disabled:
         pytest.skip("tracing so many ops takes minutes: --benchmark-only")
 

@@ -28,14 +28,14 @@ def find_layout(graph: Placement) -> Callable[[], object]:
     analyze(graph).prepare()
 
     def found() -> object:
-        vars(graph)["_cache"].pop(GradientFlow, None)  # it keeps the ways back from updates
+        vars(graph)["_cache"].pop(GradientFlow, None)  # it caches the paths from updates
         return Layout(graph).tower_of
 
     return found
 
 
 def cpu_per_op(call: Callable[[], object], ops: int) -> float:
-    """The CPU microseconds of one of three calls, the shortest, for each op."""
+    """The CPU microseconds for each op: the minimum of three calls."""
     times = []
     for _ in range(3):
         begin = time.process_time()
@@ -46,17 +46,17 @@ def cpu_per_op(call: Callable[[], object], ops: int) -> float:
 
 @pytest.mark.parametrize("mirrored", [False, True], ids=["central", "mirrored"])
 @pytest.mark.parametrize("find", [find_towers, find_layout])
-def test_it_is_linear(
+def test_analyses_are_linear(
     benchmark: BenchmarkFixture, find: Callable[[Placement], Callable[[], object]], mirrored: bool
 ) -> None:
-    taken = {}
+    costs = {}
     for size in SIZES if benchmark.enabled else SIZES[:1]:
         names = [f"w{number}" for number in range(size // _OPS_A_VARIABLE)]
         graph = program(variables=names, mirrored=mirrored)
         call = find(graph)
-        taken[size] = cpu_per_op(call, len(graph.ops))
+        costs[size] = cpu_per_op(call, len(graph.ops))
 
     benchmark.pedantic(call, rounds=3)
 
-    benchmark.extra_info["CPU us an op"] = {size: round(each, 2) for size, each in taken.items()}
-    assert max(taken.values()) < 4 * min(taken.values())
+    benchmark.extra_info["CPU us an op"] = {size: round(each, 2) for size, each in costs.items()}
+    assert max(costs.values()) < 4 * min(costs.values())

@@ -1,4 +1,5 @@
-"""What reading the longest logs takes against a regular expression, run in turn with it."""
+"""The time to read the longest logs, relative to a regular expression that is timed
+alternately."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_against_a_regular_expression(
+def test_reading_relative_to_a_regular_expression(
     benchmark: BenchmarkFixture, record: Record, fixtures: Path, tmp_path: Path, name: str
 ) -> None:
     lines, block, blocks = LOGS[NAMES[name]]

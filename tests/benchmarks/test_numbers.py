@@ -1,7 +1,8 @@
-"""What comparing the numbers of programs takes in memory, above what TensorFlow takes to run both.
+"""The memory to compare the numbers of two programs, in addition to TensorFlow's memory to run
+both.
 
-That is the peak of the command less the peak of a process which does nothing but open both
-sessions and take as many steps: `dense` as a script.
+It is the peak of the command minus the peak of the script `dense`, which only opens both sessions
+and takes as many steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What placing, judging and a baseline of a tower graph cost, against building it in Python.
+"""The time to place and judge a tower graph and to write its baseline, relative to building it.
 
-Those figures are ratios of runs side by side. What the placer's process takes, for a small graph
-and for a million ops, is that of graphs in files, placed by a process that does nothing else.
+These ratios are measured alternately. The cost of the placer process, for a small graph and for a
+million ops, is measured with graphs in files and a process that only places them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 
 tf1 = tf.compat.v1
 OPS_A_LAYER = 75
-PAIRS = {1_000: 15, 10_000: 5, 75_000: 3}  # by the ops that are asked for
-COUNTED = {1_000: 1_000, 10_000: 10_000, 75_000: 78_000}  # the ops that there are
-COPIES = 100  # of a graph of 10,417 ops
-NEEDED = 10e9  # bytes that are to be free where a million ops are placed
+PAIRS = {1_000: 15, 10_000: 5, 75_000: 3}  # by the requested number of ops
+COUNTED = {1_000: 1_000, 10_000: 10_000, 75_000: 78_000}  # the resulting number of ops
+COPIES = 100  # in a graph of 10,417 ops
+NEEDED = 10e9  # bytes of free memory to place a million ops
 
 
 def towers(ops: int) -> Callable[..., object]:
@@ -85,7 +85,7 @@ def placed_and_judged(graph: tf.Graph) -> Report:
 
 
 def kept_as_baseline(placement: Placement) -> Difference:
-    """A baseline is written, read and compared with, of a placement that nobody has analysed."""
+    """Write, read and compare the baseline of a placement without cached analyses."""
     return compare(parse(render(baseline_from_placement(placement)), "page.txt"), placement)
 
 
@@ -96,7 +96,7 @@ def _started() -> None:
 
 @pytest.mark.usefixtures("_started")
 @pytest.mark.parametrize("ops", PAIRS)
-def test_placing_and_judging_against_building(
+def test_placing_and_judging_relative_to_building(
     benchmark: BenchmarkFixture, record: Record, ops: int
 ) -> None:
     if ops > 1_000 and benchmark.disabled:
@@ -136,7 +136,7 @@ def test_placing_and_judging_against_building(
 
 
 def placed_alone(*graphs: Path) -> dict[str, Any]:
-    """The cost of the placer's process for graphs in files, as `placer_alone` measures it."""
+    """The cost of the placer process for graphs in files, as measured by `placer_alone`."""
     command = [sys.executable, placer_alone.__file__, *map(str, graphs)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=WITH_BYTECODE)
     took: dict[str, Any] = json.loads(ran.stdout)
@@ -162,7 +162,7 @@ def test_a_million_ops(benchmark: BenchmarkFixture, record: Record, tmp_path: Pa
     if psutil.virtual_memory().available < NEEDED:
         pytest.skip(f"placing a million ops is tried with {NEEDED / 1e9:g} GB free")
     graphs = [write_copies(tmp_path, towers(ops), n) for ops, n in ((10_000, COPIES), (1, 1))]
-    # The small graph is placed when all is done that the large one leaves behind.
+    # The small graph is placed last, when the work after the large one is done.
     took = benchmark.pedantic(lambda: placed_alone(*graphs), rounds=1)
 
     assert 1.04e6 < took["ops"][0] < 1.05e6
@@ -172,7 +172,10 @@ def test_a_million_ops(benchmark: BenchmarkFixture, record: Record, tmp_path: Pa
 
 
 def copies(build: Callable[..., object], number: int) -> Iterator[bytes]:
-    """Serialized GraphDefs, the same program under a prefix of its own; joined, they are one."""
+    """Serialized GraphDefs of one program, each with its own prefix.
+
+    Their concatenation is one GraphDef.
+    """
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(built(build).as_graph_def(), name="copy_000")
     serialized = graph.as_graph_def().SerializeToString()
@@ -181,7 +184,7 @@ def copies(build: Callable[..., object], number: int) -> Iterator[bytes]:
 
 
 def write_copies(folder: Path, build: Callable[..., object], number: int) -> Path:
-    """The file of a graph with a number of copies of a program."""
+    """Write the file of a graph that consists of copies of a program."""
     path = folder / f"{number}.pb"
     with path.open("wb") as file:
         file.writelines(copies(build, number))

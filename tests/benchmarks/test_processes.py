@@ -18,7 +18,7 @@ IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BU
 
 @pytest.mark.parametrize("code", [BUSY, IN_A_CHILD])
 def test_all_processes_of_a_command_count(code: str) -> None:
-    held = bytearray(400_000_000)  # by this process; the command does not have it
+    held = bytearray(400_000_000)  # memory of this process, which does not count
 
     took = cost(sys.executable, "-c", code)
 

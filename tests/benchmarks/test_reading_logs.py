@@ -1,6 +1,6 @@
-"""What reading a long placement log costs, against a plain regular expression and grep.
+"""The cost of reading a long placement log, relative to a regular expression and to grep.
 
-All are processes of their own, so the start of the interpreter counts.
+Each runs in its own process, so the start of the interpreter counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 
 BLOCKS = 30  # copies of the network of the MNIST fixture: 21,300 distinct placements
 MANY_BLOCKS = 355  # 252,000 distinct placements
-LOGS = {  # lines, bytes that stdout holds back, and copies of the network
+LOGS = {  # number of lines, size of stdout's buffer, and copies of the network
     "200,000 lines": (200_000, 1, BLOCKS),
     "600,000 lines": (600_000, 1, BLOCKS),
     "600,000 lines, 10,000 torn records": (600_000, 4096, BLOCKS),
@@ -31,7 +31,7 @@ REGEX = (
     r"pattern = rb'(\S+): \((\w+)\):? ?(/job:\S+)'" + "\n"
     "print(sum(1 for _ in re.finditer(pattern, open(sys.argv[1], 'rb').read())))"
 )
-PEAK = (  # in a small process: a child's peak is at least that of its parent
+PEAK = (  # started by a small process, because a child's peak includes its parent's memory
     "import os, subprocess, sys\n"
     "process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
     "print(os.wait4(process.pid, 0)[2].ru_maxrss)"
@@ -44,7 +44,8 @@ COMMANDS = {
 
 
 def copies(placements: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-    """What goes to stdout and to stderr: forms B1 and C, with some of V and D, and other text."""
+    """The lines for stdout and for stderr: forms B1 and C, some lines of V and D, and other
+    text."""
     for number, (node, op, device) in enumerate(placements):
         seconds, micros = divmod(number * 17, 1_000_000)
         prefix = f"2024-01-21 21:16:{seconds:02}.{micros:06}: I tensorflow/core/common_runtime/"
@@ -87,7 +88,7 @@ def log(
 ) -> Path:
     lines, block, blocks = LOGS[request.param]
     if request.config.getoption("benchmark_disable"):
-        lines //= 20  # nothing is timed
+        lines //= 20  # no figure is needed
     path = tmp_path_factory.mktemp("logs") / "train.log"
     write_log(path, fixtures, lines, block, blocks)
     return path
@@ -105,7 +106,7 @@ def test_reading(benchmark: BenchmarkFixture, log: Path, command: str) -> None:
 
 
 def test_memory_does_not_grow_with_the_file(fixtures: Path, tmp_path: Path) -> None:
-    """The last of these logs has every record of the first one several times."""
+    """The larger log repeats every record of the smaller one several times."""
     peaks = []
     for lines in (180_000, 600_000):  # 26 and 88 MB
         log = tmp_path / f"{lines}.log"

@@ -1,4 +1,4 @@
-"""What writing a report takes."""
+"""The time to write a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_many_findings(
         finding(
             f"tower_{number % 8}/layer_{number}/weights",
             message=f"variable tower_{number % 8}/layer_{number}/weights sits on /device:GPU:0, "
-            f"not on /device:CPU:0; it asks for {'it' if alike else number}",
+            f"not on /device:CPU:0; it requests {'it' if alike else number}",
             consequence="Each step copies it to the other GPUs.",
             fix="create it under tf.device('/cpu:0')",
             frames=(f"{source}:20", f"{source}:{1 + number % 100}"),
@@ -40,13 +40,13 @@ def test_many_findings(
         )
         for number in range(FINDINGS)
     ]
-    told = report(broken("variables-on-host", *found))
+    program = report(broken("variables-on-host", *found))
     costs = []
 
     def cost() -> None:
         began = time.process_time()
         text = StringIO()
-        write([told], Console(file=text), extent)
+        write([program], Console(file=text), extent)
         costs.append(time.process_time() - began)
         assert "10,000 findings" in text.getvalue()
 

@@ -1,9 +1,9 @@
 """Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
 
 The strategies of TensorFlow train the same network on the same devices as the towers of
-MNIST. On CPU devices the measured ratio says how far the towers run side by side, and nothing
-about GPUs, whose copies and kernels cost something else. Only what a busy machine leaves alone is
-asserted.
+MNIST. On CPU devices, the measured ratio shows how much of the time the towers run at once. It
+does not predict GPUs, because their copies and kernels have other costs. The assertions hold on a
+busy machine, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check(
 
     assert timing.rows == rows
     assert timing.simulated is not None
-    if len(timing.trace.steps) > 1:  # the times of a single step are no least times
+    if len(timing.trace.steps) > 1:  # a single step is no minimum
         assert 0.7 / gpus < timing.simulated.ratio < 1.3 / gpus
 
 
@@ -61,7 +61,7 @@ def test_strategies(
 
 @pytest.mark.parametrize("kind", ["towers", "mirrored", "central"])
 def test_functions(tower_benchmark: TowerBenchmark, fixtures: Path, kind: str) -> None:
-    """The network of MNIST once more, in a `tf.function` and under strategies."""
+    """The network of MNIST in a `tf.function` and under strategies."""
     functions = os.path.relpath(fixtures / "programs/eager/functions.py")
 
     timing = tower_benchmark(

@@ -1,4 +1,4 @@
-"""What is measured in turn: a busy machine slows all of it alike."""
+"""Alternating measurements: a busy machine slows all of them down alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from placement_checks.core.timing import Spread
 
-_WARM_UP = 5  # steps of each way that are not timed
+_WARM_UP = 5  # untimed steps of each loop
 
 T = TypeVar("T")
 
@@ -27,7 +27,10 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
 def in_pairs(
     benchmark: Any, one: Callable[[], T], other: Callable[[], T], *, rounds: int
 ) -> list[tuple[T, T]]:
-    """What two calls give that are made in turn; the figures of `benchmark` are of the first."""
+    """The results of two calls that are timed alternately.
+
+    The figures of `benchmark` are the first call's.
+    """
     ones: list[T] = []
     others: list[T] = []
     benchmark.pedantic(
@@ -37,9 +40,10 @@ def in_pairs(
 
 
 def one_core_each(config: Any, devices: int) -> Any:
-    """The ``ConfigProto``, with a thread a device and one that an op computes on.
+    """A ``ConfigProto`` with one thread for each device and one thread within an op.
 
-    Without ``TF_OVERRIDE_GLOBAL_THREADPOOL`` the first session of the process settles the latter.
+    Without ``TF_OVERRIDE_GLOBAL_THREADPOOL``, the first session of the process fixes the number of
+    threads within an op.
     """
     config.inter_op_parallelism_threads = devices
     config.intra_op_parallelism_threads = 1
@@ -50,14 +54,14 @@ def one_core_each(config: Any, devices: int) -> Any:
 def in_turn(
     benchmark: Any, ways: Mapping[str, Callable[[], object]], *, rounds: int, steps: int = 1
 ) -> None:
-    """Time ways to take a step, and keep the figures of all of them as ``extra_info``.
+    """Time several loops alternately, and store the figures of all of them in ``extra_info``.
 
     Args:
-        benchmark: the fixture; its own figures are of the turns of the first way.
-        ways: what takes a step, by name. The others are compared with the first, round by round,
-            and their order changes from one round to the next.
-        rounds: in which each way has a turn; one where nothing is timed.
-        steps: of a turn.
+        benchmark: the fixture; its own figures are the first loop's.
+        ways: functions that take a step, by name. Each is compared with the first one, round by
+            round. Their order changes with each round.
+        rounds: the number of rounds, each with a turn of every loop; 1 if timing is disabled.
+        steps: the number of steps in a turn.
     """
     wall: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}

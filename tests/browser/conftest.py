@@ -16,13 +16,13 @@ _FLAGS = (
     *("--disable-component-update", "--disable-sync"),
 )
 
-# A page in the browser, of the data of some programs.
+# Opens the page of some programs in the browser.
 Opened = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Any]:
-    """A tab that notes in `complaints` and `requests` what its pages do."""
+    """A tab that records the errors and requests of its pages in `complaints` and `requests`."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
         pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
@@ -39,7 +39,7 @@ def tab() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(tab: Any, tmp_path: Path) -> Iterator[Opened]:
-    """Opens a page; its script may not fail, and nothing but the page may be requested."""
+    """Opens a page. Fails if its script raises an error or requests anything."""
     file = tmp_path / "page.html"
 
     def open_page(

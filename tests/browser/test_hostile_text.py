@@ -23,7 +23,7 @@ HOSTILE = (
 )
 
 
-def test_hostile_names_are_shown_and_do_nothing(opened: Opened) -> None:
+def test_hostile_names_have_no_effect(opened: Opened) -> None:
     graph = program(
         variable(f"{HOSTILE}/w"),
         op(HOSTILE, "MatMul" + HOSTILE, "/gpu:0", "GPU:0", "tower_0/x", f"{HOSTILE}/w"),

@@ -45,19 +45,19 @@ def sound(*changes: Op, **more: Any) -> Placement:
 
 
 def texts(page: Any, selector: str) -> Sequence[str]:
-    """The texts of the elements that a selector finds, as far as they are shown."""
+    """The texts of the visible elements that match a selector."""
     found = page.locator(selector).all()
     return [" ".join(each.inner_text().split()) for each in found if each.is_visible()]
 
 
 def cells(page: Any) -> Sequence[Sequence[str]]:
-    """The boxes of the GPUs, row by row."""
+    """The boxes of GPUs, row by row."""
     rows = page.locator("#lanes [role=row]").all()
     found = [texts(row, "[role=gridcell]") for row in rows]
     return [row for row in found if row]
 
 
-def test_gpus_stand_side_by_side_with_a_row_a_layer(opened: Opened) -> None:
+def test_gpus_have_columns_and_layers_have_rows(opened: Opened) -> None:
     page = opened(data_of(sound(), judged=True))
 
     assert texts(page, "#lanes h3") == ["GPU:0", "GPU:1"]
@@ -67,7 +67,7 @@ def test_gpus_stand_side_by_side_with_a_row_a_layer(opened: Opened) -> None:
     assert "KEPT" in page.locator("h1").inner_text()
 
 
-def test_a_model_in_a_scope_of_its_own_has_a_row_a_layer_too(opened: Opened) -> None:
+def test_layers_of_a_model_in_a_scope_have_rows(opened: Opened) -> None:
     page = opened(data_of(program(variables=["model/conv/w", "model/fc/w"])))
 
     assert texts(page, "#lanes [role=rowheader]") == ["▸inputs", "▸conv 16 B", "▸fc 16 B"]
@@ -82,7 +82,7 @@ def test_the_host_shows_variables_and_computations(opened: Opened) -> None:
     assert {"aggregated gradients", "update"} <= set(parts)
 
 
-def test_arrows_have_their_bytes(opened: Opened) -> None:
+def test_arrows_show_their_bytes(opened: Opened) -> None:
     page = opened(data_of(sound()))
 
     assert texts(page, ".kind") == ["▼ parameters", "▲ gradients"]
@@ -110,7 +110,7 @@ def test_long_sizes_of_the_last_gpu_stay_inside(opened: Opened) -> None:
         assert box["x"] + box["width"] <= most["x"] + most["width"] + 1
 
 
-def test_a_tower_that_is_left_out_is_missed(opened: Opened) -> None:
+def test_an_ignored_tower_is_marked(opened: Opened) -> None:
     left_out = [host(f"sum/{name}", "AddN", gradient(1, name)) for name in ("conv/w", "fc/w")]
 
     page = opened(
@@ -131,7 +131,7 @@ def test_an_idle_gpu_is_empty(opened: Opened) -> None:
     assert texts(page, ".nothing") == ["nothing no op"]
 
 
-def test_a_click_on_a_finding_lights_its_ops_and_devices(opened: Opened) -> None:
+def test_a_click_on_a_finding_highlights_ops_and_devices(opened: Opened) -> None:
     graph = sound()
     shown = finding(
         "fc/w",
@@ -145,7 +145,7 @@ def test_a_click_on_a_finding_lights_its_ops_and_devices(opened: Opened) -> None
 
     assert texts(page, ".box.lit") == ["fc ● 4.0 kB ✕ ◂1", "2 ops ◂1"]
     assert texts(page, ".head.lit h3") == ["GPU:1"]
-    assert "2 ops lit" in page.locator("#said").inner_text()
+    assert "2 ops highlighted" in page.locator("#said").inner_text()
     page.get_by_role("button", name="clear marks").click()
     assert not texts(page, ".lit")
 
@@ -167,7 +167,7 @@ def test_rows_without_findings_can_be_hidden(opened: Opened) -> None:
     assert texts(page, "#lanes [role=rowheader]") == ["▸fc 4.0 kB"]
 
 
-def test_equal_numbers_of_other_types_are_not_taken_for_alike(opened: Opened) -> None:
+def test_boxes_with_other_op_types_are_not_alike(opened: Opened) -> None:
     other = on(1, "tower_1/fc/w/MatMul", "Tanh", "tower_1/conv/w/MatMul", "tower_1/fc/w/read")
 
     page = opened(data_of(sound(other)))
@@ -194,7 +194,7 @@ def test_search_finds_names_and_types(opened: Opened, text: str, found: str) -> 
     assert page.locator("#said").inner_text() == found
 
 
-def test_search_finds_lines_and_escape_forgets_it(opened: Opened) -> None:
+def test_search_finds_lines_and_escape_clears_it(opened: Opened) -> None:
     page = opened(data_of(sound(lines={"tower_0/x": "train.py:12"})))
 
     page.get_by_role("searchbox").fill("train.py:12")
@@ -231,7 +231,7 @@ def test_a_box_shows_its_ops_and_requested_devices(opened: Opened) -> None:
     )
 
 
-def test_ops_that_fell_are_missed_where_they_asked_to_be(opened: Opened) -> None:
+def test_fallen_ops_are_marked_on_their_requested_device(opened: Opened) -> None:
     lost = {"fallback_reason": "it has no GPU kernel"}
     graph = placement(
         op("words", "StringToHashBucketFast", "/gpu:0", "CPU:0", **lost),
@@ -271,7 +271,7 @@ def test_requested_and_actual_devices_can_be_shown(opened: Opened) -> None:
     assert page.locator("#timeline rect").count() == 1
 
 
-def test_arrow_keys_go_from_box_to_box_and_one_is_a_tab_stop(opened: Opened) -> None:
+def test_arrow_keys_move_between_boxes(opened: Opened) -> None:
     page = opened(data_of(sound()))
     boxes = "#lanes [role=gridcell] > button"
     assert page.locator(f"{boxes}[tabindex='0']").count() == 1
@@ -301,7 +301,7 @@ def test_a_screen_reader_has_names_and_roles(opened: Opened) -> None:
     assert nameless == 0
 
 
-def test_many_gpus_that_are_alike_share_a_lane(opened: Opened) -> None:
+def test_equal_gpus_share_a_lane(opened: Opened) -> None:
     gpus = range(12)
     extra = on(7, "tower_7/more", "Tanh", "tower_7/conv/w/MatMul")
     loss = on(7, "tower_7/loss", "Mean", "tower_7/fc/w/MatMul", "tower_7/more")
@@ -314,7 +314,7 @@ def test_many_gpus_that_are_alike_share_a_lane(opened: Opened) -> None:
     assert len(texts(page, "#lanes h3")) == 12
 
 
-def test_several_programs_have_a_grid_that_leads_to_each(opened: Opened) -> None:
+def test_several_programs_have_a_grid_of_links(opened: Opened) -> None:
     rule = Verdict("some-rule", "kept", "assigned")
     page = opened(
         data_of(sound(program="a.py"), rule),
@@ -338,7 +338,7 @@ def test_a_log_is_drawn_by_name_scopes(opened: Opened) -> None:
         ),
         op("fc/w", "VariableV2", assigned="CPU:0"),
         placer="log",
-        requested=Missing("a log has no requests"),
+        requested=Missing("a log lacks requested devices"),
     )
 
     page = opened(data_of(log))
@@ -397,7 +397,7 @@ def test_nothing_is_wider_than_the_page(opened: Opened, width: int, scheme: str)
     assert clipped == 0
 
 
-def test_paper_shows_the_picture_and_the_findings(opened: Opened) -> None:
+def test_a_printed_page_has_picture_and_findings(opened: Opened) -> None:
     page = opened(data_of(sound(machine="gpu*3"), judged=True))
 
     page.emulate_media(media="print")

@@ -1,4 +1,4 @@
-"""Large programs in a browser: how long it computes, by the processor's clock."""
+"""The CPU time of a browser for pages of large programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Opened = Callable[..., Any]
 
 
 @pytest.mark.parametrize(("layers", "ops", "seconds"), [(630, 10_000, 0.5), (2500, 40_000, 2.0)])
-def test_large_programs_are_drawn_soon(
+def test_large_programs_are_drawn_quickly(
     opened: Opened, tab: Any, layers: int, ops: int, seconds: float
 ) -> None:
     names = [f"block{n // 100}/layer{n // 2}/w{n}" for n in range(layers)]

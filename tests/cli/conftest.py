@@ -10,7 +10,7 @@ from support.schemas import valid
 
 from placement_checks import cli
 
-_LARGEST = 1_000_000  # letters of a document that is held against its schema
+_LARGEST = 1_000_000  # characters; longer documents are not checked with their schema
 
 
 @pytest.fixture

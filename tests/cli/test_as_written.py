@@ -1,4 +1,4 @@
-"""The programs of the field in the form of their time, verified as they are typed."""
+"""Programs in the style of their time, verified with the command line of their users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.commands import Run
 
 pytestmark = pytest.mark.one_version
 NUMBERS = ("gradients-equal", "weights-equal")
-TRAINED = "train"  # a folder that one of them deletes
+TRAINED = "train"  # a directory that one of them deletes
 
 
 class Row(NamedTuple):
@@ -30,17 +30,17 @@ class Row(NamedTuple):
     kept: Collection[str] = ()
 
 
-# Their batches are small: the computation takes the time.
+# The batches are small, because computation takes the time.
 PROGRAMS = [
     Row("mnist_towers.py --v1 -- --num_gpus={gpus} --batch_size=16", kept=NUMBERS),
-    # Its summaries are the last tower's. Its moving averages are in no order with its update.
+    # Its summaries show the last tower. Its moving averages race with its update.
     Row(
         "cifar10_towers.py --v1 -- --num_gpus={gpus} --batch_size=8 --data_dir=data"
         f" --train_dir={TRAINED}",
         {"loss-of-all-towers"},
         NUMBERS,
     ),
-    # What its towers have of their own are 64 variables where there should be 32.
+    # Its towers have separate variables: 64 instead of 32.
     Row(
         "autoencoder_naive.py --v1 --let num_gpus={gpus} --let batch_size=2",
         {"variables-shared", "variables-on-host", "names-portable", "loss-of-all-towers"},
@@ -66,7 +66,7 @@ PROGRAMS = [
         "ps_workers.py --v1 -- --job_name=worker --num_gpus={gpus}",
         kept={"variables-on-host", "every-tower-counts", "shards-balanced"},
     ),
-    # Its steps race if they are run as one.
+    # Its alternating steps race if they run as one step.
     Row("ways/gan.py --v1 --let N_GPUS={gpus}", kept={"every-tower-counts"}),
     Row(
         "ways/slim_train.py --v1 -- --num_clones={gpus}",
@@ -99,7 +99,7 @@ def judged(run: Run, typed: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.typed.replace(" --v1", ""))
-def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None:
+def test_a_program_of_the_field_is_verified(programs: Path, run: Run, row: Row) -> None:
     checkpoint = programs / TRAINED / "model.ckpt-700000.index"
     checkpoint.parent.mkdir()
     checkpoint.write_text("a week of training")
@@ -113,7 +113,7 @@ def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("ps_workers.py --v1 -- --job_name=ps", "this is a parameter server"),
         (
@@ -123,10 +123,12 @@ def test_a_program_as_it_was_written(programs: Path, run: Run, row: Row) -> None
         ),
     ],
 )
-def test_programs_that_cannot_be_analyzed(programs: Path, run: Run, typed: str, said: str) -> None:
+def test_programs_that_cannot_be_analyzed(
+    programs: Path, run: Run, typed: str, message: str
+) -> None:
     ours, _, theirs = typed.partition(" -- ")
 
     ran = run("verify", *ours.split(), "--", *theirs.split())
 
     assert (ran.status, ran.out) == (2, "")
-    assert said in ran.err
+    assert message in ran.err

@@ -81,8 +81,8 @@ def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
         "  forward and backward of tower 1, layer net/dense: /gpu:1 -> /gpu:0  (5 " in broken.out
     )
 
-    told = json.loads(run(*moved, "--format", "json").out)
-    (change,) = told["programs"][0]["baseline"]["moved"]
+    document = json.loads(run(*moved, "--format", "json").out)
+    (change,) = document["programs"][0]["baseline"]["moved"]
     assert (change["old"], change["new"]) == ("/gpu:1", "/gpu:0")
     assert "replica_1_1/MatMul" in change["names"]
 
@@ -179,7 +179,7 @@ def test_a_baseline_as_the_new_target_is_refused(run: Run) -> None:
     )
 
 
-def test_a_baseline_is_not_drawn(run: Run) -> None:
+def test_a_baseline_has_no_picture(run: Run) -> None:
     Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
 
     ran = run("diff", "old.txt", "train.py:build", "--format", "html")
@@ -191,7 +191,7 @@ def test_a_baseline_is_not_drawn(run: Run) -> None:
     )
 
 
-def test_marks_of_a_merge_are_an_error(run: Run) -> None:
+def test_merge_conflict_markers_are_an_error(run: Run) -> None:
     page = PAGE.format(tensorflow="2.15.1", place="/cpu:0")
     Path("old.txt").write_text(f"<<<<<<< HEAD\n{page}=======\n{page}>>>>>>> refactor\n")
 
@@ -219,7 +219,7 @@ def test_marks_of_a_merge_are_an_error(run: Run) -> None:
         ),
     ],
 )
-def test_options_that_make_no_sense(
+def test_invalid_options(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     options: tuple[str, ...],

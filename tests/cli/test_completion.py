@@ -1,4 +1,4 @@
-"""Completion: by click's protocol, and in the shells that are here."""
+"""Shell completion: by click's protocol, and in the installed shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The command by its name, in a folder of the path."""
+    """The command as an executable on the path."""
     script = tmp_path / "bin" / "placement-checks"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m placement_checks "$@"\n')
@@ -55,9 +55,7 @@ def test_rules_are_completed(run: Run, monkeypatch: pytest.MonkeyPatch, before: 
     ["verify", "verify --reference", "verify --output", "log", "place", "time", "diff a",
      "explain w"],
 )  # fmt: skip
-def test_files_are_left_to_the_shell(
-    run: Run, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
+def test_the_shell_completes_files(run: Run, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     assert offered(run, monkeypatch, f"placement-checks {before} tr") == ["file,tr"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import Run
 
-# Each with the rules that stay broken, as they are no matter of policy.
+# Programs, each with the rules that stay broken because no policy can declare them.
 PROGRAMS = {
     "autoencoder_naive": [],
     "batch_norm_last_tower_only": [],
@@ -48,7 +48,7 @@ def test_declared_rules_are_kept(run: Run, program: str) -> None:
     assert declared.status == ran.status == bool(broken)
 
 
-def test_several_programs_are_entries_that_verify_judges(run: Run) -> None:
+def test_several_programs_become_entries(run: Run) -> None:
     targets = [target("scope_per_tower"), target("memory_all")]
     declared = run("verify", *targets, "--gpus", 3, "--declare")
     Path("pyproject.toml").write_text(declared.out)
@@ -59,7 +59,7 @@ def test_several_programs_are_entries_that_verify_judges(run: Run) -> None:
     assert [each["machine"] for each in json.loads(ran.out)["programs"]] == ["gpu*3"] * 2
 
 
-def test_it_may_be_written_to_a_file(run: Run) -> None:
+def test_declarations_in_a_file(run: Run) -> None:
     ran = run("verify", target("memory_all"), "--declare", "--output", "lines.toml")
 
     assert (ran.status, ran.out) == (0, "")
@@ -67,22 +67,21 @@ def test_it_may_be_written_to_a_file(run: Run) -> None:
 
 
 BAD = {
-    "--rule placeable": "--declare: no rule is broken, so there is nothing to declare; "
-    "leave it out",
-    "--format json": "--declare prints TOML, not json; leave out --format",
-    "--format html": "--declare prints TOML, not html; leave out --format",
+    "--rule placeable": "--declare: no rule is broken, so there is nothing to declare; omit it",
+    "--format json": "--declare prints TOML, not json; omit --format",
+    "--format html": "--declare prints TOML, not html; omit --format",
 }
 
 
 @pytest.mark.parametrize("options", BAD)
-def test_there_is_nothing_to_print(run: Run, options: str) -> None:
+def test_nothing_to_declare(run: Run, options: str) -> None:
     ran = run("verify", target("memory_all"), "--declare", *options.split())
 
     assert ran.status == 2
     assert ran.err.splitlines()[-1] == f"placement-checks: {BAD[options]}"
 
 
-def test_a_target_that_is_no_good_is_the_only_error(run: Run) -> None:
+def test_an_invalid_target_is_the_only_error(run: Run) -> None:
     ran = run("verify", "nowhere/at_all.py:build", "--declare")
 
     assert (ran.status, ran.out) == (2, "")
@@ -96,7 +95,7 @@ def test_a_report_ends_with_what_to_do_next(run: Run) -> None:
     assert line.startswith("next: edit scope_per_tower.py:17, which breaks variables-shared and 1")
 
 
-def test_a_program_that_is_configured_has_nothing_to_be_added_to(run: Run) -> None:
+def test_a_configured_program_has_no_entry(run: Run) -> None:
     Path("pyproject.toml").write_text(
         '[tool.placement_checks]\nprograms = ["memory_all.py:build_towers"]\n'
         'without = ["gradients-equal", "session-memory"]\n'

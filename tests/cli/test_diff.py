@@ -49,7 +49,7 @@ def test_differences_in_text(run: Run, logs: None) -> None:
     )
 
 
-def test_arguments_are_the_programs_and_not_the_logs(run: Run, logs: None) -> None:
+def test_arguments_belong_to_the_program(run: Run, logs: None) -> None:
     Path("train.py").write_text("import sys; sys.exit(len(sys.argv))")
 
     ran = run("diff", "old.log", "train.py", "--", "--num_gpus={gpus}")
@@ -84,7 +84,7 @@ def test_differences_in_json(run: Run, logs: None) -> None:
     }
 
 
-def test_a_log_and_the_program_that_it_is_of(run: Run, fixtures: Path, tmp_path: Path) -> None:
+def test_a_log_and_its_program(run: Run, fixtures: Path, tmp_path: Path) -> None:
     target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log = tmp_path / "towers.log"
     log.write_text(run("place", target).out.replace("GPU:1", "GPU:0", 1))
@@ -96,7 +96,7 @@ def test_a_log_and_the_program_that_it_is_of(run: Run, fixtures: Path, tmp_path:
     assert "of 835 ops in both, 1 moved; 0 only in" in ran.out
 
 
-def test_a_log_of_nothing_is_no_placement(run: Run, logs: None, tmp_path: Path) -> None:
+def test_a_log_without_records_is_refused(run: Run, logs: None, tmp_path: Path) -> None:
     (tmp_path / "none.log").write_text("\n")
 
     ran = run("diff", "old.log", "none.log")
@@ -106,9 +106,7 @@ def test_a_log_of_nothing_is_no_placement(run: Run, logs: None, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("other", ["old.log", "none.txt"])
-def test_an_empty_file_may_have_been_either(
-    run: Run, logs: None, tmp_path: Path, other: str
-) -> None:
+def test_an_empty_file_is_refused(run: Run, logs: None, tmp_path: Path, other: str) -> None:
     (tmp_path / "none.txt").write_text("")
 
     ran = run("diff", "none.txt", other)

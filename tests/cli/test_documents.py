@@ -1,4 +1,4 @@
-"""What the documentation shows is what its commands print, and the options that it names exist."""
+"""Commands in the documentation print the shown output, and all named options exist."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WALKED = [
     for page in PAGES
     if page.name != "timing.md" and any(block.language == "console" for block in blocks(page))
 ]
-# A command as it is written in a block or in a line of text.
+# A command in a block or in a line of text.
 _COMMAND = re.compile(r"(?<!_)placement-checks ([a-z-](?:[^`\n#|>]|\\\n)*)")
 
 
-def test_there_are_some() -> None:
+def test_documents_have_commands() -> None:
     assert {page.name for page in WALKED} >= {"README.md", "tutorial.md", "numbers.md"}
 
 

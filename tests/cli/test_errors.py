@@ -70,7 +70,7 @@ TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
     "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
     "builders.py": "builders.py ended without a training step: it opened no session and "
-    "called no tf.function; pass the arguments with which it trains after --, or name the "
+    "called no tf.function; pass the arguments for training after --, or name the "
     "function "
     "that builds its graph, builders.py:build",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "
@@ -86,13 +86,13 @@ TARGETS = {
     "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which does not "
     "describe a step; return nothing, the train op, or a mapping such as "
     "{'train_op': …, 'loss': …}",
-    "builders.py:wants": "builders.py:wants: the builder requires 'x' and 'z', which it "
-    "is not given; add (x=…, z=…) to the function's name, or give it a default",
+    "builders.py:wants": "builders.py:wants: the builder requires 'x' and 'z', which the "
+    "target lacks; add (x=…, z=…) to the function's name, or give it a default",
     "builders.py:wants(w=1)": "builders.py:wants(w=1): the function takes no 'w'; "
     "it takes x, y and z",
-    "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) asks for the "
+    "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) requests the "
     f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
-    "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) asks for the device "
+    "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) requests the device "
     f"'bogus', and 'bogus' is not part of a device name; {DEVICES}",
     "builders.py:policy": "policy of builders.py:policy: variables-on-hosts is not a known "
     "rule; did you mean 'variables-on-host'?",
@@ -160,7 +160,7 @@ def matches(line: str, pattern: str) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_that_is_no_good(run: Run, target: str) -> None:
+def test_an_invalid_target(run: Run, target: str) -> None:
     ran = run("verify", target)
 
     assert (ran.status, ran.out) == (2, "")
@@ -170,7 +170,7 @@ def test_a_target_that_is_no_good(run: Run, target: str) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options_that_make_no_sense(run: Run, options: str) -> None:
+def test_invalid_options(run: Run, options: str) -> None:
     ran = run("verify", "builders.py:builds", *options.split())
 
     assert (ran.status, ran.out) == (2, "")
@@ -221,7 +221,7 @@ def test_errors_have_a_kind(run: Run, arguments: tuple[str, ...], kind: str) -> 
     assert json.loads(ran.out)["error"]["kind"] == kind
 
 
-def test_without_a_target_or_configured_programs_there_is_nothing_to_do(run: Run) -> None:
+def test_without_targets_and_configured_programs(run: Run) -> None:
     ran = run("verify")
 
     assert ran.status == 2
@@ -244,7 +244,7 @@ def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     assert ran.err.count("\n") == 1
 
 
-def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
+def test_a_call_without_arguments_shows_help_and_a_first_command(run: Run) -> None:
     ran = run()
 
     assert (ran.status, ran.out) == (2, "")

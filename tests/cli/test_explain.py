@@ -48,23 +48,23 @@ def test_a_rule_ends_with_its_example(run: Run) -> None:
 def test_a_variable_of_a_program(run: Run) -> None:
     ran = run("explain", "model/w", "train.py:build", "--gpus", 4)
 
-    told = rows(ran.out)
+    found = rows(ran.out)
     assert ran.status == 0
     assert ran.out.startswith("model/w (VarHandleOp): float32 [8, 1], 32 bytes\n")
-    assert told["built at"] == 'train.py:10  w = tf1.get_variable("w", [8, 1])'
-    assert told["requests"].startswith("/device:GPU:0, by train.py:9  with tf.device(f")
-    assert told["placed on"] == "/device:GPU:0, as requested"
+    assert found["built at"] == 'train.py:10  w = tf1.get_variable("w", [8, 1])'
+    assert found["requests"].startswith("/device:GPU:0, by train.py:9  with tf.device(f")
+    assert found["placed on"] == "/device:GPU:0, as requested"
     assert "the tower on /device:GPU:3: " in ran.out
-    assert told["findings"].startswith("variables-on-host: ")
+    assert found["findings"].startswith("variables-on-host: ")
     assert max(map(len, ran.out.splitlines())) <= 120
     assert len(ran.out.splitlines()) <= 24
 
 
 def test_a_device_of_a_program(run: Run) -> None:
-    told = rows(run("explain", "/gpu:1", "train.py:build").out)
+    found = rows(run("explain", "/gpu:1", "train.py:build").out)
 
-    assert "by train.py:9  with tf.device(f" in told["requested by"]
-    assert told["tower"] == "the tower on /device:GPU:1, which reads 1 variable"
+    assert "by train.py:9  with tf.device(f" in found["requested by"]
+    assert found["tower"] == "the tower on /device:GPU:1, which reads 1 variable"
 
 
 BAD = {
@@ -83,7 +83,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments", BAD)
-def test_what_cannot_be_explained_is_one_line(run: Run, arguments: str) -> None:
+def test_an_unknown_object_is_an_error_of_one_line(run: Run, arguments: str) -> None:
     ran = run("explain", *arguments.split())
 
     assert (ran.status, ran.out) == (2, "")

@@ -79,7 +79,7 @@ def replaces_exit():
 """
 NUMBERS = ("--reference", "train.py:single", "--batch", "train.py:batch")
 FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too deep")]
-# Where each stage is; if the program is reported all the same, a rule that rests on the stage.
+# The function of each stage. If the program is still reported: a rule that needs the stage.
 STAGES = {
     "placement_checks.targets.importing._load_file": None,
     "placement_checks.capture.programs.build": None,
@@ -103,12 +103,12 @@ def fault(request: pytest.FixtureRequest) -> Exception:
     return error
 
 
-def said(fault: Exception) -> str:
-    told = f": {fault}".splitlines()[0] if str(fault) else ""
-    return f"{type(fault).__name__}{told}"
+def message_of(fault: Exception) -> str:
+    text = f": {fault}".splitlines()[0] if str(fault) else ""
+    return f"{type(fault).__name__}{text}"
 
 
-def told(ran: Ran) -> list[str]:
+def error_lines(ran: Ran) -> list[str]:
     """The lines on stderr without lines of TensorFlow's C++, such as the lack of a GPU."""
     return [line for line in ran.err.splitlines() if not re.search(r"\.cc:\d+\] ", line)]
 
@@ -126,7 +126,7 @@ def failing(fault: BaseException) -> Callable[..., NoReturn]:
 def test_without_a_fault_the_program_is_sound(run: Run) -> None:
     ran = run("verify", "train.py:towers", *NUMBERS)
 
-    assert (ran.status, told(ran)) == (0, [])
+    assert (ran.status, error_lines(ran)) == (0, [])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -140,9 +140,9 @@ def test_a_failed_stage_is_reported_with_the_rest(
     document = json.loads(ran.out)
     assert ran.status == 2
     assert "Traceback" not in ran.err
-    assert any(line.endswith(f": {said(fault)}; {FIX}") for line in told(ran))
+    assert any(line.endswith(f": {message_of(fault)}; {FIX}") for line in error_lines(ran))
     assert document["error"]["kind"] == "internal"
-    assert document["error"]["message"] == said(fault)
+    assert document["error"]["message"] == message_of(fault)
     programs = {program["program"]: program["rules"] for program in document["programs"]}
     assert list(programs) == ["train.py:towers"] * bool(STAGES[stage]) + ["outputlog"]
     states = {rule["rule"]: rule["state"] for rule in programs.get("train.py:towers", ())}
@@ -160,7 +160,7 @@ def test_a_log_reader_that_fails(
     for command in ("verify", "log", "place"):
         ran = run(command, "outputlog")
         assert (ran.status, ran.out) == (2, "")
-        assert ran.err.endswith(f"{said(fault)}; {FIX}\n")
+        assert ran.err.endswith(f"{message_of(fault)}; {FIX}\n")
 
 
 def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
@@ -174,10 +174,10 @@ def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
     rules = {rule["rule"]: rule for rule in program["rules"]}
     assert ran.status == 2
     assert rules["losses-apart"]["state"] == "not-checked"
-    assert rules["losses-apart"]["reason"] == f"{said(fault)}; {FIX}"
+    assert rules["losses-apart"]["reason"] == f"{message_of(fault)}; {FIX}"
     assert rules["variables-on-host"]["state"] == "kept"
-    message = f"losses-apart could not be checked: {said(fault)}"
-    assert told(ran) == [f"placement-checks: train.py:towers: {message}; {FIX}"]
+    message = f"losses-apart could not be checked: {message_of(fault)}"
+    assert error_lines(ran) == [f"placement-checks: train.py:towers: {message}; {FIX}"]
     assert json.loads(ran.out)["error"] == {
         "kind": "internal",
         "object": "train.py:towers",
@@ -196,7 +196,7 @@ def test_a_fault_in_several_rules_is_reported_once(
     assert ran.status == 2
     assert "BROKEN" not in ran.out
     assert "  KEPT         variables-on-host" in ran.out
-    (line,) = told(ran)
+    (line,) = error_lines(ran)
     assert "losses-apart, " in line
 
 
@@ -213,7 +213,7 @@ def test_a_broken_rule_is_shown_with_one_that_failed(
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
-def test_a_report_that_cannot_be_made(
+def test_a_failing_report(
     run: Run, monkeypatch: pytest.MonkeyPatch, output_format: str, fault: Exception
 ) -> None:
     failing_format = FORMATS[output_format]._replace(write=failing(fault))
@@ -222,7 +222,7 @@ def test_a_report_that_cannot_be_made(
     ran = run("verify", "outputlog", "--format", output_format)
 
     assert (ran.status, ran.out) == (2, "")
-    assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
+    assert error_lines(ran) == [f"placement-checks: {message_of(fault)}; {FIX}"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_report_that_cannot_be_made(
         ("explain placeable", "placement_checks.cli.explain.rule_named"),
     ],
 )
-def test_a_part_of_a_command_that_fails(
+def test_a_failing_part_of_a_command(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, part: str, fault: Exception
 ) -> None:
     monkeypatch.setattr(part, failing(fault))
@@ -244,12 +244,12 @@ def test_a_part_of_a_command_that_fails(
     ran = run(*command.split())
 
     assert (ran.status, ran.out) == (2, "")
-    assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
+    assert error_lines(ran) == [f"placement-checks: {message_of(fault)}; {FIX}"]
 
 
 @pytest.mark.parametrize("command", ["place train.py:towers", "diff train.py:towers outputlog"])
 @pytest.mark.parametrize("stage", list(STAGES)[:3])
-def test_the_other_commands_fail_as_one(
+def test_a_fault_in_other_commands(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, stage: str, fault: Exception
 ) -> None:
     monkeypatch.setattr(stage, failing(fault))
@@ -257,19 +257,19 @@ def test_the_other_commands_fail_as_one(
     ran = run(*command.split())
 
     assert (ran.status, ran.out) == (2, "")
-    assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
+    assert error_lines(ran) == [f"placement-checks: {message_of(fault)}; {FIX}"]
 
 
-def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+def test_a_fault_in_timing(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     monkeypatch.setattr("placement_checks.run.compare.pair.make_runnable", failing(fault))
 
     ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.endswith(f"placement-checks: {said(fault)}; {FIX}\n")
+    assert ran.err.endswith(f"placement-checks: {message_of(fault)}; {FIX}\n")
 
 
-def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_is_shown_on_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
     monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
     in_a_rule = run("verify", "train.py:towers")
@@ -280,7 +280,7 @@ def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.Monkey
 
     for ran, error in ((in_a_rule, "a fault"), (in_a_command, "another")):
         assert ran.status == 2
-        lines = told(ran)
+        lines = error_lines(ran)
         assert lines[0] == "Traceback (most recent call last):"
         assert lines[-2] == f"RuntimeError: {error}"
 
@@ -294,7 +294,7 @@ def test_a_fault_in_another_process_is_reported(run: Run, monkeypatch: pytest.Mo
     reading = Mock(side_effect=error)
     monkeypatch.setattr("placement_checks.verification.targets.read_logs", reading)
 
-    lines = told(run("place", "outputlog"))
+    lines = error_lines(run("place", "outputlog"))
 
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-2:] == [
@@ -332,7 +332,7 @@ def test_user_code_that_exits_is_an_error_and_the_others_are_judged(
 
 
 @pytest.mark.parametrize("command", ["place train.py:exits", "diff outputlog train.py:exits"])
-def test_user_code_that_exits_ends_no_command_well(run: Run, command: str) -> None:
+def test_user_code_that_exits_is_a_failure_of_the_command(run: Run, command: str) -> None:
     ran = run(*command.split())
 
     assert (ran.status, ran.out) == (2, "")
@@ -346,7 +346,7 @@ def test_timing_code_that_exits(run: Run) -> None:
     assert "called sys.exit(0); look at train.py:" in ran.err
 
 
-def test_user_code_may_raise_a_base_exception(run: Run) -> None:
+def test_user_code_that_raises_a_base_exception(run: Run) -> None:
     ran = run("verify", "train.py:odd", "outputlog")
 
     assert ran.status == 2
@@ -362,7 +362,7 @@ def test_an_exception_without_a_message(run: Run) -> None:
     assert "placement-checks: train.py:mute: the builder raised Mute; look at train.py:" in ran.err
 
 
-def test_a_program_that_replaces_the_way_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_replaces_sys_exit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "exit", sys.exit)
     device = ("--set", "variables-on-host.device=/gpu:0")
 
@@ -383,4 +383,4 @@ def test_a_dead_placer_leaves_the_requested_devices(
     assert " NOT CHECKED placeable, no-fallback, " in report
     assert ": the placer: died; look at its log " in report
     assert " KEPT losses-apart" in report
-    assert told(ran) == ["placement-checks: the placer: died; look at its log"]
+    assert error_lines(ran) == ["placement-checks: the placer: died; look at its log"]

@@ -66,17 +66,17 @@ def test_an_error_that_ends_the_command_obeys_formats_for_programs(
     assert ran.status == 2
     (line,) = ran.err.splitlines()
     assert line.startswith("placement-checks: --set nonsense is not of the form ")
-    said = line.removeprefix("placement-checks: ")
+    message = line.removeprefix("placement-checks: ")
     if format == "json":
         assert json.loads(ran.out)["error"]["kind"] == "usage"
     elif format == "github":
-        assert ran.out == f"::error title=placement_checks::{said}\n"
+        assert ran.out == f"::error title=placement_checks::{message}\n"
     elif format == "sarif":
         (invocation,) = json.loads(ran.out)["runs"][0]["invocations"]
-        assert invocation["toolExecutionNotifications"][0]["message"]["text"] == said
+        assert invocation["toolExecutionNotifications"][0]["message"]["text"] == message
     elif format == "junit":
         (error,) = ET.fromstring(ran.out).iter("error")
-        assert (error.text, error.attrib["type"]) == (said, "usage")
+        assert (error.text, error.attrib["type"]) == (message, "usage")
     else:
         assert ran.out == ""
 
@@ -114,14 +114,14 @@ def test_quiet_leaves_out_programs_that_pass(run: Run, folder: Path, flag: str) 
     assert (one.status, one.out) == (0, "1 program, rules: 1 kept, 0 broken, 0 not checked.\n")
 
 
-def test_quiet_shows_what_had_to_be_checked(run: Run) -> None:
+def test_quiet_shows_required_rules_that_were_not_checked(run: Run) -> None:
     quiet = ("verify", "outputlog", "-q", "--set", "variables-on-host.device=/gpu:0")
 
     assert run(*quiet).out.count("\n") == 1
     assert run(*quiet, "--require-all").out.startswith("outputlog on ")
 
 
-def test_verbose_is_all(run: Run) -> None:
+def test_verbose_equals_all(run: Run) -> None:
     everything = run("verify", "outputlog", "--all")
 
     assert everything.out != run("verify", "outputlog").out

@@ -44,7 +44,7 @@ LOST = (
 )
 
 
-def test_it_is_listed_with_a_rule_that_cannot_be_loaded(folder: Path) -> None:
+def test_an_installed_rule_is_listed(folder: Path) -> None:
     listed = run(folder, "rules")
 
     assert listed.returncode == 2
@@ -53,7 +53,7 @@ def test_it_is_listed_with_a_rule_that_cannot_be_loaded(folder: Path) -> None:
     assert listed.stderr == f"placement-checks: our-rules: {LOST}\n"
 
 
-def test_it_is_explained_with_its_fields(folder: Path) -> None:
+def test_an_installed_rule_is_explained_with_its_fields(folder: Path) -> None:
     explained = run(folder, "explain", "ops-on")
 
     assert (explained.returncode, explained.stderr) == (0, "")
@@ -67,7 +67,7 @@ def test_it_is_explained_with_its_fields(folder: Path) -> None:
     assert lost.stderr == f"placement-checks: our-rules: {LOST}\n"
 
 
-def test_it_is_judged_by_the_fields_of_pyproject_and_named_in_json(folder: Path) -> None:
+def test_an_installed_rule_is_judged_with_configured_fields(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(
         '[tool.placement_checks]\nwithout = ["lost"]\n'
         '[tool.placement_checks.policy.ops-on]\ndevice = "/gpu:1"\n'
@@ -87,7 +87,7 @@ def test_it_is_judged_by_the_fields_of_pyproject_and_named_in_json(folder: Path)
     )
 
 
-def test_one_that_cannot_be_loaded_does_not_stop_the_others(folder: Path) -> None:
+def test_a_rule_that_cannot_be_loaded_does_not_stop_the_others(folder: Path) -> None:
     ran = run(folder, "verify", "outputlog", "--rule", "ops-on", "--rule", "lost")
 
     assert ran.returncode == 2

@@ -39,7 +39,7 @@ def test_text_lists_the_placements_by_device(run: Run, session: Path) -> None:
     )
 
 
-def test_json_is_the_contract(run: Run, session: Path) -> None:
+def test_the_json_document(run: Run, session: Path) -> None:
     ran = run("log", session, "--format", "json")
     document = json.loads(ran.out)
     truth = json.loads(session.with_name("session.truth.json").read_text())
@@ -50,7 +50,7 @@ def test_json_is_the_contract(run: Run, session: Path) -> None:
     assert sorted(ops) == sorted(truth["ops"])
 
 
-def test_lines_are_a_log_again(run: Run, session: Path, tmp_path: Path) -> None:
+def test_the_output_lines_are_a_log(run: Run, session: Path, tmp_path: Path) -> None:
     lines = run("log", session, "--format", "lines").out
     again = tmp_path / "again.log"
     again.write_text(lines)
@@ -75,7 +75,7 @@ def test_standard_input(session: Path) -> None:
     assert ran.stdout.startswith(b"-: 602 records")
 
 
-def test_neither_tensorflow_nor_anything_slow_is_loaded(session: Path) -> None:
+def test_no_slow_module_is_loaded(session: Path) -> None:
     program = (
         "import sys\n"
         f"sys.argv = ['placement-checks', 'log', {str(session)!r}]\n"
@@ -89,7 +89,7 @@ def test_neither_tensorflow_nor_anything_slow_is_loaded(session: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
-def test_an_empty_log_is_explained_and_no_error(run: Run, tmp_path: Path) -> None:
+def test_an_empty_log_has_an_explanation(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "empty.log"
     log.write_bytes(b"")
 
@@ -122,15 +122,15 @@ def test_records_may_be_required(run: Run, tmp_path: Path, text: str, reason: st
     assert document["error"]["fix"].startswith(reason)
 
 
-def test_records_that_are_required_and_there(run: Run, session: Path) -> None:
+def test_required_records_exist(run: Run, session: Path) -> None:
     assert run("log", session, "--require-records") == run("log", session)
 
 
 def test_the_help_explains_the_exit_status(run: Run) -> None:
-    said = " ".join(run("log", "--help").out.split())
+    text = " ".join(run("log", "--help").out.split())
 
-    assert "The exit status is 0 even if the log has no records" in said
-    assert "--require-records" in said
+    assert "The exit status is 0 even if the log has no records" in text
+    assert "--require-records" in text
 
 
 def test_unread_parts_are_reported_with_the_rest(run: Run, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_files_that_cannot_be_read_are_errors(
     assert json.loads(as_json.out)["error"]["message"] in error
 
 
-def test_verify_takes_a_log(run: Run, tmp_path: Path) -> None:
+def test_verify_reads_a_log(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(
         f"{DEVICE} -> device: 0, name: Tesla K40c\n"
@@ -218,11 +218,11 @@ def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        f"placement-checks: --graph is for placement logs, and {target} is not one; leave it out\n"
+        f"placement-checks: --graph is for placement logs, and {target} is not one; omit it\n"
     )
 
 
-def test_a_log_of_nothing_cannot_be_judged(run: Run, tmp_path: Path) -> None:
+def test_a_log_without_records_cannot_be_judged(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("step 1\n")
 
@@ -232,7 +232,7 @@ def test_a_log_of_nothing_cannot_be_judged(run: Run, tmp_path: Path) -> None:
     assert ran.err.startswith(f"placement-checks: {log} has no placements; nothing in it comes")
 
 
-def test_a_bar_shows_how_far_it_is_on_a_terminal(session: Path, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_progress_bar(session: Path, tmp_path: Path) -> None:
     log = tmp_path / "session.log"
     log.write_bytes(session.read_bytes().rstrip())  # the last line has no newline
     program = (
@@ -255,7 +255,7 @@ def test_a_bar_shows_how_far_it_is_on_a_terminal(session: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("form", ["text", "lines"])
-def test_output_that_cannot_show_a_name_shows_it_all_the_same(
+def test_names_that_the_encoding_lacks_are_escaped(
     session: Path, tmp_path: Path, form: str
 ) -> None:
     log = tmp_path / "h\udce9.log"
@@ -268,7 +268,7 @@ def test_output_that_cannot_show_a_name_shows_it_all_the_same(
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_lines_of_an_empty_log_are_none(run: Run, tmp_path: Path) -> None:
+def test_an_empty_log_has_no_lines(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "empty.log"
     log.write_bytes(b"")
 
@@ -278,7 +278,7 @@ def test_lines_of_an_empty_log_are_none(run: Run, tmp_path: Path) -> None:
     assert ran.err.startswith(f"placement-checks: {log}: no placements; the log is empty")
 
 
-def test_a_long_line_and_no_record_is_no_error(
+def test_a_long_line_without_record_is_no_error(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_checks.logs.sources.LONGEST", 1000)

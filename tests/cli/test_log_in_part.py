@@ -28,7 +28,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cut(log: Path, text: str) -> str:
-    """What is left of a compressed log when a third of it was not copied."""
+    """A compressed log without its last third."""
     packed = gzip.compress(text.encode())
     file = log.with_name("train.log.gz")
     file.write_bytes(packed[: len(packed) * 2 // 3])
@@ -47,7 +47,7 @@ def test_a_complete_log_keeps_rules(run: Run, log: Path) -> None:
     assert run("diff", log, log).status == 0
 
 
-def test_a_log_that_was_cut_keeps_no_rule(run: Run, log: Path) -> None:
+def test_a_cut_log_keeps_no_rule(run: Run, log: Path) -> None:
     ran = run("verify", cut(log, SOUND))
 
     unread = (
@@ -97,7 +97,7 @@ def test_a_rule_about_missing_ops_is_not_checked(run: Run, log: Path) -> None:
     assert ran.status == 2
 
 
-def test_a_graph_does_not_make_up_for_it(run: Run, log: Path, fixtures: Path) -> None:
+def test_a_graph_does_not_replace_lost_records(run: Run, log: Path, fixtures: Path) -> None:
     target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log.write_text(run("place", target).out + TORN)
 
@@ -122,7 +122,7 @@ def test_a_graph_does_not_make_up_for_it(run: Run, log: Path, fixtures: Path) ->
         "2024-01-21T21:16:10Z stdout P x: (Add): /job:local",
     ],
 )
-def test_a_log_that_ends_in_a_record(run: Run, log: Path, record: str) -> None:
+def test_a_log_that_ends_within_a_record(run: Run, log: Path, record: str) -> None:
     log.write_text(SOUND + record)
 
     ran = run("verify", log)

@@ -33,7 +33,7 @@ def options(name: str, *parts: str) -> list[str]:
     ],
 )
 @pytest.mark.usefixtures("sources")
-def test_the_digits_train_alike_on_one_gpu_and_on_several(
+def test_training_on_digits_is_equal_to_one_gpu(
     run: Run, towers: str, single: str, gpus: int
 ) -> None:
     ran = run(
@@ -54,7 +54,7 @@ def test_the_digits_train_alike_on_one_gpu_and_on_several(
 
 
 @pytest.mark.usefixtures("sources")
-def test_a_ratio_of_all_variables_is_reported_once_and_the_case_is_saved(run: Run) -> None:
+def test_a_common_ratio_is_reported_once_with_a_saved_case(run: Run) -> None:
     target = "fixtures/defects/graph/sum_for_mean.py:build_towers"
     named = options("defects/graph/sum_for_mean", "build_single", "batch")
 
@@ -88,7 +88,7 @@ def case(report: str) -> str:
 
 
 @pytest.mark.usefixtures("sources")
-def test_a_sum_is_right_where_it_is_declared(run: Run) -> None:
+def test_a_declared_sum_is_kept(run: Run) -> None:
     target = "fixtures/defects/graph/sum_for_mean.py:build_towers"
     named = options("defects/graph/sum_for_mean", "build_single", "batch")
 
@@ -99,7 +99,7 @@ def test_a_sum_is_right_where_it_is_declared(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("sources")
-def test_without_a_batch_function_rows_are_made_up(run: Run) -> None:
+def test_without_a_batch_function_rows_are_generated(run: Run) -> None:
     ran = run("verify", SMALL, "--reference", SMALL)
 
     assert ran.status == 0
@@ -116,13 +116,13 @@ def test_without_a_reference_the_numbers_are_not_checked(run: Run) -> None:
     assert "no reference is given (--reference TARGET --batch TARGET)" in ran.out
     assert alone.status == 2
     assert alone.err == (
-        f"placement-checks: --batch {mnist}:batch is for a comparison, but no "
-        "reference is named; name the program for one GPU: --reference train.py:build_single\n"
+        f"placement-checks: --batch {mnist}:batch requires a reference "
+        "program; name the program for one GPU: --reference train.py:build_single\n"
     )
 
 
 @pytest.mark.usefixtures("sources")
-def test_a_bad_reference_loses_nothing_of_the_rest(run: Run) -> None:
+def test_a_bad_reference_keeps_the_other_verdicts(run: Run) -> None:
     towers = "fixtures/programs/graph/mnist.py:build_towers"
 
     ran = run("verify", towers, "--reference", towers, "--format", "json")
@@ -186,11 +186,11 @@ def test_a_saved_graph_is_not_run(
     ran = run("verify", "graph.pb", *reference, *NUMERIC)
 
     assert ran.status == 2
-    assert "graph.pb is a saved graph, and only programs are run" in ran.out
+    assert "graph.pb is a saved graph, but only programs can be run" in ran.out
 
 
 @pytest.mark.usefixtures("sources")
-def test_as_many_towers_are_run_as_the_machine_has_gpus(run: Run) -> None:
+def test_the_machine_decides_the_number_of_towers(run: Run) -> None:
     target = ("fixtures/defects/graph/divided_twice.py:build_towers", "--machine", "gpu*3")
     named = options("defects/graph/divided_twice", "build_single", "batch")
 

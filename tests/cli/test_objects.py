@@ -1,4 +1,4 @@
-"""What a user names of a program."""
+"""Names of ops and devices on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placement_checks.core.placement import Op
 
 
 @pytest.mark.parametrize("text", ["w", "w:0", "^w"])
-def test_an_op_as_tensorflow_writes_it(text: str) -> None:
+def test_an_op_in_the_spelling_of_tensorflow(text: str) -> None:
     found = object_named(program(), text)
 
     assert isinstance(found, Op)
@@ -21,15 +21,15 @@ def test_an_op_as_tensorflow_writes_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["/gpu:1", "GPU:1", "/device:GPU:1"])
-def test_a_device_in_each_spelling(text: str) -> None:
+def test_a_device_in_any_spelling(text: str) -> None:
     assert object_named(program(), text) == Device.parse("/gpu:1")
 
 
-def test_an_op_counts_before_a_device_of_its_name() -> None:
+def test_an_op_comes_before_a_device_of_the_same_name() -> None:
     assert isinstance(object_named(placement(op("gpu", "Sin")), "gpu:1"), Op)
 
 
-def test_a_device_that_only_an_op_names() -> None:
+def test_a_device_that_only_an_op_requests() -> None:
     graph = placement(op("a", "Sin", "/gpu:5"))
 
     assert object_named(graph, "/gpu:5") == Device.parse("/gpu:5")
@@ -45,14 +45,14 @@ def test_a_device_that_only_an_op_names() -> None:
         ("gpu", "placement-checks place TARGET lists them"),
     ],
 )
-def test_a_name_that_is_not_there(text: str, fix: str) -> None:
+def test_an_unknown_name(text: str, fix: str) -> None:
     with pytest.raises(UsageError) as raised:
         object_named(program(), text)
 
     assert str(raised.value) == f"{text!r} is not an op or device of train.py:build; {fix}"
 
 
-def test_a_device_that_nobody_has_or_asks_for() -> None:
+def test_a_device_without_ops_and_requests() -> None:
     with pytest.raises(UsageError) as raised:
         object_named(program(), "/gpu:7")
 

@@ -62,7 +62,7 @@ def test_a_full_disk_is_an_error(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["log session.log", "verify session.log", "--help"])
-def test_standard_output_that_is_closed_or_not_buffered(command: str) -> None:
+def test_closed_or_unbuffered_standard_output(command: str) -> None:
     closed = shell(f"% {command} >&-")
     unbuffered = shell(f"% {command} >/dev/full", PYTHONUNBUFFERED="1")
 
@@ -82,7 +82,7 @@ def test_a_program_that_closes_foreign_descriptors() -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_disk_that_is_full_after_a_part(unbuffered: str) -> None:
+def test_a_disk_that_fills_up_during_output(unbuffered: str) -> None:
     """Python's own stream loses the rest without a word where it does not buffer."""
     line = "a: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0\n"
     Path("long.log").write_text("".join(f"a{n}{line}" for n in range(2000)))
@@ -95,7 +95,7 @@ def test_a_disk_that_is_full_after_a_part(unbuffered: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["log long.log --format lines", "rules"])
-def test_a_reader_that_has_gone(command: str) -> None:
+def test_a_closed_pipe(command: str) -> None:
     line = "a: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0\n"
     Path("long.log").write_text("".join(f"a{n}{line}" for n in range(5000)))
 
@@ -105,7 +105,7 @@ def test_a_reader_that_has_gone(command: str) -> None:
     assert ran.stderr == "placement-checks: standard output: Broken pipe\n"
 
 
-def test_a_pipe_that_does_not_block_gets_everything() -> None:
+def test_a_nonblocking_pipe_gets_everything() -> None:
     line = "a: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0\n"
     Path("long.log").write_text("".join(f"a{n}{line}" for n in range(5000)))
     Path("run.py").write_text(
@@ -139,8 +139,8 @@ def test_an_incomplete_log_is_reported_or_fails() -> None:
     cut = gzip.compress(Path("session.log").read_bytes())
     Path("cut.gz").write_bytes(cut[: len(cut) * 2 // 3])
 
-    told = shell("% log cut.gz")
-    assert told.stderr.startswith("placement-checks: cut.gz: ")
+    ran = shell("% log cut.gz")
+    assert ran.stderr.startswith("placement-checks: cut.gz: ")
     assert shell("% log cut.gz 2>/dev/full").returncode == 2
 
 
@@ -166,14 +166,14 @@ def test_output_goes_to_special_files() -> None:
     assert to_itself.stderr == ""
 
 
-def test_a_device_that_is_full() -> None:
+def test_a_full_device() -> None:
     ran = shell("% verify session.log --output /dev/full")
 
     assert ran.returncode == 2
     assert ran.stderr == "placement-checks: --output /dev/full: No space left on device\n"
 
 
-def test_a_file_is_replaced_with_its_mode_and_through_links(run: Run) -> None:
+def test_a_replaced_file_keeps_its_mode_and_links(run: Run) -> None:
     Path("folder").mkdir()
     file = Path("folder/report.json")
     file.write_text("old")
@@ -190,7 +190,7 @@ def test_a_file_is_replaced_with_its_mode_and_through_links(run: Run) -> None:
     assert os.listdir("folder") == ["report.json"]
 
 
-def test_a_new_file_has_the_mode_of_any_new_file(run: Run) -> None:
+def test_a_new_file_has_the_default_mode(run: Run) -> None:
     run("verify", "session.log", "--output", "report")
     Path("another").touch()
 
@@ -218,12 +218,14 @@ def test_a_file_is_unchanged_if_the_new_one_fails(
     assert ran.status == 2
     assert Path("report").read_text() == "old"
     assert sorted(os.listdir()) == listed
-    said = "--output report: No space left on device" if fault == "write" else "RuntimeError: ours"
-    assert ran.err.startswith(f"placement-checks: {said}")
+    reason = (
+        "--output report: No space left on device" if fault == "write" else "RuntimeError: ours"
+    )
+    assert ran.err.startswith(f"placement-checks: {reason}")
     assert ran.err.count("\n") == 1
 
 
-def test_a_disk_that_is_full_leaves_the_old_file() -> None:
+def test_a_full_disk_leaves_the_old_file() -> None:
     Path("report").write_text("old")
 
     ran = shell("ulimit -f 1; % verify session.log --format html --output report")

@@ -22,21 +22,26 @@ def test_a_page_shows_every_target(run: Run, fixtures: Path, tmp_path: Path, com
     assert [bool(each["rules"]) for each in shown] == [command == "verify"] * len(targets)
 
 
-def test_what_could_not_be_read_is_on_no_page(run: Run) -> None:
+def test_unreadable_targets_are_not_on_the_page(run: Run) -> None:
     ran = run("verify", "nowhere.log", "--format", "html")
 
     assert (ran.status, ran.out) == (2, "")
     assert "nowhere.log" in ran.err
 
 
-def test_a_page_has_the_transfers_anyway(run: Run, fixtures: Path) -> None:
+def test_a_page_always_has_the_transfers(run: Run, fixtures: Path) -> None:
     ran = run("place", fixtures / LOG, "--transfers", "--format", "html")
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err == "placement-checks: --transfers is part of the page; leave it out\n"
+    assert (
+        ran.err == "placement-checks: --transfers is not needed: the HTML page always has the "
+        "transfers; omit it\n"
+    )
 
 
-def test_a_page_shows_how_two_placements_differ(run: Run, fixtures: Path, tmp_path: Path) -> None:
+def test_a_page_of_the_difference_of_two_placements(
+    run: Run, fixtures: Path, tmp_path: Path
+) -> None:
     log, other = fixtures / LOG, tmp_path / "other.log"
     other.write_text(log.read_text().replace("device:CPU:0", "device:CPU:1"))
 

@@ -10,9 +10,7 @@ from placement_checks.util import progress
 MNIST = "fixtures/programs/graph/mnist.py"
 
 
-def test_progress_goes_to_stderr_and_the_report_stays_json(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_goes_to_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LINE_INTERVAL", 0.01)
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     towers = (f"{MNIST}:build_towers", f"{MNIST}:build_towers_ref")

@@ -10,7 +10,7 @@ from placement_checks.report.schemas import NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_prints_the_schema_of_a_command(run: Run, name: str) -> None:
+def test_the_schema_of_a_command(run: Run, name: str) -> None:
     ran = run("schema", name)
 
     assert (ran.status, ran.err) == (0, "")
@@ -18,7 +18,7 @@ def test_it_prints_the_schema_of_a_command(run: Run, name: str) -> None:
     assert json.loads(ran.out)["title"].startswith(command)
 
 
-def test_another_name_is_refused(run: Run) -> None:
+def test_an_unknown_name_is_refused(run: Run) -> None:
     ran = run("schema", "explain")
 
     assert (ran.status, ran.out) == (2, "")

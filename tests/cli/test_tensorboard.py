@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("outputlog").write_text("a: (Add): /job:localhost/replica:0/task:0/device:GPU:1\n")
 
 
-def test_the_file_and_the_viewer_are_named(run: Run) -> None:
+def test_the_output_names_file_and_viewer(run: Run) -> None:
     import tensorflow as tf
 
     ran = run("place", "train.py:build", "--tensorboard", "my logs")
@@ -64,11 +64,11 @@ def test_write_errors_are_reported(run: Run, target: str, folder: str, error: st
 
 
 @pytest.mark.parametrize("other", ["--transfers", "--format=html"])
-def test_it_writes_nothing_else(run: Run, other: str) -> None:
+def test_only_the_event_file_is_written(run: Run, other: str) -> None:
     ran = run("place", "train.py:build", "--tensorboard", "logs", other)
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --tensorboard writes only the graph; leave out the other option, "
+        "placement-checks: --tensorboard writes only the graph; omit the other option, "
         "or run the command twice\n"
     )

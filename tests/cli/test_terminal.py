@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_terminal(columns: int, environment: Mapping[str, str]) -> str:
-    """What a terminal of some columns is sent."""
+    """The output for a terminal with this number of columns."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     with subprocess.Popen(CALL, stdout=theirs, env={**os.environ, **environment}) as process:
@@ -41,13 +41,13 @@ def on_terminal(columns: int, environment: Mapping[str, str]) -> str:
             try:
                 while part := stream.read(4096):
                     sent += part
-            except OSError:  # a terminal that nobody writes to any more
+            except OSError:  # the other end of the terminal is closed
                 pass
     assert process.returncode == 1
     return sent.decode().replace("\r\n", "\n")
 
 
-def piped(**environment: str) -> str:
+def output_in_pipe(**environment: str) -> str:
     ran = subprocess.run(
         CALL, capture_output=True, text=True, env={**os.environ, **environment}, check=False
     )
@@ -56,8 +56,8 @@ def piped(**environment: str) -> str:
 
 
 def test_a_pipe_gets_no_colors_by_default() -> None:
-    assert "\x1b" not in piped()
-    assert COLOR.search(piped(FORCE_COLOR="1"))
+    assert "\x1b" not in output_in_pipe()
+    assert COLOR.search(output_in_pipe(FORCE_COLOR="1"))
 
 
 def test_no_color() -> None:
@@ -65,7 +65,7 @@ def test_no_color() -> None:
 
     assert COLOR.search(colored)
     assert not COLOR.search(plain)
-    assert CODES.sub("", colored) == CODES.sub("", plain) == piped()
+    assert CODES.sub("", colored) == CODES.sub("", plain) == output_in_pipe()
 
 
 def test_lines_fit_in_a_narrow_terminal() -> None:

@@ -20,7 +20,9 @@ from placement_checks.run.timing import benchmark as execute_timing
 from placement_checks.run.timing.thread_pools import POOL
 
 MNIST = "fixtures/programs/graph/mnist.py"
-DROPPED = "fixtures/defects/graph/tail_dropped.py"  # small, and as fast as if it were right
+DROPPED = (
+    "fixtures/defects/graph/tail_dropped.py"  # small, with the same speed as a correct program
+)
 FIT = ("time", f"{DROPPED}:build_towers", "--rounds", 3)
 PAIR = ("--reference", f"{DROPPED}:build_single", "--batch", f"{DROPPED}:batch")
 
@@ -41,7 +43,7 @@ def saved(path: Path, *timings: Any) -> Path:
     return path
 
 
-def test_each_size_of_batch_is_timed(run: Run) -> None:
+def test_each_batch_size_is_timed(run: Run) -> None:
     ran = run(*FIT, *PAIR, "--rows", 64, "--rows", 256, "--format", "json")
 
     timings = json.loads(ran.out)["timings"]
@@ -60,7 +62,7 @@ def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
     assert "129 rows" in ran.out
 
 
-def test_a_step_that_is_a_function_is_timed_with_the_rows_that_it_was_fed(run: Run) -> None:
+def test_a_traced_step_is_timed_with_recorded_rows(run: Run) -> None:
     functions = "fixtures/programs/eager/functions.py"
     ran = run(
         *("time", f"{functions}:train_mirrored", "--reference", f"{functions}:train_one_device"),
@@ -74,7 +76,7 @@ def test_a_step_that_is_a_function_is_timed_with_the_rows_that_it_was_fed(run: R
     assert timed["simulated_ratio"] > 0
 
 
-def test_the_configuration_knows_the_reference_of_a_program(run: Run, project: Path) -> None:
+def test_the_configured_reference_is_used(run: Run, project: Path) -> None:
     (project / "pyproject.toml").write_text(
         "[[tool.placement_checks.programs]]\n"
         f"target = '{DROPPED}:build_towers'\n"
@@ -88,7 +90,7 @@ def test_the_configuration_knows_the_reference_of_a_program(run: Run, project: P
     assert "64 rows" in ran.out
 
 
-def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> None:
+def test_html_and_chrome_trace(run: Run, project: Path) -> None:
     (project / "page.html").write_text("of last week")
 
     ran = run(
@@ -142,7 +144,7 @@ def test_an_invalid_saved_run_is_reported_before_timing(
     )
 
 
-def test_a_run_saved_with_another_schema_is_to_be_run_again(run: Run, project: Path) -> None:
+def test_a_run_saved_with_another_schema_is_refused(run: Run, project: Path) -> None:
     (project / "base.json").write_text('{"schema": 1, "timings": [{"replayed_ratio": 0.5}]}')
 
     ran = run(*FIT, *PAIR, "--against", "base.json")
@@ -180,7 +182,7 @@ def test_an_untimed_program_keeps_the_other_reports(run: Run, project: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("timings", "most", "status", "said"),
+    ("timings", "most", "status", "message"),
     [
         ([timing()], 0.5, 0, ""),
         (
@@ -207,17 +209,17 @@ def test_a_ratio_that_was_not_measured_neither_passes_nor_fails(
     timings: list[Any],
     most: float,
     status: int,
-    said: str | None,
+    message: str | None,
 ) -> None:
     monkeypatch.setattr(command, "_time", lambda *_: timings)
 
     ran = run(*FIT, *PAIR, "--fail-over", most)
 
     assert ran.status == status
-    assert said is None or ran.err == said
+    assert message is None or ran.err == message
 
 
-def test_a_saved_run_is_compared_with(
+def test_comparison_with_a_saved_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     base = saved(project / "base.json", timing(towers=loop(0.4)))
@@ -231,7 +233,7 @@ def test_a_saved_run_is_compared_with(
     )
 
 
-def test_as_a_user_runs_it(project: Path) -> None:
+def test_the_command_in_its_own_process(project: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != POOL}
     ran = subprocess.run(
         [

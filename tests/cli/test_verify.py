@@ -17,7 +17,7 @@ def at_root(fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fixtures.parent)
 
 
-# The rules that have something to judge in the towers of fixtures/programs/graph/mnist.py.
+# The rules with something to judge in the towers of fixtures/programs/graph/mnist.py.
 KEPT = [
     *("placeable", "no-fallback", "no-idle-device", "variables-on-host", "slots-with-variables"),
     *("gradients-colocated", "averaging-on-host", "variables-shared", "trainables-trained"),
@@ -68,7 +68,7 @@ def test_the_programs_of_the_configuration_are_verified(
     assert re.search(r"^2 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
 
 
-def test_a_copy_with_one_variable_on_the_gpu_is_named_with_its_line(
+def test_one_variable_on_the_gpu_is_named_with_its_line(
     run: Run, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (fixtures / "programs/graph/mnist.py").read_text()
@@ -122,7 +122,7 @@ def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run:
 
 
 @pytest.mark.usefixtures("at_root")
-def test_soft_and_strict_and_the_reason_of_the_placer(run: Run) -> None:
+def test_soft_and_strict_placement_with_the_placers_reason(run: Run) -> None:
     target = "fixtures/defects/graph/no_gpu_kernel.py:build"
     states = {}
     for flag in ("--soft", "--strict"):
@@ -134,9 +134,9 @@ def test_soft_and_strict_and_the_reason_of_the_placer(run: Run) -> None:
     assert states["--strict"]["placeable"]["state"] == "broken"
     assert states["--soft"]["no-fallback"]["state"] == "broken"
     assert [f["message"] for f in states["--soft"]["no-fallback"]["findings"]] == [
-        "buckets (StringToHashBucketFast) asks for /device:GPU:0 and ends on /device:CPU:0: "
+        "buckets (StringToHashBucketFast) requests /device:GPU:0 and ends on /device:CPU:0: "
         "StringToHashBucketFast has no GPU kernel",
-        "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, and 2 bound to it: "
+        "step (VariableV2) requests /device:GPU:0 and ends on /device:CPU:0, and 2 bound to it: "
         "the GPU kernel of VariableV2 does not take int32",
     ]
     assert states["--strict"]["placeable"]["findings"][0]["message"] == (
@@ -146,7 +146,7 @@ def test_soft_and_strict_and_the_reason_of_the_placer(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("at_root")
-def test_the_policy_of_the_call_has_precedence(run: Run) -> None:
+def test_command_line_settings_have_precedence(run: Run) -> None:
     target = "fixtures/programs/graph/mnist.py:build_single"
 
     declared = run("verify", target, "--gpus", 1, "--rule", "variables-on-host")
@@ -159,7 +159,7 @@ def test_the_policy_of_the_call_has_precedence(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("at_root")
-def test_several_targets_are_all_reported_and_the_worst_status_wins(run: Run) -> None:
+def test_several_targets_have_the_worst_status(run: Run) -> None:
     ran = run(
         "verify", "fixtures/programs/graph/mnist.py:build_towers", "nowhere.py:build",
         "fixtures/defects/graph/variable_on_gpu.py:build_towers", "--format", "json",
@@ -187,7 +187,7 @@ def test_a_requested_rule_that_is_not_checked_counts(run: Run) -> None:
     assert run(*target, "--require-all", *without, "--without", first).status == 0
 
 
-def test_the_report_has_standard_output_to_itself(
+def test_only_the_report_is_on_standard_output(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -207,7 +207,7 @@ def test_the_report_has_standard_output_to_itself(
     assert json.loads(Path("report.json").read_text())["schema"] == 2
 
 
-def test_place_prints_every_op_in_tensorflows_words(
+def test_place_prints_every_op_like_tensorflow(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -238,7 +238,7 @@ def test_place_prints_every_op_in_tensorflows_words(
     )
 
 
-def test_programs_of_a_cluster_get_the_smallest_one_that_has_their_tasks(
+def test_a_cluster_program_gets_the_smallest_cluster(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -270,7 +270,7 @@ def test_every_target_that_failed_is_in_the_json(run: Run) -> None:
     assert document["error"] == document["errors"][0]
 
 
-def test_a_parameter_server_has_no_gpu_because_its_variables_are_read_from_one(
+def test_reads_of_variables_give_parameter_servers_no_gpu(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reads of resource variables get the job of the variable and the GPU of the worker."""
@@ -306,7 +306,7 @@ def test_rules_and_explain(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("at_root")
-def test_the_gradients_of_every_parameter_of_s0_go_back(run: Run) -> None:
+def test_transfers_of_parameters_and_gradients(run: Run) -> None:
     """178,762 parameters of 4 bytes go to every tower, and their gradients back."""
     size = 4 * 178_762
 
@@ -333,7 +333,7 @@ def test_the_gradients_of_every_parameter_of_s0_go_back(run: Run) -> None:
 
 @pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize(("budget", "status"), [(2_860_200, 0), (2_860_199, 1)])
-def test_a_budget_of_transfers_holds_to_the_byte(run: Run, budget: int, status: int) -> None:
+def test_the_transfer_budget_is_exact(run: Run, budget: int, status: int) -> None:
     ran = run(
         "verify", "fixtures/programs/graph/mnist.py:build_towers", "--rule", "transfer-budget",
         "--set", "transfer-budget.rows=512", "--set", f"transfer-budget.bytes={budget}",
@@ -347,12 +347,12 @@ def test_a_budget_of_transfers_holds_to_the_byte(run: Run, budget: int, status: 
         )
 
 
-def test_rows_are_for_transfers(run: Run) -> None:
+def test_rows_set_the_size_of_transfers(run: Run) -> None:
     ran = run("place", "train.py:build", "--rows", 8)
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --rows is for --transfers; add --transfers, or leave it out\n"
+        "placement-checks: --rows requires --transfers; add --transfers, or omit it\n"
     )
     assert run("place", "train.py:build", "--format", "json").status == 2
 
@@ -372,16 +372,16 @@ def build():
         return tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
 
 
-def told(num_gpus):
+def compared(num_gpus):
     return build()
 """
 
 
 @pytest.mark.parametrize(
     ("function", "options", "gpus"),
-    [("build", [], 1), ("build", ["--gpus", 2], 2), ("told", [], 2)],
+    [("build", [], 1), ("build", ["--gpus", 2], 2), ("compared", [], 2)],
 )
-def test_tasks_that_name_one_gpu_get_one_each(
+def test_each_task_gets_the_gpus_that_it_names(
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Ends the process where TensorFlow would be loaded, by this process or by one that it starts.
+# Ends a process that loads TensorFlow: this process, or one that it starts.
 NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
 
 FILE = "nosuch.py: there is no such file"

@@ -24,13 +24,13 @@ from placement_checks.core.target import Arguments, for_gpus, uses_gpus
         ("b'x'", b"x"),
     ],
 )
-def test_values(literal: str, value: Any) -> None:
+def test_values_of_arguments(literal: str, value: Any) -> None:
     arguments = Arguments((("a", literal),))
     assert arguments.for_gpus(4) == {"a": value}
     assert arguments.uses_gpus == ("{gpu" in literal)
 
 
-def test_each_call_gets_lists_of_its_own() -> None:
+def test_each_call_gets_new_lists() -> None:
     arguments = Arguments((("sizes", "[1, 2]"),))
     arguments.for_gpus(2)["sizes"].append(3)
     assert arguments.for_gpus(2) == {"sizes": [1, 2]}
@@ -45,12 +45,12 @@ def test_each_call_gets_lists_of_its_own() -> None:
         ("{gpus}x{gpus}", "2x2", "1x1"),
     ],
 )
-def test_a_text_for_a_number_of_gpus(text: str, for_2: str, for_1: str) -> None:
+def test_the_placeholder_for_the_number_of_gpus(text: str, for_2: str, for_1: str) -> None:
     assert [for_gpus(text, 2), for_gpus(text, 1)] == [for_2, for_1]
     assert uses_gpus(text)
 
 
 @pytest.mark.parametrize("text", ["", "--gpus=2", "{gpu}", "{0}", "{}", "{GPUS}"])
-def test_other_braces_are_left(text: str) -> None:
+def test_other_braces_are_unchanged(text: str) -> None:
     assert for_gpus(text, 2) == text
     assert not uses_gpus(text)

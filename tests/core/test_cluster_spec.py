@@ -147,7 +147,7 @@ def test_an_invalid_address_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [None, 22, pytest.param(10**5000, id="long"), ["a:1"]])
-def test_an_address_that_is_not_a_text_is_refused(address: int | Sequence[str] | None) -> None:
+def test_an_address_that_is_not_a_string_is_refused(address: int | Sequence[str] | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
@@ -157,7 +157,7 @@ def test_an_address_that_is_not_a_text_is_refused(address: int | Sequence[str] |
 
 
 @pytest.mark.parametrize("index", [pytest.param(10**5000, id="long"), -1, 1.0, "x"])
-def test_an_index_that_is_not_one_is_refused(index: str | float) -> None:
+def test_an_invalid_index_is_refused(index: str | float) -> None:
     with pytest.raises(InputError, match="the job ps lacks a list of addresses"):
         cluster_spec.addresses({"ps": {index: "a:1"}})
 
@@ -178,7 +178,7 @@ def test_a_port_above_65535_is_refused(port: str) -> None:
         ({"ps": ["b:1", "a:1"], "worker": {5: "a:1"}}, "/job:ps/task:1 and /job:worker/task:5"),
     ],
 )
-def test_two_tasks_have_one_address(spec: Mapping[str, Any], tasks: str) -> None:
+def test_two_tasks_with_one_address_are_refused(spec: Mapping[str, Any], tasks: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses(spec)
     assert str(caught.value) == (
@@ -219,7 +219,7 @@ def test_from_environment_reads_tf_config(monkeypatch: pytest.MonkeyPatch) -> No
         ),
     ],
 )
-def test_the_own_task_is_of_the_cluster(
+def test_the_own_task_is_in_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
     cluster: Mapping[str, Any],
     task: str | Mapping[str, Any],
@@ -230,13 +230,16 @@ def test_the_own_task_is_of_the_cluster(
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_tf_config_that_is_not_set(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+def test_tf_config_is_not_set(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
-    assert str(caught.value) == "TF_CONFIG is not set; export it, or write the machine out"
+    assert (
+        str(caught.value)
+        == "TF_CONFIG is not set; set it, or describe the machine instead of TF_CONFIG"
+    )
 
 
 def test_tf_config_that_is_not_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +259,7 @@ def test_tf_config_that_is_not_json_is_refused(monkeypatch: pytest.MonkeyPatch) 
         pytest.param(f'{{"cluster": {{"ps": [{LONG}]}}}}', id="a number too long"),
     ],
 )
-def test_tf_config_that_is_more_than_json_reads(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_tf_config_too_large_for_json(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError, match=r"^TF_CONFIG is not JSON: [A-Za-z]"):
         cluster_spec.from_environment()
@@ -305,7 +306,7 @@ def test_tf_config_with_a_malformed_cluster(
         (3, "its jobs are ps, worker"),
     ],
 )
-def test_the_own_task_is_of_a_job_that_the_cluster_lacks(
+def test_the_job_of_the_own_task_is_missing(
     monkeypatch: pytest.MonkeyPatch, job: str | int, fix: str
 ) -> None:
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1"]}, {"type": job, "index": 0})
@@ -330,7 +331,7 @@ def test_the_own_task_is_of_a_job_that_the_cluster_lacks(
         ({"7": "a:1", "3": "b:1", "8": "c:1"}, 4, "tasks 3, 7 and 8"),
     ],
 )
-def test_the_own_task_is_not_one_of_its_job(
+def test_the_index_of_the_own_task_is_missing(
     monkeypatch: pytest.MonkeyPatch,
     tasks: Sequence[str] | Mapping[str, str],
     index: str | bool | float | None,
@@ -380,7 +381,7 @@ def test_without_an_index_the_own_task_is_the_first(monkeypatch: pytest.MonkeyPa
         (range(0, 3000, 2), "tasks 0, 2, 4, 6, 8, 10, 12, 14 and others"),
     ],
 )
-def test_tasks_are_written_in_words(indices: Sequence[int] | range, words: str) -> None:
+def test_text_for_tasks(indices: Sequence[int] | range, words: str) -> None:
     assert cluster_spec.tasks_text(indices) == words
 
 

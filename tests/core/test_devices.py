@@ -20,7 +20,7 @@ PARTS = [field.name for field in fields(Device)]
 jobs = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True)
 numbers = st.integers(0, 12)
 types = st.sampled_from(["CPU", "GPU", "TPU", "XLA_GPU"])
-# A device without a type has no index either: it could not be written.
+# A device without a type cannot have an index, because it could not be written.
 devices = st.builds(
     lambda job, replica, task, kind: Device(job, replica, task, *kind),
     st.none() | jobs,
@@ -31,7 +31,7 @@ devices = st.builds(
 
 
 @given(devices)
-def test_written_form_reads_back(device: Device) -> None:
+def test_a_written_device_reads_back(device: Device) -> None:
     assert Device.parse(str(device)) == device
 
 
@@ -50,7 +50,7 @@ def test_each_device_is_one_object(device: Device) -> None:
     assert parts == [getattr(device, part) for part in PARTS]
 
 
-def test_a_device_that_nothing_uses_is_forgotten() -> None:
+def test_unused_devices_are_freed() -> None:
     used = Device("nobody", task=7)
     known = weakref.ref(used)
     del used
@@ -68,7 +68,7 @@ def test_spellings_of_one_device_are_equal(kind: str, index: int, data: st.DataO
 
 
 @given(devices, st.randoms())
-def test_parts_may_stand_in_any_order(device: Device, random: Random) -> None:
+def test_parts_in_any_order(device: Device, random: Random) -> None:
     parts = str(device).split("/")
     random.shuffle(parts)
     assert Device.parse("/".join(parts)) == device
@@ -105,7 +105,7 @@ def test_parse(text: str, device: Device) -> None:
         ("/replica:x", "replica:x"),
     ],
 )
-def test_parse_names_the_part_it_cannot_read(text: str, part: str) -> None:
+def test_parse_errors_name_the_part(text: str, part: str) -> None:
     with pytest.raises(InputError) as caught:
         Device.parse(text)
     assert caught.value.object == repr(text)
@@ -116,7 +116,7 @@ def test_parse_names_the_part_it_cannot_read(text: str, part: str) -> None:
 @pytest.mark.parametrize(
     "text", ["/cpu:0/gpu:1", "/cpu:0/device:CPU:0", "/job:ps/job:ps", "/task:0/task:1"]
 )
-def test_parse_refuses_a_part_that_is_stated_twice(text: str) -> None:
+def test_a_repeated_part_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="names a part twice"):
         Device.parse(text)
 
@@ -148,7 +148,7 @@ def test_over_nothing_changes_nothing(device: Device) -> None:
 
 
 @given(devices)
-def test_matches_itself_and_the_pattern_that_states_nothing(device: Device) -> None:
+def test_a_device_matches_itself_and_the_empty_pattern(device: Device) -> None:
     assert device.matches(device)
     assert device.matches(Device())
 
@@ -164,14 +164,14 @@ def test_matches_is_transitive(pattern: Device, more: Device, most: Device) -> N
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("other", [None, "other"])
-def test_does_not_match_where_one_part_differs_or_is_open(part: str, other: str | None) -> None:
+def test_no_match_if_a_part_differs_or_is_missing(part: str, other: str | None) -> None:
     whole: dict[str, Any] = dict(zip(PARTS, ("ps", 0, 1, "CPU", 0), strict=True))
     assert not Device(**{**whole, part: other}).matches(Device(**whole))
     assert not Device(**{**whole, part: other}).matches(Device(**{part: whole[part]}))
 
 
 @given(devices)
-def test_is_false_only_where_nothing_is_stated(device: Device) -> None:
+def test_only_the_empty_device_is_false(device: Device) -> None:
     assert bool(device) == (str(device) != "")
 
 
@@ -204,7 +204,7 @@ def ordered(device: Device) -> list[list[str | int]]:
 
 
 @given(devices, devices)
-def test_of_two_devices_one_comes_first(one: Device, other: Device) -> None:
+def test_devices_have_a_total_order(one: Device, other: Device) -> None:
     assert (one < other) + (other < one) + (one == other) == 1
 
 
@@ -216,9 +216,7 @@ def test_devices_sort_by_parts_with_missing_parts_first(
 
 
 @given(devices, st.sets(st.integers(0, 999_999_999)))
-def test_devices_of_a_kind_come_in_the_order_of_their_indices(
-    device: Device, indices: set[int]
-) -> None:
+def test_devices_of_one_type_sort_by_index(device: Device, indices: set[int]) -> None:
     kind = [replace(device, type="GPU", index=index) for index in indices]
 
     assert [device.index for device in sorted(kind)] == sorted(indices)

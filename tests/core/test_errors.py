@@ -42,7 +42,7 @@ def test_a_reason_with_its_fix(missing: Missing, text: str) -> None:
     assert str(missing) == text
 
 
-def test_a_run_that_is_not_possible_keeps_its_fix() -> None:
+def test_cannot_run_keeps_its_fix() -> None:
     assert CannotRun("no rows are known", "give --batch").missing == Missing(
         "no rows are known", "give --batch"
     )

@@ -36,18 +36,20 @@ def test_local_gpus_are_the_visible_gpus_of_the_driver(
     assert local_gpus() == gpus
 
 
-def test_no_driver_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_driver_there_are_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(HERE, lambda _: tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert local_gpus() == ()
 
 
 @pytest.mark.parametrize("count", [1, 256])
-def test_a_number_of_gpus_that_a_host_can_have(count: int) -> None:
+def test_possible_numbers_of_gpus(count: int) -> None:
     assert checked_gpus(count) == count
 
 
 @pytest.mark.parametrize("count", [-1, 0, 257])
-def test_a_number_of_gpus_that_no_host_has(count: int) -> None:
+def test_impossible_numbers_of_gpus(count: int) -> None:
     with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
         checked_gpus(count)

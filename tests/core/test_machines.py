@@ -70,15 +70,13 @@ def test_written_form_of_a_cluster_reads_back(machine: Machine) -> None:
         ([1, 2], "ps/task:1: cpu*1; ps/task:2: cpu*1"),
     ],
 )
-def test_tasks_are_written_one_by_one_where_their_indices_have_gaps(
-    indices: Sequence[int], text: str
-) -> None:
+def test_tasks_with_gaps_are_written_one_by_one(indices: Sequence[int], text: str) -> None:
     machine = Machine(tuple(task("ps", index) for index in indices))
     assert str(machine) == text
     assert Machine.parse(text) == machine
 
 
-def test_a_job_that_comes_back_goes_on_counting_after_the_gap() -> None:
+def test_a_repeated_job_continues_its_indices() -> None:
     machine = Machine((task("ps", 4), task("w", 0), task("ps", 5, gpus=1), task("ps", 7)))
     assert str(machine) == "ps/task:4: cpu*1; w*1: cpu*1; ps*1: gpu*1; ps/task:7: cpu*1"
     assert Machine.parse(str(machine)) == machine
@@ -124,11 +122,11 @@ def test_parse_reads_every_form(text: str, tasks: Sequence[Task]) -> None:
 
 
 @pytest.mark.parametrize(("preset", "text"), PRESETS.items())
-def test_preset_stands_for_its_devices(preset: str, text: str) -> None:
+def test_presets_have_their_devices(preset: str, text: str) -> None:
     assert Machine.parse(f" {preset} ") == Machine.parse(text)
 
 
-def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_is_the_current_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "local_gpus", lambda: (0, 3, 4))
     assert Machine.parse("this") == Machine.local(3)
 
@@ -170,8 +168,8 @@ def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         ("w*2: g2-2-workers", "'g2-2-workers' is not a list of cpu*N and gpu*N"),
         ("w*2: this", "'this' is not a list of cpu*N and gpu*N"),
         ("master=w/task:0", "names no devices"),
-        ("w*2; master=w/task:2", "asks for /job:w/task:2, and the job w has tasks 0 and 1"),
-        ("w*2; master=v/task:0", "asks for /job:v, and the machine has /job:w"),
+        ("w*2; master=w/task:2", "requests /job:w/task:2, but the job w has tasks 0 and 1"),
+        ("w*2; master=v/task:0", "requests /job:v, but the machine has /job:w"),
         ("gpu*2; master=w/task:0", "names a master, and is one host"),
         ("gpu*2; master=localhost/task:0", "names a master, and is one host"),
         ("master=localhost/task:0; localhost*1: gpu", "names a master, and is one host"),
@@ -204,7 +202,7 @@ def test_parse_errors_name_the_mistake(text: str, message: str) -> None:
         ("ps*2; gpuu*4", "gpu*4"),
     ],
 )
-def test_a_misspelled_device_is_not_a_job(text: str, device: str) -> None:
+def test_a_misspelled_device_is_an_error(text: str, device: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
     job = text.split(";")[-1].split("*")[0].strip()
@@ -219,7 +217,7 @@ def test_a_misspelled_device_is_not_a_job(text: str, device: str) -> None:
 @pytest.mark.parametrize(
     "job", ["ps", "worker", "workers", "chief", "master", "eval", "data", "store", "p", "w", "up"]
 )
-def test_a_job_that_is_like_no_device(job: str) -> None:
+def test_a_job_name_unlike_devices(job: str) -> None:
     assert Machine.parse(f"{job}*2").jobs == {job: [0, 1]}
 
 
@@ -261,7 +259,7 @@ def test_workers_of_a_cluster_have_two_gpus() -> None:
     )
 
 
-def test_a_cluster_is_written_as_it_is_read() -> None:
+def test_a_cluster_spec_reads_back() -> None:
     machine = Machine.of_cluster(SPEC)
     assert str(machine) == (
         "worker*2: gpu*2; ps/task:2: cpu*1; ps/task:7: cpu*1; chief*1: gpu*2; data*1: cpu*1"
@@ -285,7 +283,7 @@ def test_of_cluster_refuses_other_values() -> None:
     ],
     ids=["first beyond", "far beyond", "a list"],
 )
-def test_of_cluster_refuses_tasks_that_no_job_has(
+def test_of_cluster_refuses_unknown_tasks(
     monkeypatch: pytest.MonkeyPatch, tasks: Sequence[str] | Mapping[str | int, str], last: int
 ) -> None:
     spec = {"worker": ["w:1"], "ps": tasks, "data": ["d:1"]}
@@ -299,28 +297,26 @@ def test_of_cluster_refuses_tasks_that_no_job_has(
     assert str(caught.value) == f"/job:ps/task:{last}: a job has at most 10000 tasks"
 
 
-def test_the_last_task_that_a_job_of_a_cluster_can_have() -> None:
+def test_the_largest_task_index() -> None:
     machine = Machine.of_cluster({"ps": {MAX_TASKS - 1: "a:1"}})
     assert str(machine) == "ps/task:9999: cpu*1"
     assert Machine.parse(str(machine)) == machine
 
 
 @pytest.mark.parametrize("gpus", [0, MAX_GPUS + 1])
-def test_of_cluster_refuses_gpus_that_no_task_has(gpus: int) -> None:
+def test_of_cluster_refuses_gpus_of_unknown_tasks(gpus: int) -> None:
     with pytest.raises(UsageError, match=f"^{gpus} GPUs: one host has between 1 and 256"):
         Machine.of_cluster(SPEC, gpus)
 
 
 @pytest.mark.parametrize("text", ["TF_CONFIG", " TF_CONFIG\n"])
-def test_tf_config_is_the_cluster_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_the_cluster_of_tf_config(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": SPEC}))
     assert Machine.parse(text, 3).tasks == OF_SPEC
     assert Machine.parse(text).towers == 2
 
 
-def test_tf_config_that_describes_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_config_without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
     with pytest.raises(InputError, match=r"^TF_CONFIG describes no cluster"):
         Machine.parse("TF_CONFIG")
@@ -344,7 +340,7 @@ def test_the_text_form_has_the_number_of_gpus() -> None:
         (["/job:ps/gpu:0", "/job:ps/task:1"], "ps*1: gpu*3; ps*1"),
     ],
 )
-def test_smallest_has_the_jobs_that_are_requested(requested: Sequence[str], text: str) -> None:
+def test_smallest_has_the_requested_jobs(requested: Sequence[str], text: str) -> None:
     assert Machine.smallest(map(Device.parse, requested), 3) == Machine.parse(text)
 
 
@@ -360,7 +356,7 @@ def test_smallest_has_the_jobs_that_are_requested(requested: Sequence[str], text
         min_size=1,
     )
 )
-def test_smallest_has_every_device_and_no_task_beyond(requested: Sequence[Device]) -> None:
+def test_smallest_has_requested_devices_only(requested: Sequence[Device]) -> None:
     machine = Machine.smallest(requested, 2)
     assert all(machine.has(device) for device in requested)
     last = {task.job: task.index for task in machine.tasks}
@@ -379,9 +375,7 @@ def test_smallest_has_every_device_and_no_task_beyond(requested: Sequence[Device
         (["/job:worker/task:0", "/cpu:0"], "ps*1: cpu*1; worker*2: gpu*2"),
     ],
 )
-def test_one_gpu_a_task_where_no_task_is_asked_for_more(
-    requested: Sequence[str], text: str
-) -> None:
+def test_one_gpu_for_each_task_by_default(requested: Sequence[str], text: str) -> None:
     machine = Machine.parse("ps*1; worker*2: gpu*2; master=worker/task:1")
 
     found = machine.with_one_gpu_each(map(Device.parse, requested))
@@ -416,7 +410,7 @@ def test_devices_are_whole_names_in_the_order_of_the_tasks() -> None:
         ("", True),
     ],
 )
-def test_has_is_true_where_a_device_matches_the_pattern(pattern: str, expected: bool) -> None:
+def test_has_matches_patterns(pattern: str, expected: bool) -> None:
     assert Machine.parse("ps*1; worker*2: gpu*2").has(Device.parse(pattern)) == expected
 
 
@@ -448,12 +442,12 @@ def test_a_program_builds_a_tower_for_each_gpu_of_a_task(machine: str, towers: i
         ("worker*1; master=worker/task:0", ("worker", 0)),
     ],
 )
-def test_which_task_is_the_master(text: str, master: tuple[str, int]) -> None:
+def test_the_master_task(text: str, master: tuple[str, int]) -> None:
     task = Machine.parse(text).master
     assert (task.job, task.index) == master
 
 
-def test_the_master_is_written_where_it_is_stated() -> None:
+def test_an_explicit_master_is_written() -> None:
     assert str(Machine.parse("master=w/task:1; w*2")) == "w*2: cpu*1; master=w/task:1"
     assert Machine.parse("w*2").stated_master is None
 
@@ -512,67 +506,67 @@ CORRECT_OR_DESCRIBE = (
         (
             CLUSTER,
             "/job:workers/task:0/gpu:0",
-            "asks for /job:workers, and the machine has /job:ps, /job:worker and /job:eval",
+            "requests /job:workers, but the machine has /job:ps, /job:worker and /job:eval",
             "did you mean /job:worker?",
         ),
         (
             CLUSTER,
             "/job:zzz",
-            "asks for /job:zzz, and the machine has /job:ps, /job:worker and /job:eval",
+            "requests /job:zzz, but the machine has /job:ps, /job:worker and /job:eval",
             CORRECT_OR_DESCRIBE,
         ),
         (
             CLUSTER,
             "/job:worker/task:3/cpu:0",
-            "asks for /job:worker/task:3, and the job worker has tasks 0 to 2",
+            "requests /job:worker/task:3, but the job worker has tasks 0 to 2",
             CORRECT_OR_DESCRIBE,
         ),
         (
             CLUSTER,
             "/job:ps/task:1",
-            "asks for /job:ps/task:1, and the job ps has task 0 alone",
+            "requests /job:ps/task:1, but the job ps has task 0 alone",
             CORRECT_OR_DESCRIBE,
         ),
         (
             CLUSTER,
             "/job:eval/task:0",
-            "asks for /job:eval/task:0, and the job eval has task 2 alone",
+            "requests /job:eval/task:0, but the job eval has task 2 alone",
             CORRECT_OR_DESCRIBE,
         ),
         (
             "w/task:7; w/task:0",
             "/job:w/task:3",
-            "asks for /job:w/task:3, and the job w has tasks 0 and 7",
+            "requests /job:w/task:3, but the job w has tasks 0 and 7",
             CORRECT_OR_DESCRIBE,
         ),
         (
             "worker*1: gpu",
             "/job:ps",
-            "asks for /job:ps, and the machine has /job:worker",
+            "requests /job:ps, but the machine has /job:worker",
             CORRECT_OR_DESCRIBE,
         ),
         (
             "cpu*2, gpu*4",
             "/job:worker/gpu:0",
-            "asks for the job worker, and the machine is one host (cpu*2, gpu*4)",
+            "requests the job worker, but the machine is a single host (cpu*2, gpu*4)",
             CORRECT_OR_DESCRIBE,
         ),
         (
             "gpu*1",
             "/job:localhos",
-            "asks for the job localhos, and the machine is one host (gpu*1)",
+            "requests the job localhos, but the machine is a single host (gpu*1)",
             "did you mean /job:localhost?",
         ),
         ("gpu*1", "/job:localhost/task:0/gpu:5", "", CORRECT_OR_DESCRIBE),
         (
             "gpu*1",
             "/job:localhost/task:1",
-            "asks for /job:localhost/task:1, and the job localhost has task 0 alone",
+            "requests /job:localhost/task:1, but the job localhost has task 0 alone",
             CORRECT_OR_DESCRIBE,
         ),
     ],
 )
-def test_the_job_or_task_that_is_lacking(machine: str, device: str, words: str, fix: str) -> None:
+def test_the_missing_job_or_task(machine: str, device: str, words: str, fix: str) -> None:
     assert Machine.parse(machine).lacks(Device.parse(device)) == words
     assert Machine.parse(machine).fix_for(Device.parse(device)) == fix
 

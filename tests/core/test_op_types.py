@@ -63,7 +63,7 @@ def test_seeds_match_the_op_definitions_of_tensorflow() -> None:
     assert {inputs[kind][at].name for kind, at in RANDOM_STATELESS.items()} == {"seed", "key"}
 
 
-def test_no_type_is_named_elsewhere() -> None:
+def test_only_op_types_names_types() -> None:
     """Except in tables of actions by type, and in words that are types by chance."""
     from tensorflow.python.framework import op_def_registry
 

@@ -26,7 +26,7 @@ def test_colocations_are_the_ops_bound_to_an_op() -> None:
     assert graph.colocations == {"v": ["init", "step"], "m": ["step"]}
 
 
-def test_assigned_to_takes_partial_patterns_and_passes_over_the_unplaced() -> None:
+def test_assigned_to_matches_patterns() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:0", "GPU:0"),
         op("b", "MatMul", "/gpu:0", "GPU:1"),
@@ -73,7 +73,7 @@ def test_requests_survive_the_assignment_of_devices() -> None:
     assert [each.assigned for each in placed.by_number] == [Device.parse("/cpu:0").over(LOCALHOST)]
 
 
-def test_where_is_the_innermost_line() -> None:
+def test_where_returns_the_innermost_line() -> None:
     graph = placement(op("a", "Const"), lines={"a": "main.py:9 net.py:3"})
     assert graph.where("a") == "net.py:3"
     assert graph.where("b") is None
@@ -87,7 +87,7 @@ SOUND = (op("a", "Add", "", "CPU:0"), op("b", "Mul", "/gpu:0", "GPU:0"), op("c",
     [
         (SOUND, {}),
         (SOUND[::-1], {"program": "other.py:build", "machine": "gpu*4", "soft": True}),
-        ((op("a", "Add", "/cpu:0", "CPU:0"), *SOUND[1:]), {}),  # asks for it, and is there anyway
+        ((op("a", "Add", "/cpu:0", "CPU:0"), *SOUND[1:]), {}),  # requests it, and is there anyway
     ],
 )
 def test_placements_are_equal_if_the_same_ops_are_on_the_same_devices(
@@ -110,7 +110,7 @@ def test_placements_are_equal_if_the_same_ops_are_on_the_same_devices(
         (SOUND, {"complete": Missing("the log is torn")}),
     ],
 )
-def test_placements_differ_if_an_op_is_elsewhere_or_it_is_not_known(
+def test_placements_with_other_or_unknown_devices_differ(
     ops: tuple[Op, ...], more: dict[str, Any]
 ) -> None:
     assert placement(*SOUND) != placement(*ops, **more)
@@ -119,7 +119,7 @@ def test_placements_differ_if_an_op_is_elsewhere_or_it_is_not_known(
     assert Evidence(placement(*SOUND)) != placement(*ops, **more)
 
 
-def test_a_placement_is_equal_to_itself_and_to_nothing_else() -> None:
+def test_a_placement_equals_itself_only() -> None:
     graph = placement(*SOUND, assigned=Missing("no CUDA build here"))
 
     assert graph == graph

@@ -33,7 +33,7 @@ def test_step_of(returned: Mapping[str | int, str | int] | Step | None, step: St
     assert Step.of(returned, "p") == step
 
 
-def test_step_of_an_op_is_its_train_op() -> None:
+def test_an_op_is_its_own_train_op() -> None:
     train_op = SimpleNamespace(name="train", graph=object())
     assert Step.of(train_op, "p") == Step(train_op=train_op)
 
@@ -42,9 +42,7 @@ def test_step_of_an_op_is_its_train_op() -> None:
     ("returned", "shown"),
     [(3, "3"), ([], "[]"), ("x" * 99, f"'{'x' * 59}… (str)"), ((None, None), "(None, None)")],
 )
-def test_another_return_value_is_refused_by_type(
-    returned: str | int | Sequence[None], shown: str
-) -> None:
+def test_other_return_values_are_refused(returned: str | int | Sequence[None], shown: str) -> None:
     with pytest.raises(InputError) as caught:
         Step.of(returned, "train.py:build")
     assert str(caught.value) == (
@@ -84,7 +82,7 @@ def build_towers(num_gpus: int) -> None:
     pass
 
 
-def test_program_of_a_function_is_named_and_placed_after_it() -> None:
+def test_the_name_and_path_of_a_function() -> None:
     program = Program.of(build_towers)
     assert program == Program("build_towers", build_towers, Path(__file__).resolve().parent)
 
@@ -92,9 +90,7 @@ def test_program_of_a_function_is_named_and_placed_after_it() -> None:
 @pytest.mark.parametrize(
     ("build", "name"), [(Builder(), "Builder"), (partial(build_towers, 2), "partial")]
 )
-def test_program_of_a_callable_has_no_folder(
-    build: Callable[..., Any] | Builder, name: str
-) -> None:
+def test_a_callable_has_no_directory(build: Callable[..., Any] | Builder, name: str) -> None:
     program = Program.of(build)
     assert (program.name, program.folder) == (name, None)
 
@@ -115,7 +111,7 @@ def test_program_of_a_callable_has_no_folder(
         (dict, {}),
     ],
 )
-def test_builder_is_called_with_num_gpus_where_it_takes_it(
+def test_num_gpus_is_passed_if_the_builder_takes_it(
     build: Callable[..., Any] | type[Any] | Builder, arguments: Mapping[str, int]
 ) -> None:
     program = Program("p", build)
@@ -131,11 +127,11 @@ def test_builder_is_called_with_num_gpus_where_it_takes_it(
         (lambda num_gpus, /: None, "'num_gpus'"),
     ],
 )
-def test_builder_that_wants_more_is_refused(build: Callable[..., Any], wanted: str) -> None:
+def test_a_builder_with_more_parameters_is_refused(build: Callable[..., Any], wanted: str) -> None:
     with pytest.raises(InputError) as caught:
         Program("train.py:build", build).arguments(2)
     assert str(caught.value) == (
-        f"train.py:build: the builder requires {wanted}, which it is not given; "
+        f"train.py:build: the builder requires {wanted}, which the target lacks; "
         "give it a default, or wrap it in a function that takes at most num_gpus"
     )
 
@@ -180,7 +176,7 @@ def test_a_builder_with_required_arguments_gets_a_fix() -> None:
     with pytest.raises(InputError) as caught:
         Program("train.py:build(rate=0.1)", build, function=build, target=target).arguments(2)
     assert str(caught.value) == (
-        "train.py:build(rate=0.1): the builder requires 'depth', which it is not given; "
+        "train.py:build(rate=0.1): the builder requires 'depth', which the target lacks; "
         "add (depth=…) to the function's name, or give it a default"
     )
 
@@ -194,12 +190,10 @@ def test_a_builder_with_required_arguments_gets_a_fix() -> None:
             "did you mean 'depth'? it takes depth and num_gpus",
         ),
         (lambda depth, /, rate: None, "depth", "it takes rate"),
-        (lambda *depth: None, "depth", "it takes none by name"),
+        (lambda *depth: None, "depth", "it takes no arguments by name"),
     ],
 )
-def test_argument_that_the_function_does_not_take(
-    build: Callable[..., Any], name: str, fix: str
-) -> None:
+def test_an_unknown_argument(build: Callable[..., Any], name: str, fix: str) -> None:
     program = Program("train.py:build", build, target=given_by({name: "1"}))
     with pytest.raises(InputError) as caught:
         program.check_given()
@@ -207,5 +201,5 @@ def test_argument_that_the_function_does_not_take(
 
 
 @pytest.mark.parametrize("build", [lambda a=1: None, lambda **options: None, partial(dict, a=2)])
-def test_argument_that_the_function_takes(build: Callable[..., Any]) -> None:
+def test_a_known_argument(build: Callable[..., Any]) -> None:
     Program("p", build, target=given_by({"a": "1"})).check_given()

@@ -1,4 +1,4 @@
-"""Loops timed side by side: whether there is a ratio is decided before it is looked at."""
+"""Timings of alternating loops. Whether there is a ratio does not depend on its value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_quiet_run_has_a_ratio(baseline: float) -> None:
 
 @pytest.mark.parametrize("devices", ["simulated", "real"])
 @pytest.mark.parametrize("baseline", [1.11, 0.89])
-def test_a_busy_machine_has_none(devices: str, baseline: float) -> None:
+def test_a_busy_machine_has_no_ratio(devices: str, baseline: float) -> None:
     timed = timing(baseline, devices=devices)
 
     assert timed.unmeasured == f"the baseline is {baseline:.3f}, not within 1 ± 0.1{BUSY}"
@@ -43,22 +43,22 @@ def test_expensive_towers_are_distinguished_from_a_busy_machine() -> None:
     timed = timing(loop(1.3, cpu=[1.25]))
 
     assert timed.unmeasured == (
-        "the baseline is 1.300, not within 1 ± 0.1, and so is its processor time (1.25): towers "
-        "cost that much more than one program; take more rows"
+        "the baseline is 1.300, not within 1 ± 0.1, and 1.25 in processor time: the towers do "
+        "more work than one program; take more rows"
     )
     assert timed.ratio is None
 
 
-def test_what_towers_cost_is_no_reason_where_the_baseline_is_quiet() -> None:
+def test_the_cost_of_towers_is_no_reason_with_a_quiet_baseline() -> None:
     assert timing(loop(1.0, cpu=[1.25])).ratio
 
 
-def test_a_baseline_that_takes_less_time_of_processors_costs_nothing() -> None:
+def test_a_baseline_with_less_cpu_time_costs_nothing() -> None:
     assert timing(loop(1.3, cpu=[0.8])).unmeasured.endswith(BUSY)
 
 
 @pytest.mark.parametrize("gpus", [2, 3])
-def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus: int) -> None:
+def test_programs_that_delay_each_other_show_contention(gpus: int) -> None:
     timed = timing(contention=loop(1.3), gpus=gpus, cores=3)
 
     assert timed.unmeasured == (
@@ -69,7 +69,7 @@ def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus: int)
 
 
 @pytest.mark.parametrize("contention", [0.5, 1.0, 1.24])
-def test_programs_that_each_have_a_core_show_no_contention(contention: float) -> None:
+def test_programs_with_a_core_each_show_no_contention(contention: float) -> None:
     assert timing(contention=loop(contention)).ratio
 
 
@@ -87,13 +87,13 @@ def test_devices_of_one_core_each_need_as_many_cores() -> None:
     assert timing(gpus=4, cores=4).ratio
 
 
-def test_real_devices_need_no_cores_nor_processor_time() -> None:
+def test_real_devices_need_no_cores() -> None:
     assert timing(devices="real", gpus=4, cores=1).ratio
     assert timing(loop(1.3, cpu=[1.25]), devices="real").unmeasured.endswith(BUSY)
 
 
 @given(st.lists(seconds, min_size=3, max_size=3), st.sampled_from([1.0, 1.11, 0.89]))
-def test_the_ratio_plays_no_part_in_whether_it_is_given(
+def test_whether_there_is_a_ratio_does_not_depend_on_it(
     towers: Sequence[float], baseline: float
 ) -> None:
     one = loop(1.0, 2.0, 4.0)
@@ -106,7 +106,8 @@ def test_the_ratio_plays_no_part_in_whether_it_is_given(
 
 @given(rounds)
 def test_ratios_are_taken_round_by_round(pairs: Sequence[tuple[float, float]]) -> None:
-    """On a machine that is slower for a while both loops are, so the medians would not do."""
+    """If the machine is slow for a while, it is slow for both loops; medians of all rounds would
+    differ."""
     single, towers = (loop(*seconds_taken) for seconds_taken in zip(*pairs, strict=True))
     timed = timing(single, single=single, towers=towers)
 
@@ -127,8 +128,8 @@ def test_baseline_and_contention_are_compared_with_one_gpu_round_by_round(
     assert timed.baseline_ratio == timed.contention_ratio
 
 
-def test_the_cost_of_towers_is_that_of_their_fastest_steps() -> None:
-    """A busy machine lets single steps take more."""
+def test_the_cost_of_towers_uses_their_fastest_steps() -> None:
+    """On a busy machine, single steps take longer."""
     one, baseline = loop(1, 1, 1, cpu=[1, 9, 2]), loop(1, 1, 1, cpu=[5, 3, 9])
 
     assert timing(baseline, single=one).work == 3
@@ -141,7 +142,7 @@ def test_a_spread_is_the_median_and_its_quartiles(values: Sequence[float]) -> No
     assert Spread.from_values(values) == pytest.approx((middle, low, high))
 
 
-def test_a_spread_reads_as_a_figure_with_bounds() -> None:
+def test_text_of_a_spread() -> None:
     assert str(Spread.from_values([0.25, 0.5, 1.0])) == "0.500 (0.375 to 0.750)"
 
 

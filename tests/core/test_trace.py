@@ -1,4 +1,4 @@
-"""When devices compute, and for how long at once, against counting whole seconds."""
+"""The time that devices compute, alone and at once, compared with counts of whole seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ some_spans = spans.filter(lambda found: any(start < end for start, end in found)
 
 
 def timeline(*lanes: Sequence[tuple[float, float]]) -> Timeline:
-    """What each GPU did, and nothing else."""
+    """A timeline with the given spans of each GPU."""
     return Timeline(
         {
             gpu: [OpSpan("op", start, end) for start, end in lane]
@@ -34,18 +34,18 @@ def timeline(*lanes: Sequence[tuple[float, float]]) -> Timeline:
 
 
 def seconds_in(lane: Sequence[tuple[int, int]]) -> set[int]:
-    """The whole seconds within some spans."""
+    """The whole seconds within spans."""
     return {second for start, end in lane for second in range(start, end)}
 
 
 def share(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
-    """The share of time in which two GPUs compute at once."""
+    """The share of time that two GPUs compute at once."""
     (pair,) = overlaps(timeline(one, other), [[GPUS[0]], [GPUS[1]]])
     return pair.share
 
 
 @given(spans)
-def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(
+def test_merged_spans_cover_the_same_seconds(
     given_spans: Sequence[tuple[int, int]],
 ) -> None:
     seconds = seconds_in(given_spans)
@@ -55,12 +55,12 @@ def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(
     assert merge_spans(given_spans) == list(zip(starts, ends, strict=True))
 
 
-def test_spans_that_touch_become_one() -> None:
+def test_adjacent_spans_are_merged() -> None:
     assert merge_spans([(2, 3), (0, 1), (1, 2), (5, 6)]) == [(0, 3), (5, 6)]
 
 
 @given(some_spans, some_spans)
-def test_the_share_is_of_the_group_with_less_work(
+def test_the_share_is_relative_to_the_group_with_less_work(
     one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
 ) -> None:
     mine, its = seconds_in(one), seconds_in(other)
@@ -69,19 +69,19 @@ def test_the_share_is_of_the_group_with_less_work(
 
 
 @given(some_spans, some_spans)
-def test_the_share_is_symmetric_and_between_nothing_and_all(
+def test_the_share_is_symmetric_and_between_0_and_1(
     one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
 ) -> None:
     assert 0 <= share(one, other) == share(other, one) <= 1
 
 
 @given(some_spans)
-def test_equal_lanes_are_busy_at_once_all_the_time(lane: Sequence[tuple[int, int]]) -> None:
+def test_equal_lanes_overlap_completely(lane: Sequence[tuple[int, int]]) -> None:
     assert share(lane, lane) == 1
 
 
 @given(some_spans, some_spans)
-def test_lanes_one_after_the_other_are_never_busy_at_once(
+def test_lanes_in_sequence_do_not_overlap(
     one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
 ) -> None:
     end = max(end for _, end in one)
@@ -89,7 +89,7 @@ def test_lanes_one_after_the_other_are_never_busy_at_once(
     assert share(one, [(start + end, stop + end) for start, stop in other]) == 0
 
 
-def test_every_two_groups_are_compared_by_their_numbers() -> None:
+def test_every_pair_of_groups_is_compared() -> None:
     given_lanes = timeline([(0, 2)], [(1, 3)], [(2, 4)])
 
     assert overlaps(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 1, 0.5), (0, 2, 0), (1, 2, 0.5)]
@@ -120,9 +120,7 @@ def test_a_group_is_busy_while_any_of_its_devices_is() -> None:
         ("/job:worker/gpu:0", []),
     ],
 )
-def test_a_partial_name_is_any_device_that_matches(
-    pattern: str, found: Sequence[tuple[int, int]]
-) -> None:
+def test_a_partial_name_matches_any_device(pattern: str, found: Sequence[tuple[int, int]]) -> None:
     assert timeline([(0, 1)], [(2, 3)]).busy([Device.parse(pattern)]) == found
 
 

@@ -1,4 +1,4 @@
-"""The user's source lines of an op: outermost first, nobody else's frames."""
+"""The user's source lines of an op, outermost first, without frames of other code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_frames_lead_inwards_and_where_is_the_last(folder: Path) -> None:
+def test_frames_are_outermost_first(folder: Path) -> None:
     evidence = place("train.py:build")
 
     assert evidence.placement.where("x") == "train.py:14"
@@ -121,7 +121,7 @@ def test_lines_are_relative_to_the_current_folder(
     assert placement.where("x") == "train.py:14"
 
 
-def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
+def test_lines_of_a_live_builder_are_relative_to_its_directory() -> None:
     import tensorflow as tf
 
     def build() -> None:
@@ -156,8 +156,8 @@ def build():
     "name",
     ["<ipython-input-3-0f2d>", "/tmp/ipykernel_7/42.py", "<stdin>", "<string>", "<doctest a[0]>"],
 )
-def test_lines_of_code_that_is_in_no_file(name: str) -> None:
-    """And the method between them that Python generates for the dataclass is passed over."""
+def test_lines_of_code_without_a_file(name: str) -> None:
+    """The method that Python generates for the dataclass is skipped."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(UNSAVED, name, "exec"), names)
 
@@ -167,7 +167,7 @@ def test_lines_of_code_that_is_in_no_file(name: str) -> None:
     assert str(details.device_line("out")) == f"{name}:15"
 
 
-def test_lines_that_a_file_executes(folder: Path) -> None:
+def test_lines_of_executed_text(folder: Path) -> None:
     (folder / "outer.py").write_text(f"exec({UNSAVED!r})")
 
     placement = place("outer.py:build").placement
@@ -187,7 +187,7 @@ def test_lines_of_a_module_in_an_archive(folder: Path, monkeypatch: pytest.Monke
     assert evidence.placement.where(kernel) == "models.zip/archived_layers.py:5"
 
 
-def test_frames_that_led_to_a_builder_are_not_those_of_the_program() -> None:
+def test_frames_before_the_builder_are_omitted() -> None:
     def build() -> None:
         tf.constant(1.0, name="x")
 
@@ -196,7 +196,7 @@ def test_frames_that_led_to_a_builder_are_not_those_of_the_program() -> None:
     assert [frame.function for frame in frames] == ["build"]
 
 
-def test_frames_that_led_to_the_call_of_a_returned_step_are_not_those_of_the_program() -> None:
+def test_frames_before_a_returned_step_are_omitted() -> None:
     def build() -> dict[str, Any]:
         w = tf.Variable(1.0, name="w")
 

@@ -1,4 +1,5 @@
-"""Errors of user code are reported with the most useful line of their message, and its place."""
+"""Errors of user code are reported with the most useful line of their message, and the source
+line."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.user_code import users_code
 
 
-def told(code: Callable[[], object], fix: str = "") -> InputError:
+def input_error(code: Callable[[], object], fix: str = "") -> InputError:
     with pytest.raises(InputError) as raised, users_code("train.py:build", "it", None, fix):
         code()
     return raised.value
@@ -64,15 +65,15 @@ SUMMARIES = {
 
 
 @pytest.mark.parametrize("message", SUMMARIES)
-def test_the_most_telling_line_of_a_message(message: str) -> None:
+def test_the_most_useful_line_of_a_message(message: str) -> None:
     expected = f"it raised ValueError: {SUMMARIES[message]}".removesuffix(": ")
 
-    assert told(raising(ValueError(message))).message == expected
+    assert input_error(raising(ValueError(message))).message == expected
 
 
-def test_what_tensorflow_and_keras_raise() -> None:
-    assert told(traced).message == "it raised ValueError: the real reason"
-    summary = told(a_layer_that_does_not_fit).message
+def test_errors_of_tensorflow_and_keras() -> None:
+    assert input_error(traced).message == "it raised ValueError: the real reason"
+    summary = input_error(a_layer_that_does_not_fit).message
     assert summary.startswith("it raised ValueError: Input 0 ")
     assert "\x1b" not in summary
 
@@ -85,9 +86,9 @@ def test_what_tensorflow_and_keras_raise() -> None:
         (lambda: sys.exit("no data"), "called sys.exit('no data')"),
     ],
 )
-def test_code_that_would_end_the_process(exits: Callable[[], None], deed: str) -> None:
+def test_code_that_exits(exits: Callable[[], None], deed: str) -> None:
     line = inspect.getsourcelines(exits)[1]
-    error = told(exits)
+    error = input_error(exits)
 
     assert error.message == f"it {deed}"
     fix = error.fix.rpartition("/")[2]
@@ -96,7 +97,7 @@ def test_code_that_would_end_the_process(exits: Callable[[], None], deed: str) -
     assert error.details.splitlines()[-1].startswith("SystemExit")
 
 
-def test_where_no_line_is_the_users_the_fix_is_another() -> None:
+def test_another_fix_without_a_user_line() -> None:
     elsewhere = Path("/nowhere")
     with pytest.raises(InputError) as raised, users_code("o", "it", elsewhere, "give it an x"):
         raise AssertionError
@@ -104,7 +105,7 @@ def test_where_no_line_is_the_users_the_fix_is_another() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("", "no"), GeneratorExit()])
-def test_exceptions_that_are_no_errors_pass(error: BaseException) -> None:
+def test_keyboard_interrupts_pass(error: BaseException) -> None:
     with pytest.raises(type(error)) as raised, users_code("train.py:build", "it", None):
         raise error
     assert raised.value is error

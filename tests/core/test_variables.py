@@ -26,7 +26,7 @@ def variables(**devices: str) -> Placement:
         ([], False, None),
     ],
 )
-def test_on_names_variables_elsewhere(
+def test_on_names_variables_on_other_devices(
     devices: list[str | Device], is_so: bool, answer: str | None
 ) -> None:
     on = variables(a="/cpu:0", b="/cpu:0", c="/gpu:1").variables.on(*devices)
@@ -38,7 +38,7 @@ def test_on_names_variables_elsewhere(
         assert repr(on) == answer
 
 
-def test_one_that_was_not_placed_is_elsewhere() -> None:
+def test_an_unplaced_variable_is_on_no_device() -> None:
     on = variables(a="/cpu:0", b="").variables.on("/cpu:0")
 
     assert not on
@@ -51,17 +51,17 @@ def test_an_unplaced_variable_has_a_reason() -> None:
     on = graph.variables.on("/cpu:0")
 
     assert not on
-    assert repr(on) == "<not known where the variables are: no CUDA build here>"
+    assert repr(on) == "<the devices of the variables are unknown: no CUDA build here>"
 
 
-def test_no_variables_are_on_no_device() -> None:
+def test_without_variables_the_result_is_false() -> None:
     on = variables().variables.on("/cpu:0")
 
     assert not on
     assert repr(on) == "<no variables, so none on /device:CPU:0>"
 
 
-def test_many_are_counted_and_some_named() -> None:
+def test_many_variables_are_counted_and_some_named() -> None:
     graph = variables(**{f"v{number}": "/gpu:0" for number in range(2000)})
 
     assert repr(graph.variables) == "Variables(2,000 variables: v0, v1, v2, …)"
@@ -71,7 +71,7 @@ def test_many_are_counted_and_some_named() -> None:
     )
 
 
-def test_they_follow_the_ops_of_the_placement() -> None:
+def test_variables_follow_the_ops_of_the_placement() -> None:
     requested = placement(
         op("w", "VarHandleOp", "/cpu:0"), placer=None, assigned=Missing("nobody was asked")
     )
@@ -89,7 +89,7 @@ def test_an_unknown_name_is_refused() -> None:
         variables(a="/cpu:0").variables.on("gpus:1")
 
 
-def test_they_are_made_of_any_sequence() -> None:
+def test_variables_from_any_sequence() -> None:
     made = Placement("log", {}, Variables([Variable("w", "float32", (4,))]))
 
     assert made.variables[0].name == "w"

@@ -90,7 +90,7 @@ def test_damaged_bytes_are_judged_or_refused(suffix: str, seed: int) -> None:
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
 @settings(max_examples=15, deadline=None)
-def test_the_placer_places(seed: int) -> None:
+def test_the_placer_works_afterwards(seed: int) -> None:
     random = Random(seed)
     message = of_kind(META, ".pb")
     damage_fields(message, random, random.randint(1, 3))

@@ -72,13 +72,13 @@ def dataset_op(limit: int, scope: str) -> Body:
     return body
 
 
-def test_functions_are_equal_if_their_bodies_are_whatever_the_names() -> None:
+def test_functions_with_equal_bodies_are_equal() -> None:
     assert isinstance(dataset_op(1, "a"), Body)
     assert dataset_op(1, "a") == dataset_op(1, "b")
     assert dataset_op(1, "a") != dataset_op(2, "a")
 
 
-def test_a_file_of_very_many_ops_is_not_imported_for_its_shapes(
+def test_shapes_of_huge_files_are_not_inferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tf.Graph().as_default() as graph:

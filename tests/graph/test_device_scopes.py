@@ -54,7 +54,7 @@ def test_the_innermost_scope_that_names_a_device() -> None:
     assert decided(outer) == 'with tf.device("/gpu:0"), tf.name_scope("outer"):'
 
 
-def test_a_spec_names_one_too() -> None:
+def test_a_device_spec_names_a_device() -> None:
     with tf.device("/cpu:0"):
         with tf.device(tf.DeviceSpec(job="ps", device_type="GPU", device_index=1)):
             placed = tf.constant(1.0).op
@@ -73,7 +73,7 @@ def test_the_scope_that_names_a_job_decides_a_request_for_a_job() -> None:
     assert decided(placed) == 'with tf.device("/job:ps"):'
 
 
-def test_a_device_function_that_chooses_another() -> None:
+def test_a_device_function_that_changes_the_device() -> None:
     with tf.device("/gpu:0"):
         with tf1.device(as_it_is), tf1.device(on_host):
             placed = tf.constant(1.0).op
@@ -81,7 +81,7 @@ def test_a_device_function_that_chooses_another() -> None:
     assert decided(placed) == "def on_host(op: Any) -> str:"
 
 
-def test_a_device_function_that_leaves_it_did_not_decide() -> None:
+def test_a_device_function_that_keeps_the_device_does_not_decide() -> None:
     with tf.device("/gpu:0"):
         with tf1.device(as_it_is):
             placed = tf.constant(1.0).op
@@ -125,7 +125,7 @@ def test_a_cleared_scope_does_not_decide_an_equal_request() -> None:
     assert decided(inside) == "def on_host(op: Any) -> str:"
 
 
-def test_an_op_that_asks_for_nothing_has_none() -> None:
+def test_an_op_without_request_has_no_scope() -> None:
     with tf.device("/gpu:0"):
         with tf.device(None):
             cleared = tf.constant(1.0).op
@@ -133,7 +133,7 @@ def test_an_op_that_asks_for_nothing_has_none() -> None:
     assert (decided(cleared), decided(tf.constant(1.0).op)) == (None, None)
 
 
-def test_a_line_outside_of_the_users_directory_is_not_reported(tmp_path: Path) -> None:
+def test_a_line_outside_the_users_directory_is_not_reported(tmp_path: Path) -> None:
     with tf.device("/gpu:0"):
         placed = tf.constant(1.0).op
 

@@ -58,7 +58,7 @@ def test_each_op_has_its_assigned_device(tmp_path: Path, graph_def: Any) -> None
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_the_one_before_is_removed_and_no_other(
+def test_only_the_previous_event_file_is_removed(
     tmp_path: Path, graph_def: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "events.out.tfevents.1.host"

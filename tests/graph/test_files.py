@@ -81,7 +81,7 @@ def test_a_saved_model_of_version_1(tmp_path: Path) -> None:
     assert evidence.placement.collections[TRAINABLE] == ("w",)
 
 
-def test_a_saved_model_of_version_2_has_its_functions_opened(tmp_path: Path) -> None:
+def test_functions_of_a_saved_model_are_inlined(tmp_path: Path) -> None:
     class Model(tf.Module):
         def __init__(self) -> None:
             self.w = tf.Variable([[1.0]], name="w")
@@ -103,7 +103,7 @@ def test_a_saved_model_of_version_2_has_its_functions_opened(tmp_path: Path) -> 
     assert product.assigned.short == "/device:GPU:1"
 
 
-def test_a_target_with_the_ending_of_a_graph_is_a_path(tmp_path: Path) -> None:
+def test_a_target_with_a_graph_suffix_is_a_path(tmp_path: Path) -> None:
     file = tmp_path / "towers.pbtxt"
     file.touch()
 

@@ -53,7 +53,7 @@ def test_a_function_that_is_called_twice_has_two_bodies() -> None:
     ]
 
 
-def test_calls_within_bodies() -> None:
+def test_calls_inside_bodies() -> None:
     outer = function("outer", ["b"], [call("inner", "double", "b")], {"s": "inner:output:0"})
 
     flat = flattened(
@@ -64,7 +64,7 @@ def test_calls_within_bodies() -> None:
     assert nodes_of(flat)["y"].inputs == ("call/inner/sum",)
 
 
-def test_a_function_that_gives_back_its_argument() -> None:
+def test_a_function_that_returns_its_argument() -> None:
     same = function("same", ["a"], [], {"r": "a"})
 
     flat = flattened(graph([X, call("call", "same", "x"), node("y", "Neg", "call")], same))
@@ -73,13 +73,13 @@ def test_a_function_that_gives_back_its_argument() -> None:
     assert flat.tensor("call:0") == "x"
 
 
-def test_a_function_that_is_the_type_of_an_op() -> None:
+def test_a_function_name_as_op_type() -> None:
     flat = flattened(graph([X, node("call", "double", "x"), node("y", "Neg", "call")], DOUBLE))
 
     assert nodes_of(flat)["y"].inputs == ("call/sum",)
 
 
-def test_the_outputs_of_ops_with_several() -> None:
+def test_outputs_of_ops_with_several_outputs() -> None:
     """A FunctionDef names outputs, a GraphDef numbers them."""
     split = node("split", "Split", "axis:output:0", "a")
     split.attr["num_split"].i = 2
@@ -203,7 +203,7 @@ GOING = function("going", ["a"], [node("less", "Less", "a", "a")], {"r": "less:z
 TRIP = function("trip", ["a"], [node("next", "Neg", "a")], {"r": "next:y:0"})
 
 
-def test_a_loop_of_steps_is_one_trip() -> None:
+def test_a_loop_of_steps_is_one_iteration() -> None:
     nodes = [X, loop("trip"), node("y", "Neg", "loop")]
 
     flat = flattened(graph(nodes, GOING, TRIP), steps=["trip"])
@@ -309,7 +309,7 @@ def test_the_given_graph_is_not_changed() -> None:
     assert given_graph.SerializeToString(deterministic=True) == before
 
 
-def test_a_chain_of_many_ops_that_are_named_in_reverse() -> None:
+def test_a_long_chain_of_ops_in_reverse_order() -> None:
     nodes = [node(f"op_{i}", "Neg", f"op_{i + 1}") for i in range(3000)]
 
     flat = flattened(graph([*nodes, node("op_3000", "Const")]))
@@ -325,7 +325,7 @@ NAMES = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map("/".join)
     inner=st.lists(NAMES, min_size=1, max_size=4, unique=True),
     holds_step=st.booleans(),
 )
-def test_no_two_ops_get_one_name_and_all_come_after_their_inputs(
+def test_names_are_unique_and_ops_come_after_inputs(
     outer: list[str], inner: list[str], holds_step: bool
 ) -> None:
     body = [node(name, "Neg", f"{inner[i - 1]}:y:0" if i else "a") for i, name in enumerate(inner)]
@@ -345,7 +345,7 @@ def test_no_two_ops_get_one_name_and_all_come_after_their_inputs(
     assert traced == sorted(["in", *inner, *others])
 
 
-# Against TensorFlow itself.
+# Comparison with TensorFlow.
 
 
 def training() -> Any:

@@ -50,7 +50,7 @@ def test_objectives_and_backward_ops_of_calls_are_recorded() -> None:
         assert {"x", "w", "Tanh", "loss"}.isdisjoint(training.backward)
 
 
-def test_a_tape_counts_too() -> None:
+def test_gradients_of_a_tape_are_recorded() -> None:
     training = trained(by_tape)
 
     assert training.objectives == ["squares:0"]
@@ -76,7 +76,7 @@ def test_gradients_within_gradients_are_not_objectives() -> None:
     assert place(Program("train.py:build", build), gpus=1).placement.step.objectives == ["total:0"]
 
 
-def test_nothing_is_left_patched() -> None:
+def test_all_patches_are_removed() -> None:
     before = tf.GradientTape.gradient
 
     trained(by_tape)
@@ -84,7 +84,7 @@ def test_nothing_is_left_patched() -> None:
     assert tf.GradientTape.gradient is before
 
 
-def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -> None:
+def test_forward_ops_agree_with_tensorflow(fixtures: Path) -> None:
     placement = place(f"{fixtures}/programs/graph/mnist.py:build_towers").placement
     known = analyze(placement)
     names = known.flow.names
@@ -160,10 +160,10 @@ def test_gradients_are_recorded_by_variable(use_resource: bool) -> None:
         )
 
     known: dict[str, Any] = {}
-    taken = place(Program("train.py:build", build), gpus=1).placement.step.taken
+    gradients = place(Program("train.py:build", build), gpus=1).placement.step.taken
 
-    assert taken == {name: [known[name].op.name] for name in ("table", "w")}
+    assert gradients == {name: [known[name].op.name] for name in ("table", "w")}
 
 
-def test_a_tape_notes_them_too() -> None:
+def test_gradients_by_variable_of_a_tape() -> None:
     assert list(trained(by_tape).taken) == ["w"]

@@ -99,9 +99,7 @@ def test_a_known_number_of_ops_is_reported(graph: Any) -> None:
     assert "expand to 16,777,204 ops" in refused(save(doubled(graph, 20)))
 
 
-def test_as_many_ops_are_counted_as_calls_expand_to(
-    graph: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ops_are_counted_as_expanded(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     own = len(graph.node) + 1
     target = save(doubled(graph, 5))
     nested = len(requested(target).ops) - own
@@ -112,7 +110,7 @@ def test_as_many_ops_are_counted_as_calls_expand_to(
     assert f"expand to {nested} ops" in refused(target)
 
 
-def test_a_function_that_is_called_often_counts_often(graph: Any) -> None:
+def test_repeated_calls_count_repeatedly(graph: Any) -> None:
     inner = MAX_NESTED // 1000
     for number in range(1000):
         call(graph.node, f"call_{number}", "large")
@@ -142,7 +140,7 @@ def test_functions_that_call_each_other(graph: Any) -> None:
     assert f"its function 'f1' calls itself, {RECURSION}" in refused(save(graph))
 
 
-def test_a_function_that_is_called_by_its_name(graph: Any) -> None:
+def test_a_function_called_by_its_name(graph: Any) -> None:
     added = graph.library.function.add()
     added.signature.name = "f"
     added.node_def.add(name="n", op="f")
@@ -186,7 +184,7 @@ def test_deeply_nested_dataset_functions_are_allowed(graph: Any) -> None:
     assert requested(save(graph)).placement.details.attributes("map").keys() == {"f"}
 
 
-def test_a_name_in_a_body_that_the_graph_has_too(graph: Any) -> None:
+def test_a_name_both_in_a_body_and_the_graph(graph: Any) -> None:
     function(graph, "f")
     call(graph.node, "call", "f")
     graph.node.add(name="call/n", op="Const").attr["value"].tensor.CopyFrom(
@@ -237,7 +235,7 @@ NO_GRAPHS = [
     (dtype_of("ref", 9999), f": its variable 'ref' has the dtype number 9999, {UNKNOWN}"),
     (dtype_of("ref", -5), f": its variable 'ref' has the dtype number -5, {UNKNOWN}"),
     (no_dtype, f": its variable 'handle' has the dtype number 0, {UNKNOWN}"),
-    (device_in_a_body, ": op 'call/n' asks for the device 'bogus', and 'bogus' is not part of a"),
+    (device_in_a_body, ": op 'call/n' requests the device 'bogus', and 'bogus' is not part of a"),
 ]
 
 
@@ -335,7 +333,7 @@ STRANGE = {
 
 @pytest.mark.usefixtures("no_shapes")
 @pytest.mark.parametrize("kind", STRANGE)
-def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
+def test_a_graph_with_invalid_parts_is_judged(graph: Any, kind: str) -> None:
     """Rules judge its requests; the placer reports unknown ops."""
     STRANGE[kind](graph)
     if kind.startswith("a call") or kind.endswith("of nothing"):
@@ -348,7 +346,7 @@ def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
         evidence.placement.details.value("constant")
 
 
-def test_shapes_that_end_the_process_that_infers_them() -> None:
+def test_shapes_that_crash_shape_inference() -> None:
     """TensorFlow aborts if a shape has another type than declared."""
     with tf.Graph().as_default() as live:
         x = tf1.placeholder(tf.float32, [4], name="x")
@@ -365,7 +363,7 @@ def test_shapes_that_end_the_process_that_infers_them() -> None:
 
 @pytest.mark.parametrize("entry", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe"], ids=["noise", "no text"])
 @pytest.mark.parametrize("key", ["variables", "trainable_variables", "global_step"])
-def test_a_collection_that_cannot_be_read(graph: Any, key: str, entry: bytes) -> None:
+def test_an_unreadable_collection(graph: Any, key: str, entry: bytes) -> None:
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta.collection_def[key].bytes_list.value.append(entry)
 
@@ -442,14 +440,14 @@ def test_a_text_that_is_not_a_graph_is_refused(kind: str) -> None:
     assert len(message) < 300
 
 
-def test_a_text_of_a_strange_graph(graph: Any) -> None:
+def test_a_text_graph_with_invalid_parts(graph: Any) -> None:
     doubly_named(graph)
     Path("graph.pbtxt").write_text(text_format.MessageToString(graph))
 
     assert "has two ops of the name 'x'" in refused("graph.pbtxt")
 
 
-def test_a_placement_log_is_no_program() -> None:
+def test_a_placement_log_is_not_a_graph() -> None:
     Path("train.log").write_text("x: (NoOp): /job:localhost/replica:0/task:0/device:CPU:0")
 
     assert refused("train.log") == (
@@ -482,14 +480,14 @@ def test_a_saved_model_that_is_not_a_file_is_refused() -> None:
     assert refused("saved") == "saved is a directory without a saved_model.pb; name a SavedModel"
 
 
-def test_a_file_that_may_not_be_read(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_read_permission(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target = save(graph)
     monkeypatch.setattr(os, "access", lambda path, _: str(path) != target)  # root reads all
 
     assert refused(target) == "graph.pb cannot be read: permission denied; check the path"
 
 
-def test_a_path_of_another_suffix() -> None:
+def test_a_path_with_another_suffix() -> None:
     Path("graph.bin").touch()
 
     assert refused(Path("graph.bin")) == (
@@ -499,5 +497,5 @@ def test_a_path_of_another_suffix() -> None:
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b"], ids=["too long", "with a zero"])
 @pytest.mark.parametrize("form", ["{}.pb", "{}.py:build", "{}/train.py:build", "{}", "./{}"])
-def test_a_name_that_no_file_can_have(name: str, form: str) -> None:
+def test_an_invalid_file_name(name: str, form: str) -> None:
     assert "there is no such file" in refused(form.format(name)) or form == "{}"

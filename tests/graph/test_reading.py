@@ -66,7 +66,7 @@ def test_a_graph_without_a_job_is_placed_on_the_local_host_only() -> None:
     assert graph_def.node[0].device == "/job:localhost/replica:0/task:0/device:GPU:1"
 
 
-def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
+def test_refused_strict_placement_becomes_soft() -> None:
     def build() -> None:
         with tf.device("/gpu:0"):
             words = tf1.placeholder(tf.string, [None], name="words")
@@ -87,7 +87,7 @@ def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
     assert not placement.ops["root"].fallback_reason
 
 
-def test_an_op_in_a_body_fell_for_a_reason_of_its_own() -> None:
+def test_the_reason_for_a_fallback_in_a_body() -> None:
     def build() -> None:
         ids = tf1.placeholder(tf.int64, [None], name="ids")
         with tf.device("/gpu:0"):
@@ -121,8 +121,8 @@ def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
     placement = place(build, machine=Machine.parse("worker*2"), soft=True).placement
 
     assert placement.refusals == [
-        ("x", "it asks for /job:ps, and the machine has /job:worker"),
-        ("x_1", "it asks for /job:worker/task:2, and the job worker has tasks 0 and 1"),
+        ("x", "it requests /job:ps, but the machine has /job:worker"),
+        ("x_1", "it requests /job:worker/task:2, but the job worker has tasks 0 and 1"),
     ]
     assert placement.assigned == Missing(
         "the machine (worker*2: cpu*1) lacks tasks that the program names"
@@ -146,7 +146,7 @@ def test_the_session_configuration_decides_soft_placement(config: object, soft: 
     assert place(build, soft=not soft).placement.soft != soft
 
 
-def test_equal_keras_programs_have_equal_names_however_often_they_are_built() -> None:
+def test_repeated_keras_builds_have_equal_names() -> None:
     def build(num_gpus: int = 2) -> None:
         with tf.device("/gpu:0"):
             tf.keras.layers.Dense(1)(tf1.placeholder(tf.float32, [None, 2]))
@@ -160,7 +160,7 @@ def test_equal_keras_programs_have_equal_names_however_often_they_are_built() ->
     assert first.single_gpu.collections == first.placement.collections
 
 
-def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:
+def test_a_builder_may_fail_for_one_gpu() -> None:
     def build(num_gpus: int = 2) -> None:
         tf1.placeholder(tf.float32)
         if num_gpus == 1:
@@ -204,7 +204,7 @@ def test_a_graph_that_is_too_large_is_a_clear_error(error: Exception) -> None:
     )
 
 
-def test_all_ops_on_a_missing_device_are_refused_with_the_placers_words() -> None:
+def test_ops_on_a_missing_device_have_the_placers_message() -> None:
     def build() -> None:
         with tf.device("/gpu:7"):
             x = tf1.placeholder(tf.float32, name="x")

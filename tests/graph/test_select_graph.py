@@ -83,7 +83,7 @@ def in_a_second_graph() -> Any:
         in_a_second_graph,
     ],
 )
-def test_its_graph_is_the_program(builder: Callable[..., Any]) -> None:
+def test_the_graph_of_a_builder(builder: Callable[..., Any]) -> None:
     step = load(Program("train.py:build", builder), 1).requested.step
 
     assert variables(builder) == ["w_own", "w_own/Momentum"]
@@ -109,7 +109,7 @@ def in_both_returning_some_of_both() -> Any:
     "builder",
     [in_both_returning_the_default, in_both_returning_nothing, in_both_returning_some_of_both],
 )
-def test_the_default_graph_comes_first(builder: Callable[..., Any]) -> None:
+def test_the_default_graph_has_precedence(builder: Callable[..., Any]) -> None:
     built = build(Program("train.py:build", builder), 1)
 
     assert variables(builder) == ["w_default", "w_default/Momentum"]
@@ -117,7 +117,7 @@ def test_the_default_graph_comes_first(builder: Callable[..., Any]) -> None:
     assert [applied.variable for applied in built.applied] == ["w_default"]
 
 
-def test_the_body_of_a_function_is_no_program() -> None:
+def test_the_body_of_a_function_is_not_selected() -> None:
     def builder() -> None:
         tf.function(lambda: tf.constant(1.0)).get_concrete_function()
 

@@ -12,7 +12,7 @@ from placement_checks import place
 tf1 = tf.compat.v1
 
 
-def test_an_accuracy_in_a_tuple_is_no_loss() -> None:
+def test_an_accuracy_in_a_tuple_is_not_a_loss() -> None:
     """An accuracy of a single tower is no defect."""
 
     def build() -> object:

@@ -144,7 +144,7 @@ def test_a_run_without_the_model_does_not_read_it(graph: tf.Graph) -> None:
     )
 
 
-def test_a_run_is_looked_at_once(graph: tf.Graph) -> None:
+def test_a_run_is_analyzed_once(graph: tf.Graph) -> None:
     op = tf.identity(tf1.get_variable(NAME, [3])).op
     runs = RunAnalyzer(graph, GradientNotes())
 
@@ -165,7 +165,7 @@ def test_every_copy_of_a_variable_is_trainable(graph: tf.Graph) -> None:
     assert trainable_variables(graph) == {NAME, f"{NAME}/replica_1"}
 
 
-def test_a_graph_that_has_grown_is_looked_at_again(graph: tf.Graph) -> None:
+def test_a_grown_graph_is_analyzed_again(graph: tf.Graph) -> None:
     w = tf1.get_variable(NAME, [3], use_resource=True)
     read = tf.identity(w)
     runs = RunAnalyzer(graph, GradientNotes())

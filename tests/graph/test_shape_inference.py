@@ -60,7 +60,7 @@ def test_a_graph_that_contradicts_itself_has_no_shapes(
         ("time.sleep(100)", "gave no answer within 1 s and was ended"),
     ],
 )
-def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
+def test_a_failing_process_is_tried_once(
     code: list[str], monkeypatch: pytest.MonkeyPatch, fault: str, message: str
 ) -> None:
     if "sleep" in fault:

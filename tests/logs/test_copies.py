@@ -50,7 +50,7 @@ def test_subtracted_copies_are_no_placements() -> None:
     assert copies.without_logged() == [C]
 
 
-def test_renamed_record_is_counted_as_the_other() -> None:
+def test_a_renamed_record_counts_as_the_original() -> None:
     copies = copies_of([A, B], [B, B])
 
     copies.rename(A, B)

@@ -1,4 +1,4 @@
-"""Real logs of TensorFlow 0.12 to 2.21, and what another program counted in them."""
+"""Real logs of TensorFlow 0.12 to 2.21, compared with the counts of an independent program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def name(truth: Path) -> str:
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=name)
-def test_precision_and_recall_are_1(truth: Path) -> None:
+def test_logs_are_read_exactly(truth: Path) -> None:
     counted = json.loads(truth.read_text())
 
     log = read_logs([str(truth).replace(".truth.json", ".log")])
@@ -37,7 +37,7 @@ def test_a_log_can_be_written_and_read_back(truth: Path, tmp_path: Path) -> None
     assert read_logs([str(file)]).counts == dict.fromkeys(log.counts, 2)
 
 
-def test_there_are_as_many_versions_as_promised() -> None:
+def test_logs_of_all_promised_versions_exist() -> None:
     versions = {tuple(map(int, truth.parent.name.split("."))) for truth in TRUTHS}
 
     assert len([version for version in versions if version < (2,)]) >= 5
@@ -52,7 +52,7 @@ def test_stdout_and_stderr_in_two_files_are_one_run() -> None:
     assert (apart.counts, apart.records) == (together.counts, together.records)
 
 
-def test_form_a_as_0_11_printed_it(tmp_path: Path) -> None:
+def test_form_a_of_version_0_11(tmp_path: Path) -> None:
     """No wheel that old exists; 0.12 printed the same lines, with the op type added."""
     folder = LOGS / "0.12.1"
     text = (folder / "session.tty.log").read_bytes()

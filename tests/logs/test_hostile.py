@@ -22,7 +22,7 @@ from placement_checks.report.commands.log import render_json, render_lines, rend
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:1"
 LINES = b"".join(f"tower_1/x_{n}: (MatMul): {DEVICE}\n".encode() for n in range(40))
-SECONDS = 8  # for what takes a fraction of one; the square would take minutes
+SECONDS = 8  # normally a fraction of a second; quadratic time would take minutes
 
 in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
@@ -71,13 +71,13 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def told(error: PlacementError) -> None:
+def check_error(error: PlacementError) -> None:
     assert error.object
     assert error.message
 
 
 def everything_of(log: Log) -> None:
-    """All that is made of a log."""
+    """Compute everything that can be computed from a log."""
     assert log.records >= sum(log.counts.values()) >= len(log.counts)
     assert log.torn >= 0
     render_text(log), render_json(log), render_lines(log)
@@ -90,14 +90,14 @@ def everything_of(log: Log) -> None:
 @example(text=b"\xff\xfe: (Add): /job:localhost/replica:0/task:0/cpu:0\n")
 @example(text=b'{"log":"x: (Add): /job:l","stream":"\\ud800"}\n{"log":1e999,"stream":{}}\n')
 @example(text=b"x: (Add): /job:a/replica:0/task:0/device:GPU:99999999\n")
-def test_nothing_is_an_internal_error(carrier: str, text: bytes, tmp_path: Path) -> None:
+def test_any_text_is_read_or_refused(carrier: str, text: bytes, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(CARRIERS[carrier](text))
 
     try:
         everything_of(read_logs([file]))
     except PlacementError as error:
-        told(error)
+        check_error(error)
 
 
 changes = st.lists(
@@ -110,7 +110,7 @@ changes = st.lists(
 @pytest.mark.parametrize("version", ["0.12.1", "1.12.3", "2.15.1", "2.21.0"])
 @in_a_folder
 @given(changes=changes, begin=st.integers(0, 1 << 16))
-def test_nor_is_a_real_log_with_changes(
+def test_changed_real_logs_are_read_or_refused(
     version: str,
     changes: Sequence[tuple[int, int, bytes]],
     begin: int,
@@ -128,7 +128,7 @@ def test_nor_is_a_real_log_with_changes(
     try:
         everything_of(read_logs([file]))
     except PlacementError as error:
-        told(error)
+        check_error(error)
 
 
 @in_a_folder
@@ -152,7 +152,7 @@ def test_damage_to_a_compressed_log_is_reported(
 
 @in_a_folder
 @given(end=st.integers(LINES.index(b"\n"), len(LINES)))
-def test_a_log_that_ends_within_a_record_is_reported_as_cut(end: int, tmp_path: Path) -> None:
+def test_a_log_cut_within_a_record_is_reported(end: int, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(LINES[:end])
     last = LINES[:end].rpartition(b"\n")[2]
@@ -174,7 +174,7 @@ def test_a_log_that_ends_within_a_record_is_reported_as_cut(end: int, tmp_path: 
     ],
     ids=["CRI, pieces of one line", "docker, pieces of one line", "gzip members", "padding"],
 )
-def test_time_grows_with_the_log_only(text: bytes, tmp_path: Path) -> None:
+def test_reading_time_is_linear(text: bytes, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(text)
     begin = time.perf_counter()
@@ -186,7 +186,7 @@ def test_time_grows_with_the_log_only(text: bytes, tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
-def test_so_it_does_with_whatever_is_repeated(unit: bytes) -> None:
+def test_reading_time_is_linear_for_any_repeated_text(unit: bytes) -> None:
     from placement_checks.logs.reading import Tally
     from placement_checks.logs.unwrap import Unwrapper
 
@@ -200,9 +200,7 @@ def test_so_it_does_with_whatever_is_repeated(unit: bytes) -> None:
 
 
 @pytest.mark.parametrize("unit", [b"\0", b"a", LINES], ids=["NUL", "a", "log"])
-def test_a_small_file_that_unpacks_to_a_large_one_takes_little_memory(
-    unit: bytes, tmp_path: Path
-) -> None:
+def test_a_compression_bomb_takes_little_memory(unit: bytes, tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.gz"
     piece = unit * ((1 << 20) // len(unit))
     with gzip.open(bomb, "wb", compresslevel=1) as file:

@@ -1,4 +1,4 @@
-"""What C prints is caught, read, and comes out where it would have gone."""
+"""Output of C is caught and read, and still reaches its streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc
 
 
 def printed(text: str) -> None:
-    """As the placer prints: held back by C where stdout is no terminal."""
+    """Print like the placer: C buffers the output if stdout is not a terminal."""
     libc.printf(b"%s", text.encode())
 
 
@@ -41,7 +41,7 @@ def test_both_streams_are_one_log() -> None:
     assert assigned.short == "/device:GPU:0"
 
 
-def test_it_can_be_read_while_it_runs() -> None:
+def test_a_log_can_be_read_inside_the_block() -> None:
     with catch_log() as caught:
         printed(ADD)
         assert caught.log().records == 1
@@ -49,7 +49,7 @@ def test_it_can_be_read_while_it_runs() -> None:
         assert caught.log().records == 2
 
 
-def test_a_rule_is_not_kept_by_a_log_that_was_caught_in_part() -> None:
+def test_a_partly_caught_log_keeps_no_rule() -> None:
     whole = "w: (VarHandleOp): /job:localhost/replica:0/task:0/device:CPU:0\n"
     torn = "v: (VarHandleOp): /job:localhost/repl"
     with catch_log() as caught:
@@ -64,7 +64,7 @@ def test_a_rule_is_not_kept_by_a_log_that_was_caught_in_part() -> None:
         assert_variables_on_host(caught_in_part.placement())
 
 
-def test_everything_comes_out_where_it_would_have_gone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_still_reaches_its_streams(capfd: pytest.CaptureFixture[str]) -> None:
     print("before")
     with catch_log():
         printed(ADD)
@@ -80,7 +80,9 @@ def test_everything_comes_out_where_it_would_have_gone(capfd: pytest.CaptureFixt
     assert (PREFIX + ADD in err, "a message" in err) == (True, True)
 
 
-def test_an_error_comes_out_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_still_reaches_its_streams_after_an_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     caught = catch_log()
 
     def fail() -> None:
@@ -116,7 +118,9 @@ def test_no_descriptor_is_left_open() -> None:
 
 
 @pytest.mark.parametrize("level", [None, "", "0", "2"])
-def test_nothing_logged_names_the_fix(monkeypatch: pytest.MonkeyPatch, level: str | None) -> None:
+def test_without_records_the_fix_is_named(
+    monkeypatch: pytest.MonkeyPatch, level: str | None
+) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     if level is not None:
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
@@ -146,7 +150,7 @@ def test_other_output_of_a_program_is_ignored(start: bytes) -> None:
     assert caught.log().records == 1
 
 
-def test_before_the_block_there_is_nothing() -> None:
+def test_before_the_block_the_log_is_empty() -> None:
     with pytest.raises(InputError, match="nothing has been caught yet"):
         catch_log().placement()
     assert (catch_log().log().counts, catch_log().log().records) == ({}, 0)

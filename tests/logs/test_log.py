@@ -1,4 +1,4 @@
-"""The content of a log, the reason why it has none, and the verdicts on it."""
+"""The content of a log, the reason for an empty log, and the verdicts on logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def states(log: Log, machine: Machine | None = None) -> dict[str, str]:
     return {verdict.rule: verdict.state for verdict in verify(log.placement(machine)).verdicts}
 
 
-def test_doubled_records_are_one_placement_and_repeats_are_kept() -> None:
+def test_doubled_records_count_once_and_repeats_each_time() -> None:
     twice = f"{PREFIX}placer.cc:54] x: (Add): {CPU}\nx: (Add): {CPU}\n" * 2
     log = read(twice + f"x: (Add): {CPU}\n{PREFIX}placer.cc:54] y: (Add): {CPU}\n")
 
@@ -47,7 +47,7 @@ def test_all_records_of_a_line_are_counted() -> None:
     assert log.counts == {Record("x", "Add", CPU): 2, Record("y", "Mul", CPU): 2}
 
 
-def test_the_two_spellings_of_a_device_are_one() -> None:
+def test_two_spellings_of_a_device_are_equal() -> None:
     log = read(f"x: (Add): {CPU}\nx: (Add): /job:localhost/replica:0/task:0/cpu:0\n")
 
     assert log.counts == {Record("x", "Add", CPU): 2}
@@ -59,13 +59,13 @@ def test_a_node_placed_again_elsewhere_is_reported() -> None:
     assert log.moved == {"x": [Record("x", "Add", CPU), Record("x", "Add", GPU)]}
 
 
-def test_eager_ops_of_a_type_are_many_and_were_not_moved() -> None:
+def test_eager_ops_of_one_type_are_not_moved() -> None:
     log = read(f"Executing op Add in device {CPU}\nExecuting op Add in device {GPU}\n")
 
     assert log.moved == {}
 
 
-def test_a_node_of_two_types_on_one_device_was_not_moved() -> None:
+def test_a_node_of_two_types_on_one_device_is_not_moved() -> None:
     log = read(f"x: (Add): {CPU}\nx: (Mul): {CPU}\n")
 
     assert log.moved == {}
@@ -82,11 +82,11 @@ def test_a_node_of_two_types_on_one_device_was_not_moved() -> None:
         (MAPPING, "device placement was logged, but nothing was placed: no"),
         (
             f"{PREFIX}direct_session.cc:9] starting\n",
-            "TensorFlow logs here, but no placement: log_",
+            "TensorFlow logged records, but no placements: log_",
         ),
         (
             "I0000 00:00:17.1 9 cpu_feature_guard.cc:227] AVX\n",
-            "TensorFlow logs here, but no placement: log_",
+            "TensorFlow logged records, but no placements: log_",
         ),
         (
             "2018-10-21 18:30:00.140665: W tensorflow/a/b.cc:9] hm\n",
@@ -129,7 +129,7 @@ def test_the_machine_has_listed_and_used_devices() -> None:
         f"{GPU_1} -> device: 1\n{HOST.removesuffix('device')}deviGPU:7 -> device: 0\n",
     ],
 )
-def test_devices_are_listed_in_many_words(line: str) -> None:
+def test_devices_are_listed_in_any_form(line: str) -> None:
     assert read(f"{PREFIX}gpu/gpu_device.cc:9] {line}").devices == {Device.parse(GPU_1)}
 
 
@@ -153,7 +153,7 @@ def test_variables_are_known_by_the_type_of_their_op() -> None:
     assert finding.object == "w"
 
 
-def test_a_variable_that_was_placed_twice_is_judged_twice() -> None:
+def test_a_variable_placed_twice_is_judged_twice() -> None:
     log = read(MAPPING + f"w: (VarHandleOp): {CPU}\nw: (VarHandleOp): {GPU}\nb: (Add): {GPU_1}\n")
 
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
@@ -162,7 +162,7 @@ def test_a_variable_that_was_placed_twice_is_judged_twice() -> None:
     assert list(log.placement().ops) == ["w", f"w (VarHandleOp) {GPU}", "b"]
 
 
-def test_a_node_of_several_types_is_there_once_for_each() -> None:
+def test_a_node_of_several_types_has_an_op_for_each() -> None:
     log = read(
         f"w: (Const): {CPU}\nw: (VarHandleOp): {GPU}\nw: (Identity): {GPU}\nb: (Add): {GPU_1}"
     )
@@ -172,7 +172,7 @@ def test_a_node_of_several_types_is_there_once_for_each() -> None:
     assert finding.object == "w"
 
 
-def test_eager_variables_have_no_name_but_a_device() -> None:
+def test_eager_variables_have_a_device_without_a_name() -> None:
     log = read(f"Executing op VarHandleOp in device {GPU}\nExecuting op MatMul in device {GPU}\n")
 
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
@@ -181,7 +181,7 @@ def test_eager_variables_have_no_name_but_a_device() -> None:
 
 
 @pytest.mark.parametrize("machine", [None, Machine.local(2)])
-def test_a_log_of_a_machine_without_gpus_is_not_a_pass(machine: Machine | None) -> None:
+def test_a_log_of_a_machine_without_gpus_keeps_no_rule(machine: Machine | None) -> None:
     log = read(f"w: (VarHandleOp): {CPU}\na: (MatMul): {CPU}\n")
 
     assert set(states(log, machine).values()) == {"not-checked"}
@@ -235,8 +235,10 @@ def test_a_graph_completes_a_log() -> None:
     assert log.placement(graph=Evidence(GRAPH)) == joined
 
 
-def test_a_graph_is_what_place_gives() -> None:
-    with pytest.raises(UsageError, match=r"is not a placement; give what place\(build_towers\)"):
+def test_the_graph_must_be_a_placement() -> None:
+    with pytest.raises(
+        UsageError, match=r"is not a placement; pass the result of place\(build_towers\)"
+    ):
         read(f"w: (Add): {CPU}\n").placement(graph=read)  # type: ignore[arg-type]
 
 
@@ -265,7 +267,7 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
 
 def test_a_log_has_no_requests() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
-        "a placement log has neither requests nor edges",
+        "a placement log has neither requested devices nor the inputs of ops",
         "give the program that printed it with --graph",
     )
 
@@ -281,7 +283,7 @@ def test_several_files_are_one_log_of_one_machine(tmp_path: Path) -> None:
     assert log.devices == {Device.parse(GPU), Device.parse(GPU_1)}
 
 
-def test_all_that_was_not_read_is_reported() -> None:
+def test_unread_parts_are_reported() -> None:
     log = Log("a.log", {}, 1, torn=2, troubles=["it is cut"])
 
     assert log.unread == (
@@ -302,21 +304,21 @@ def test_devices_of_any_type_in_any_spelling() -> None:
     assert [str(device) for device in listed.devices] == [f"{HOST}:SPU:0"]
 
 
-def test_a_device_that_no_machine_has() -> None:
+def test_an_impossible_device() -> None:
     log = read(f"x: (Add): {HOST}:GPU:99999999\n")
 
     with pytest.raises(InputError, match="a machine has at most 10000 of a kind"):
         log.placement()
 
 
-def test_a_log_without_the_ops_that_ask_for_a_gpu_is_not_a_pass() -> None:
+def test_a_log_without_gpu_requests_keeps_no_rule() -> None:
     log = read(MAPPING + f"w: (VarHandleOp): {CPU}\n")
 
     (verdict,) = verify(log.placement(graph=GRAPH), only=["no-fallback"]).verdicts
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
-        "no op that asks for a GPU was placed",
+        "no op that requests a GPU was placed",
     )
 
 

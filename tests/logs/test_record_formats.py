@@ -159,7 +159,7 @@ def test_a_record_of_every_form_is_read(
     ],
 )
 @pytest.mark.parametrize("text", [f"x: (Add): {GPU}", f"Executing op Add in device {GPU}"])
-def test_what_comes_before_does_not_matter(lead: str, text: str) -> None:
+def test_text_before_a_record_does_not_matter(lead: str, text: str) -> None:
     (record,) = found(lead + text)
 
     assert record == Record("x" if text.startswith("x") else None, "Add", GPU)
@@ -168,7 +168,7 @@ def test_what_comes_before_does_not_matter(lead: str, text: str) -> None:
 @pytest.mark.parametrize(
     "rest", ["...", ".", '"', "\\n", "'", "`", ",", " ", ") ", "\t# a remark"]
 )
-def test_what_comes_behind_does_not_matter(rest: str) -> None:
+def test_text_after_a_record_does_not_matter(rest: str) -> None:
     assert found(f"x: (Add): {GPU}{rest}") == [Record("x", "Add", GPU)]
 
 
@@ -178,7 +178,7 @@ def test_what_comes_behind_does_not_matter(rest: str) -> None:
         "9", ".a", "a>b", "a-/>.b", "a//b", "a.", "a/b-", "x-y_z/.w", "A" * 600,
     ],
 )  # fmt: skip
-def test_every_name_that_tensorflow_takes(node: str) -> None:
+def test_every_valid_op_name(node: str) -> None:
     assert found(f"{node}: (Add): {GPU}") == [Record(node, "Add", GPU)]
     assert found(f"placer.cc:125] {node}: (Add){GPU}") == [Record(node, "Add", GPU)]
 
@@ -186,12 +186,12 @@ def test_every_name_that_tensorflow_takes(node: str) -> None:
 @pytest.mark.parametrize(
     "op",
     [
-        # Of kernels, and of functions that are called by their name, which may be any.
+        # Op types of kernels, and names of functions, which may be anything.
         "Add", "_Arg", "Addons>Resampler", "A>B>C", "my_f", "f.g", "f-g", "f/g", "f<lambda>",
         "f[x]", "__inference_<lambda>_120", "förlust", "损失", "f,g=1", "f'g", 'f"g', "F" * 600,
     ],
 )  # fmt: skip
-def test_every_type_of_op_that_tensorflow_takes(op: str) -> None:
+def test_every_valid_op_type(op: str) -> None:
     record = Record("x", op, GPU)
 
     assert found(f"x: ({op}): {GPU}") == [record]
@@ -199,7 +199,7 @@ def test_every_type_of_op_that_tensorflow_takes(op: str) -> None:
     assert found(f"placer.cc:135] x({op}) placed on: {GPU}") == [record]
 
 
-def test_a_type_of_op_that_would_drive_a_terminal_is_escaped() -> None:
+def test_control_characters_in_an_op_type_are_escaped() -> None:
     assert found(f"x: (a\u202eb): {GPU}".encode()) == [Record("x", "a\\u202eb", GPU)]
     assert found(b"x: (a\xffb): " + GPU.encode()) == [Record("x", "a\\xffb", GPU)]
 
@@ -224,8 +224,8 @@ def test_every_type_of_device(kind: str) -> None:
     [f"y: (Mul): {HOST}/device:CPU:0", "y: (Mul): ", f"_y/k: (Mul): {HOST}/gpu:0 and more",
      f".y: (Mul): {GPU}", f"Executing op Mul in device {GPU}", "Epoch 1/10", "the loss is 0.3"],
 )  # fmt: skip
-def test_two_records_on_a_line_and_text_behind_one(first: str, second: str) -> None:
-    """A newline that was lost, or comes later, leaves an index of one digit for sure."""
+def test_two_records_on_a_line_with_text_after_one(first: str, second: str) -> None:
+    """If a newline is lost or late, only the first digit of an index is certain."""
     records = found(f"{first}{second}")
 
     assert records[:1] == found(first)
@@ -239,13 +239,13 @@ def test_many_records_on_a_line() -> None:
 
 
 @pytest.mark.parametrize("rest", ['"', "`,"])
-def test_what_comes_behind_a_record_without_a_type(rest: str) -> None:
+def test_text_after_a_record_without_a_type(rest: str) -> None:
     assert found(f"x: {HOST}/gpu:1{rest}") == [Record("x", None, GPU)]
     assert found(f"x: {HOST}/gpu:1{rest} is there") == []
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_the_mark_of_a_container_is_not_a_word(stream: str) -> None:
+def test_a_container_mark_is_not_a_word(stream: str) -> None:
     assert found(f"2024-01-21T21:16:10Z {stream} F x: {HOST}/gpu:1") == [Record("x", None, GPU)]
 
 
@@ -321,7 +321,7 @@ def test_several_records_on_a_line() -> None:
         "",
     ],
 )
-def test_look_alikes_are_no_records(line: str) -> None:
+def test_text_that_looks_like_a_record(line: str) -> None:
     assert found(line) == []
 
 
@@ -350,7 +350,7 @@ def test_common_forms_are_read_quickly(text: str, record: Record | None) -> None
 @example(b"\xff\xfe: (Add): /job:localhost/replica:0/task:0/cpu:0")
 @example(b": (): /job:a/replica:0/task:0/cpu:0")
 @example(b"] : (Add)/job:a/replica:0/task:0/cpu:0")
-def test_no_bytes_raise(line: bytes) -> None:
+def test_any_bytes_are_read(line: bytes) -> None:
     for reading in read(line):
         assert read(text_of(reading.record).encode())
 
@@ -362,7 +362,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
-def test_no_pieces_of_records_raise(line: str) -> None:
+def test_any_pieces_of_records_are_read(line: str) -> None:
     for record in found(line):
         assert record.device in ("", GPU)
         assert record.node is None or " " not in record.node
@@ -381,7 +381,7 @@ devices = st.builds(
 
 
 @given(nodes, ops, devices | st.just(""))
-def test_form_c_is_read_as_it_was_written(node: str, op: str, device: str) -> None:
+def test_form_c_reads_back(node: str, op: str, device: str) -> None:
     record = Record(node, op, device)
 
     assert found(text_of(record)) == [record]
@@ -389,18 +389,18 @@ def test_form_c_is_read_as_it_was_written(node: str, op: str, device: str) -> No
 
 
 @given(ops, devices | st.just(""))
-def test_form_d_is_read_as_it_was_written(op: str, device: str) -> None:
+def test_form_d_reads_back(op: str, device: str) -> None:
     assert found(text_of(Record(None, op, device))) == [Record(None, op, device)]
 
 
 @given(nodes.filter(lambda node: "device" not in node.lower() and "r" not in node), devices)
-def test_form_a_is_read_as_it_was_written(node: str, device: str) -> None:
+def test_form_a_reads_back(node: str, device: str) -> None:
     assert found(text_of(Record(node, None, device))) == [Record(node, None, device)]
 
 
 @pytest.mark.parametrize("piece", ["x", "x: (", "/job:a", "x/", " ", ": (Add): ", "] ", "-", "1"])
-def test_time_grows_with_the_line_only(piece: str) -> None:
-    """A line of a megabyte must not take the square of its length."""
+def test_reading_time_is_linear_in_the_line(piece: str) -> None:
+    """The time for a line of a megabyte must not be quadratic."""
     line = (piece * (1_000_000 // len(piece)) + f": (Add): {GPU}").encode()
     begin = time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""Files that are good, bad, compressed, cut short, endless."""
+"""Log files of all kinds: valid, invalid, compressed, cut, endless."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_gzip_is_known_by_its_content(log: Path) -> None:
     assert (read.records, read.troubles) == (12, ())
 
 
-def test_gzip_that_is_cut_short_gives_what_there_is(log: Path) -> None:
+def test_a_cut_gzip_file_is_read_up_to_the_cut(log: Path) -> None:
     text = lines(50_000)
     log.write_bytes(gzip.compress(text)[:-1000])
 
@@ -54,7 +54,7 @@ def test_gzip_that_is_cut_short_gives_what_there_is(log: Path) -> None:
     assert f"{log}: its compressed data is cut short" in read.troubles[0]
 
 
-def test_a_record_that_is_cut_with_all_behind_it_is_not_reported(log: Path) -> None:
+def test_a_cut_record_at_the_end_is_not_reported(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5)[:-9])[:-4])
 
     read = read_logs([str(log)])
@@ -63,14 +63,14 @@ def test_a_record_that_is_cut_with_all_behind_it_is_not_reported(log: Path) -> N
     assert read.troubles == (f"{log}: its compressed data is cut short; copy it again",)
 
 
-def test_a_log_of_a_part_of_a_record(log: Path) -> None:
+def test_a_log_with_only_a_part_of_a_record(log: Path) -> None:
     log.write_bytes(lines(1)[:-9])
 
     with pytest.raises(InputError, match=r"a\.log has nothing that can be read: it ends in"):
         read_logs([str(log)])
 
 
-def test_a_log_without_records_that_is_cut_short(log: Path) -> None:
+def test_a_cut_log_without_records(log: Path) -> None:
     log.write_bytes(gzip.compress(b"step 1\n" * 99)[:-4])
 
     read = read_logs([str(log)])
@@ -109,14 +109,14 @@ def test_no_such_file(tmp_path: Path) -> None:
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_logs([str(tmp_path)])
-    assert str(error.value) == f"{tmp_path} is a folder; name the log files in it"
+    assert str(error.value) == f"{tmp_path} is a directory; name the log files in it"
 
 
-def test_a_file_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_read_permission(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_arguments: object, **_options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    # Not by chmod: root, as whom tests often run, may read everything.
+    # Without chmod, because tests often run as root, which may read everything.
     monkeypatch.setattr(sources, "open", refused, raising=False)
 
     with pytest.raises(InputError) as error:
@@ -144,7 +144,7 @@ EAGER = f"Executing op Add in device {DEVICE}\n".encode() * 3
 
 
 @pytest.mark.parametrize("records", [lines(3), EAGER], ids=["of a graph", "eager"])
-def test_records_are_read_in_whatever_is_around_them(log: Path, records: bytes) -> None:
+def test_records_are_read_inside_any_text(log: Path, records: bytes) -> None:
     log.write_bytes(bytes(range(256)) * 40 + b"\n" + records)
 
     assert read_logs([str(log)]).records == 3
@@ -160,13 +160,13 @@ def test_text_in_utf_16_is_not_binary(log: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("number", [b"\1\0\0\0", b"\0\0\0\1"])
-def test_numbers_are_binary(log: Path, number: bytes) -> None:
+def test_binary_numbers_are_not_a_log(log: Path, number: bytes) -> None:
     log.write_bytes(number * 999)
 
     assert Source(str(log)).is_binary
 
 
-def test_share_that_was_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_share_of_a_file_that_was_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "BLOCK", 1000)
     log.write_bytes(lines(800))
     source = Source(str(log))
@@ -178,7 +178,7 @@ def test_share_that_was_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert shares == sorted(shares)
 
 
-def test_an_interrupted_standard_input_is_read_so_far(
+def test_standard_input_is_read_up_to_an_interruption(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(source: Source) -> None:
@@ -203,7 +203,7 @@ def test_an_unreadable_file() -> None:
     assert str(error.value) == "/proc/self/mem cannot be read: Input/output error"
 
 
-def test_what_cannot_be_read_behind_a_place_is_reported(
+def test_unreadable_parts_are_reported_with_their_position(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(io.BufferedReader):
@@ -221,9 +221,7 @@ def test_what_cannot_be_read_behind_a_place_is_reported(
     assert read.troubles == (f"{log}: it could not be read to its end (Input/output error)",)
 
 
-def test_a_line_without_an_end_is_read_to_a_limit(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_line_is_read_up_to_a_limit(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LONGEST", 10_000)
     monkeypatch.setattr(sources, "BLOCK", 4_000)
     log.write_bytes(lines(3) + b"x" * 100_000 + b" " + lines(2) + lines(4))
@@ -234,7 +232,7 @@ def test_a_line_without_an_end_is_read_to_a_limit(
     assert read.troubles == (f"{log}: a line is longer than 16 MiB, and was cut off there",)
 
 
-def test_behind_lines_without_an_end_all_is_read(
+def test_everything_after_an_endless_line_is_read(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "LONGEST", 10_000)
@@ -248,9 +246,7 @@ def test_behind_lines_without_an_end_all_is_read(
     assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and were cut off there",)
 
 
-def test_lines_may_end_in_carriage_returns_alone(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_carriage_returns_end_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LONGEST", 2000)
     monkeypatch.setattr(sources, "BLOCK", 500)
     log.write_bytes(lines(400).replace(b"\n", b"\r"))
@@ -261,7 +257,7 @@ def test_lines_may_end_in_carriage_returns_alone(
 
 
 @pytest.mark.parametrize("size", [1, 2, 50, 53, 54, 1000])
-def test_blocks_end_where_lines_do(log: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_blocks_end_at_line_ends(log: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(sources, "BLOCK", size)
     log.write_bytes(lines(40))
 

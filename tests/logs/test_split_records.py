@@ -20,7 +20,7 @@ DATED = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc:
 ABSL = "I0000 00:00:1795000000.179741   19303 placer.cc:162] "
 OLD = "I tensorflow/core/common_runtime/simple_placer.cc:841] "
 
-# Names that begin and end like each other: the worst there can be.
+# Names that begin and end like each other: the hardest case.
 names = st.lists(st.sampled_from(["a", "b", "a_1", "ab"]), min_size=1, max_size=4).map("/".join)
 placed = st.builds(
     Record,
@@ -38,7 +38,7 @@ def read(*blocks: str) -> Log:
 
 
 def printed(records: Sequence[Record], prefix: str, size: int) -> str:
-    """What a process leaves in a file: stderr line by line, stdout in blocks of ``size``."""
+    """The log of a process: stderr line by line, stdout in blocks of ``size``."""
     file, held = "", ""
     for node, op, device in records:
         held += f"{node}: ({op}): {device}\n"
@@ -49,7 +49,7 @@ def printed(records: Sequence[Record], prefix: str, size: int) -> str:
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.sampled_from([DATED, ABSL, OLD]), st.data())
-def test_every_record_is_put_together(
+def test_split_records_are_joined(
     records: Sequence[Record], prefix: str, data: st.DataObject
 ) -> None:
     size = data.draw(st.integers(100, 400), label="size")
@@ -60,7 +60,7 @@ def test_every_record_is_put_together(
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.data())
-def test_also_over_the_border_of_two_blocks(
+def test_split_records_across_blocks_are_joined(
     records: Sequence[Record], data: st.DataObject
 ) -> None:
     lines = printed(records, DATED, 150).splitlines()
@@ -72,7 +72,7 @@ def test_also_over_the_border_of_two_blocks(
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.data())
-def test_what_cannot_be_proved_is_counted_and_not_guessed(
+def test_ambiguous_records_are_counted_as_torn(
     records: Sequence[Record], data: st.DataObject
 ) -> None:
     """Without the copies on stderr, only other lines of stderr tear the records."""
@@ -99,7 +99,7 @@ def test_what_cannot_be_proved_is_counted_and_not_guessed(
         ("x: (A", "dd): " + HOST + ":GPU:1", "GPU:1"),
     ],
 )
-def test_cut_anywhere(head: str, tail: str, device: str) -> None:
+def test_records_cut_at_any_position(head: str, tail: str, device: str) -> None:
     record = f"x: (Add): {HOST}:{device}"
 
     log = read(f"{head}{DATED}{record}\n{tail}\n")
@@ -111,7 +111,7 @@ def test_cut_anywhere(head: str, tail: str, device: str) -> None:
     )
 
 
-def test_the_end_of_a_torn_name_is_no_node() -> None:
+def test_the_end_of_a_torn_name_is_not_a_node() -> None:
     log = read(
         f"tower_1/lo{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n"
         f"gits: (MatMul): {HOST}:GPU:1\n"
@@ -128,7 +128,7 @@ def test_a_lost_newline_does_not_make_a_device_2017() -> None:
     assert log.torn == 0
 
 
-def test_a_record_without_its_rest() -> None:
+def test_a_record_without_its_end() -> None:
     log = read(f"x: (Add): /job:localhost/repl{DATED}y: (Add): {HOST}:CPU:0\n\n\n")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
@@ -137,7 +137,7 @@ def test_a_record_without_its_rest() -> None:
     )
 
 
-def test_a_last_line_that_is_cut_short() -> None:
+def test_a_cut_last_line() -> None:
     log = read(f"y: (Add): {HOST}:CPU:0\nx: (Add): {HOST}:CP")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
@@ -158,7 +158,7 @@ def test_other_text_costs_no_record(word: str) -> None:
     assert (list(log.counts), log.torn) == ([Record("conv/w", "VarHandleOp", f"{HOST}:CPU:0")], 0)
 
 
-def test_only_torn_records_are_a_reason() -> None:
+def test_only_torn_records_give_a_reason() -> None:
     log = read(f"ok{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0")
 
     assert (log.counts, log.torn) == ({}, 1)
@@ -166,7 +166,7 @@ def test_only_torn_records_are_a_reason() -> None:
     assert log.reason.startswith("every record in it is torn (1 in all)")
 
 
-def test_text_glued_before_a_name_is_known_by_the_other_copy() -> None:
+def test_text_before_a_name_is_detected_by_the_other_copy() -> None:
     record = f"w/k: (MatMul): {HOST}:CPU:0"
     log = read(f"loss: 2.30{record}\n{DATED}{record}\n")
 
@@ -174,7 +174,7 @@ def test_text_glued_before_a_name_is_known_by_the_other_copy() -> None:
 
 
 @pytest.mark.parametrize("op", ["|Const", "C|onst", "Cons|t", "Const|"])
-def test_a_head_that_ran_into_other_text(op: str) -> None:
+def test_a_torn_beginning_before_other_text(op: str) -> None:
     begin, end = op.split("|")
     record = f"tower_1/Shape: (Const): {HOST}:CPU:2"
     log = read(
@@ -189,7 +189,7 @@ def test_a_head_that_ran_into_other_text(op: str) -> None:
     )
 
 
-def test_an_interrupted_block_adds_no_line_that_was_not_read(
+def test_an_interrupted_block_adds_no_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(_: bytes) -> None:
@@ -229,12 +229,12 @@ def test_an_interrupted_block_adds_no_line_that_was_not_read(
         "many devices",
     ],
 )
-def test_time_grows_with_the_log_only(text: str) -> None:
+def test_joining_time_is_linear(text: str) -> None:
     begin = time.perf_counter()
 
     read(Unwrapper().unwrap(text.encode()).decode())
 
-    assert time.perf_counter() - begin < 8  # seconds; the square would take minutes
+    assert time.perf_counter() - begin < 8  # seconds; quadratic time would take minutes
 
 
 def test_a_copy_decides_whether_an_index_is_complete() -> None:
@@ -261,13 +261,13 @@ Y = f"y: (Add): {HOST}:CPU:0"
         "# tower_1/logits: (MatMul): /job:local",
     ],
 )
-def test_a_torn_head_with_a_whole_copy_is_not_lost(head: str) -> None:
+def test_a_torn_beginning_with_a_whole_copy_is_not_lost(head: str) -> None:
     log = read(f"{Y}\n{DATED}{Y}\n{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n{head}{WARNING}")
 
     assert (log.records, log.torn, sum(log.counts.values())) == (4, 0, 2)
 
 
-def test_a_torn_head_with_a_copy_on_its_line_is_not_lost() -> None:
+def test_a_torn_beginning_with_a_copy_on_its_line_is_not_lost() -> None:
     log = read(f"# y: (Add): /job:local{DATED}{Y}\n")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 0)
@@ -292,31 +292,31 @@ def test_a_torn_head_with_a_copy_on_its_line_is_not_lost() -> None:
         pytest.param(f"{DATED}{Y}\n{DATED}y: (Add): /job:lo\n", id="of stderr alone"),
     ],
 )
-def test_a_head_without_a_whole_copy_is_lost(text: str) -> None:
+def test_a_torn_beginning_without_a_copy_is_lost(text: str) -> None:
     assert read(text).torn == 1
 
 
-def test_a_word_is_not_a_beginning_where_every_record_has_its_copy() -> None:
-    """It would begin like one of those that lack their copy on stdout."""
+def test_a_word_is_not_a_beginning_if_all_records_have_copies() -> None:
+    """The word is the beginning of some records that have no copy on stdout."""
     log = read(f"ok{WARNING}{Y}\n{DATED}{Y}\n")
 
     assert (log.records, log.torn) == (2, 0)
 
 
-def test_a_torn_head_next_to_a_joined_record_is_not_lost() -> None:
-    """Whose end, w/y, looked like a record of its own."""
+def test_a_torn_beginning_next_to_a_joined_record_is_not_lost() -> None:
+    """The end of the joined record, w/y, looks like a separate record."""
     log = read(f"v/{DATED}v/w/{Y}\nw/{Y}\nste{WARNING}p 50\n")
 
     assert (log.counts, log.torn) == ({Record("v/w/y", "Add", f"{HOST}:CPU:0"): 1}, 0)
 
 
-def test_no_more_is_made_of_a_head_than_one_record() -> None:
+def test_a_torn_beginning_is_joined_once() -> None:
     log = read(f"{DATED}{Y}\n{DATED}{Y}\ny: (Add): /job:lo{WARNING}")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 2}, 3, 0)
 
 
-def test_a_clear_head_comes_before_one_that_may_be_several() -> None:
+def test_an_unambiguous_beginning_is_joined_first() -> None:
     copies = "".join(f"{DATED}x: ({op}): {HOST}:CPU:0\n" for op in ("Abs", "Add"))
 
     log = read(f"x: (A{WARNING}x: (Abs{WARNING}{copies}")
@@ -330,7 +330,7 @@ def test_a_word_is_not_an_eager_record() -> None:
     assert (log.records, log.torn) == (1, 0)
 
 
-def test_of_more_heads_than_copies_the_rest_is_lost() -> None:
+def test_more_torn_beginnings_than_copies() -> None:
     log = read(f"y: (A{WARNING}y: (Add): /job:lo{WARNING}{DATED}{Y}\n")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 1)
@@ -345,11 +345,11 @@ def test_of_more_heads_than_copies_the_rest_is_lost() -> None:
         (f"x: (Add): {HOST}:GPU:1y: (Mul): {HOST}:CPU:0z: (Add): {HOST}:CPU:0\n",
          ["x 1", "y 0", "z 0"]),
         (f"x: (f.g): {HOST}:GPU:1y: (f<lambda>): {HOST}:CPU:0\n", ["x 1", "y 0"]),
-        # The index is torn, and the other copy knows it.
+        # The index is torn; the other copy has it.
         (f"x: (Add): {HOST}:GPU:1the loss\n0\n{DATED}x: (Add): {HOST}:GPU:10\n", ["x 10"]),
     ],
 )  # fmt: skip
-def test_a_newline_that_was_lost_or_comes_later(text: str, records: Sequence[str]) -> None:
+def test_a_lost_or_late_newline(text: str, records: Sequence[str]) -> None:
     log = read(text)
 
     found = [f"{record.node} {record.device.rpartition(':')[2]}" for record in log.counts]
@@ -357,7 +357,7 @@ def test_a_newline_that_was_lost_or_comes_later(text: str, records: Sequence[str
     assert log.torn == 0
 
 
-def test_an_index_that_may_be_any_is_torn() -> None:
+def test_an_ambiguous_index_is_torn() -> None:
     one_or_two_digits = read(f"x: (Add): {HOST}:GPU:12y: (Mul): {HOST}:CPU:0\n")
     goes_on_below = read(f"x: (Add): {HOST}:GPU:1the loss is 0.3\n0\n")
 
@@ -368,7 +368,7 @@ def test_an_index_that_may_be_any_is_torn() -> None:
 @pytest.mark.parametrize("op", ["f.g", "f<lambda>", "f[x]", "förlust"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_functions_of_any_name_are_put_together(op: str, data: st.DataObject) -> None:
+def test_records_of_functions_of_any_name_are_joined(op: str, data: st.DataObject) -> None:
     records = [Record(f"x_{n}", op, f"{HOST}:GPU:{n}") for n in range(9)]
     size = data.draw(st.integers(100, 400), label="size")
 
@@ -396,19 +396,19 @@ def test_a_name_without_a_copy_differs_from_longer_names() -> None:
 
 @pytest.mark.parametrize("text", ["4", "30", "2.30"])
 @pytest.mark.parametrize("name", ["y", "y/k"])
-def test_text_of_any_length_before_a_name(text: str, name: str) -> None:
+def test_long_text_before_a_name(text: str, name: str) -> None:
     log = read(f"{text}{name}: (Add): {HOST}:CPU:0\n{DATED}{name}: (Add): {HOST}:CPU:0\n")
 
     assert (log.counts, log.records) == ({Record(name, "Add", f"{HOST}:CPU:0"): 1}, 2)
 
 
 @pytest.mark.parametrize("mark", ["node1: ", "outputlog:"])
-def test_a_mark_before_many_lines_is_not_a_torn_name(mark: str) -> None:
+def test_a_prefix_of_many_lines_is_not_a_torn_name(mark: str) -> None:
     assert read(f"{Y}\n" + f"{mark}{WARNING}" * 2).torn == 0
     assert read(f"{Y}\n" + f"{mark}{WARNING}").torn == 1
 
 
-def test_of_two_records_on_a_line_the_torn_one_is_looked_for() -> None:
+def test_the_torn_one_of_two_records_on_a_line_is_joined() -> None:
     x = f"x: (Mul): {HOST}:CPU:0"
 
     log = read(f"# {x} y: (Add): /job:lo{WARNING}{DATED}{x}\n{DATED}{Y}\n")
@@ -416,7 +416,7 @@ def test_of_two_records_on_a_line_the_torn_one_is_looked_for() -> None:
     assert (log.records, log.torn) == (4, 0)
 
 
-def test_heads_alike_may_be_on_several_devices() -> None:
+def test_equal_beginnings_on_several_devices() -> None:
     copies = "".join(f"{DATED}y: (Add): {HOST}:GPU:{index}\n" for index in range(4))
 
     log = read(f"y: (Add): /job:lo{WARNING}" * 4 + copies)
@@ -424,7 +424,7 @@ def test_heads_alike_may_be_on_several_devices() -> None:
     assert (log.records, log.torn) == (8, 0)
 
 
-def test_a_whole_record_does_not_go_on_behind_other_lines() -> None:
+def test_a_whole_record_does_not_continue_after_other_lines() -> None:
     log = read(f"x: (Add): {HOST}:GPU:1{WARNING}step 1\n0\n")
 
     assert (log.counts, log.torn) == ({Record("x", "Add", f"{HOST}:GPU:1"): 1}, 0)
@@ -455,7 +455,7 @@ def test_a_record_before_other_text_and_a_log_line() -> None:
     assert ({record.node for record in log.counts}, log.torn) == ({"x", "y"}, 0)
 
 
-def test_a_head_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_beginning_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_records, "_MAX_DISTANCE", 3)
     steps = "step\n" * 9
 
@@ -464,7 +464,7 @@ def test_a_head_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (log.records, log.torn) == (1, 1)
 
 
-def test_a_record_with_text_behind_it_is_whole() -> None:
+def test_a_record_with_text_after_it_is_whole() -> None:
     log = read(f"x: (Add): {HOST}:CPU:0 is done\nstep 1\n")
 
     assert (log.records, log.torn) == (1, 0)

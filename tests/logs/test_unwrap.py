@@ -1,4 +1,4 @@
-"""The same log, carried by everything that leaves marks on its lines."""
+"""The same log in every format that changes its lines: loggers, containers, colors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME = "2024-01-21T21:16:10.179741123Z"
 
 @pytest.fixture(scope="module", params=["1.3.0", "2.15.1", "2.21.0"])
 def printed(request: pytest.FixtureRequest, fixtures: Path) -> bytes:
-    """A real log of both streams, line by line; a form for each age."""
+    """The lines of a real log of both streams, with a record form of each generation."""
     folder = fixtures / "logs" / request.param
     name = "session.tty.log" if request.param != "1.3.0" else "session.stderr.log"
     content: bytes = (folder / name).read_bytes()
@@ -39,7 +39,7 @@ def each_line(mark: str) -> Callable[[bytes], bytes]:
 
 
 def fluent_json(text: bytes) -> bytes:
-    """Other loggers have docker's form, and no newline in any line."""
+    """Like Docker's form, but without a newline in the text."""
     entries = ({"log": line, "stream": "stdout"} for line in text.decode().splitlines())
     return "\n".join(map(json.dumps, entries)).encode()
 
@@ -54,7 +54,7 @@ def journald_json(text: bytes) -> bytes:
 
 
 def docker_json(text: bytes) -> bytes:
-    """Docker cuts lines at 16 KiB; here every other one is cut in the middle."""
+    """Docker cuts lines at 16 KiB; here, every second line is cut in the middle."""
 
     def entry(piece: str) -> str:
         return json.dumps({"log": piece, "stream": "stderr", "time": TIME})
@@ -67,7 +67,7 @@ def docker_json(text: bytes) -> bytes:
 
 
 def cri(text: bytes) -> bytes:
-    """Pieces of two streams, each line of both cut in the middle, one in the other's gap."""
+    """Pieces of lines of two streams, which alternate: each line is cut in the middle."""
     lines = text.decode().splitlines()
     out: list[str] = []
     for first, second in itertools.zip_longest(lines[::2], lines[1::2], fillvalue=""):
@@ -149,9 +149,7 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_nothing_is_lost_and_nothing_invented(
-    carrier: str, printed: bytes, tmp_path: Path
-) -> None:
+def test_each_carrier_keeps_all_records(carrier: str, printed: bytes, tmp_path: Path) -> None:
     plain = read(tmp_path, printed)
 
     carried = read(tmp_path, CARRIERS[carrier](printed))
@@ -183,12 +181,12 @@ def stacked(names: Iterable[str]) -> Callable[[bytes], bytes]:
     ],
     ids=", ".join,
 )
-def test_one_carrier_in_another(names: Sequence[str], printed: bytes, tmp_path: Path) -> None:
+def test_nested_carriers(names: Sequence[str], printed: bytes, tmp_path: Path) -> None:
     assert read(tmp_path, stacked(names)(printed)).counts == read(tmp_path, printed).counts
 
 
 @pytest.mark.parametrize("carrier", ["docker-compose", "GitHub Actions", "mpirun --tag-output"])
-def test_torn_records_are_put_together_behind_marks(
+def test_torn_records_after_prefixes_are_joined(
     carrier: str, fixtures: Path, tmp_path: Path
 ) -> None:
     torn = (fixtures / "logs" / "2.15.1" / "session.log").read_bytes()
@@ -199,14 +197,14 @@ def test_torn_records_are_put_together_behind_marks(
     assert (carried.counts, carried.records, carried.torn) == (plain.counts, plain.records, 0)
 
 
-def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path: Path) -> None:
+def test_the_dots_of_pytest_are_not_part_of_a_name(tmp_path: Path) -> None:
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     text = f"tests/test_a.py .a: (Add): {device}\n..b/w: (Add): {device}\n./c: (Add): {device}\n"
 
     assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b/w", "./c"}
 
 
-def test_numbers_may_be_names(tmp_path: Path) -> None:
+def test_names_may_be_numbers(tmp_path: Path) -> None:
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     text = f"m: (MatMul): {device}\n0: (Const): {device}\n1: (Mul): {device}\n"
 
@@ -246,7 +244,7 @@ RECORD = f"x: (Add): {DEVICE}"
 @pytest.mark.parametrize(
     "carry", [docker_json, cri, fluent_json], ids=["docker", "CRI", "Fluent Bit"]
 )
-def test_every_line_ends_where_it_ended(carry: Callable[[bytes], bytes]) -> None:
+def test_line_ends_are_preserved(carry: Callable[[bytes], bytes]) -> None:
     lines = [f"x_{n}: (Add): {DEVICE}" for n in range(4)]
     unwrapper = Unwrapper()
 
@@ -263,7 +261,7 @@ def test_every_line_ends_where_it_ended(carry: Callable[[bytes], bytes]) -> None
     ],
     ids=["CRI", "docker"],
 )
-def test_a_piece_of_a_line_that_never_ended(piece: str, tmp_path: Path) -> None:
+def test_a_piece_of_an_unfinished_line(piece: str, tmp_path: Path) -> None:
     closing = '"}' if piece.startswith("{") else ""
 
     whole = read(tmp_path, f"{piece}{RECORD}{closing}".encode())
@@ -304,17 +302,17 @@ def test_pieces_of_records_without_a_copy(
 
 
 @pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x9b32m", "\x1b]0;a title\x07"])
-def test_each_color_is_taken_off_by_itself(mark: str, tmp_path: Path) -> None:
+def test_each_color_code_is_removed(mark: str, tmp_path: Path) -> None:
     assert list(read(tmp_path, f"{mark}{RECORD}".encode()).counts) == [Record("x", "Add", DEVICE)]
 
 
-def test_signs_that_html_writes_in_words(tmp_path: Path) -> None:
+def test_html_entities(tmp_path: Path) -> None:
     text = RECORD.replace("x", "a&gt;b").encode()
 
     assert list(read(tmp_path, text).counts) == [Record("a>b", "Add", DEVICE)]
 
 
-def test_json_with_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_json_with_invalid_text(tmp_path: Path) -> None:
     text = b'{"log":"\xff ' + RECORD.encode() + b'\\n","stream":"stdout"}'
 
     assert read(tmp_path, text).records == 1

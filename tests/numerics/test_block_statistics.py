@@ -1,4 +1,4 @@
-"""Whole arrays, read block by block."""
+"""Statistics of whole arrays, which are read block by block."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_blocks_give_the_results_of_whole_arrays(seed: int, size: int) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(seeds, sizes, st.integers(1, 40))
-def test_the_largest_of_all_is_among_the_peaks(seed: int, size: int, most: int) -> None:
+def test_the_peaks_contain_the_largest_element(seed: int, size: int, most: int) -> None:
     one, other = two(seed, size)
 
     found = find_peaks(([np.abs(a), b] for a, b in iterate_blocks(one, other)), most)
@@ -53,7 +53,7 @@ def test_the_largest_of_all_is_among_the_peaks(seed: int, size: int, most: int) 
 
 @pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 3 * BLOCK - 1])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_values_that_are_not_finite_are_found(at: int, value: float) -> None:
+def test_nonfinite_values_are_found(at: int, value: float) -> None:
     one, other = two(0, 3 * BLOCK)
     other[at] = value
 
@@ -77,11 +77,11 @@ def test_arrays_of_any_shape_and_dtype() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e300])
-def test_squares_that_no_float_holds(size: float) -> None:
+def test_squares_above_the_float_range(size: float) -> None:
     assert least_squares_ratio(np.array([size, 0]), np.array([2 * size, 0])) == pytest.approx(2)
 
 
-def test_only_some_elements_count() -> None:
+def test_masked_elements_do_not_count() -> None:
     expected, found = np.array([1.0, 1.0, 9.0]), np.array([2.0, 2.0, 0.0])
 
     assert least_squares_ratio(expected, found, np.array([True, True, False])) == 2

@@ -95,7 +95,7 @@ def test_error_is_the_largest_difference_in_eps_of_the_largest_expected_value(
 
 
 @given(pairs, faults, faults, st.sampled_from([1.0, 32.0, 1e6]), st.sampled_from([1.0, 8.0]))
-def test_a_difference_is_one_that_nothing_allows(
+def test_differences_above_all_tolerances(
     pairs: list[tuple[float, float]],
     noise: float,
     allowed: float,
@@ -118,7 +118,7 @@ def test_a_difference_is_one_that_nothing_allows(
 
 
 @given(pairs.filter(lambda pairs: any(expected for expected, _ in pairs)))
-def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
+def test_the_ratio_is_the_best_fit(pairs: list[tuple[float, float]]) -> None:
     expected, found = arrays(pairs)
 
     ratio = compare(expected, found).ratio
@@ -146,7 +146,7 @@ def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
         (91, {"allowed": 90 * ONE}, "differs"),
     ],
 )
-def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> None:
+def test_states_at_the_tolerances(off: int, more: dict[str, Any], state: str) -> None:
     """The small element is off by multiples of the eps of the large one."""
     assert compare([1, 2**-12], [1, 2**-12 + off * ONE], **more).state == state
 
@@ -163,7 +163,7 @@ def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> Non
         (0.0026, 4, "noise"),
     ],
 )
-def test_noise_that_hides_a_hundredth(noise: float, times_noise: float, state: str) -> None:
+def test_noise_that_hides_one_percent(noise: float, times_noise: float, state: str) -> None:
     """The noise times this factor is a hundredth of the value, or more."""
     values = [1.0, 0.5]
 
@@ -175,7 +175,7 @@ def test_a_type_is_too_coarse_whatever_the_noise() -> None:
     assert compare([1.0], [1.0], "int32", noise=1.0).state == "equal"
 
 
-def test_noise_hides_a_difference_no_larger_than_it() -> None:
+def test_noise_hides_smaller_differences() -> None:
     assert compare([1e-9, -1e-9], [-3e-9, 1e-9], noise=2e-9).state == "noise"
     assert compare([1e-9, -1e-9], [-3e-8, 1e-9], noise=2e-9).state == "differs"
 
@@ -200,7 +200,7 @@ def test_the_tolerance_is_exact() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool"])
-def test_integers_are_equal_or_not(dtype: str) -> None:
+def test_integers_have_no_tolerance(dtype: str) -> None:
     assert compare([10**7], [10**7], dtype) == ("w", "equal", 1.0, 0.0, 0.0)
     result = compare([10**7], [10**7 + 1], dtype)
     assert (result.state, result.error, result.limit) == ("differs", math.inf, 0.0)
@@ -212,7 +212,7 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
     "more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"limits": Limits(1e9)}]
 )
 @pytest.mark.parametrize("expected", [[1.0, 2.0], [0.0, 0.0]])
-def test_values_that_are_not_finite_differ(
+def test_nonfinite_values_differ(
     value: float, more: dict[str, Any], expected: list[float]
 ) -> None:
     result = compare(expected, [expected[0], value], **more)
@@ -222,14 +222,14 @@ def test_values_that_are_not_finite_differ(
     assert result.figures()["error"] is None
 
 
-def test_zero_is_equal_to_zero_alone() -> None:
+def test_zero_equals_only_zero() -> None:
     assert compare([0, 0], [0, 0]) == ("w", "equal", None, 0.0, 0.0)
     result = compare([0, 0], [0, 1e-30])
     assert (result.state, result.ratio, result.error) == ("differs", None, math.inf)
 
 
-def test_a_zero_that_is_noise_in_other_orders() -> None:
-    """Rows that cancel to the last bit in one order, and in another do not."""
+def test_a_zero_that_is_noise_in_other_row_orders() -> None:
+    """Rows that cancel exactly in one order, but not in another."""
     assert compare([0, 0], [0, 1e-9], noise=1e-9).state == "noise"
     assert compare([0, 0], [0, 9e-9], noise=1e-9).state == "differs"
     assert compare([0, 0], [0, 0], noise=1e-9).state == "equal"
@@ -257,7 +257,7 @@ def test_rounded_zeros_are_recognized_by_their_noise(
     assert compare(*values, noise=noise, zero=0.9e-5).state == "differs"
 
 
-def test_nothing_is_equal_to_nothing() -> None:
+def test_empty_arrays_are_equal() -> None:
     assert compare([], []) == ("w", "equal", None, 0.0, 0.0)
     assert compare(np.zeros((0, 3)), np.zeros((0, 3))).state == "equal"
 
@@ -266,7 +266,7 @@ anything = st.floats(width=32)
 
 
 @given(st.lists(st.tuples(anything, anything), max_size=4), st.sampled_from([*EPS, "int8"]))
-def test_figures_can_be_written_as_json(pairs: list[tuple[float, float]], dtype: str) -> None:
+def test_figures_are_valid_json(pairs: list[tuple[float, float]], dtype: str) -> None:
     with np.errstate(all="ignore"):
         result = compare(*arrays(pairs), dtype)
 
@@ -343,7 +343,7 @@ def test_two_rows_do_not_show_the_noise(rows: int, off: float, state: str) -> No
 def test_zeros_are_rounded_as_the_largest_gradient_is(
     off: float, more: dict[str, Any], dtype: str, state: str
 ) -> None:
-    """In eps of it; a bias before a normalization, in one order of the rows and in another."""
+    """In eps of the largest gradient: a bias before a normalization, in two orders of the rows."""
     expected = {"bias": np.full(2, 1e-9), "w": np.array([-1000.0, 1.0]), "v": np.ones(2)}
     bias = np.array([1e-9, 1000 * off * ONE])
     batch = Trial(4, (), expected, {**expected, "bias": bias}, {"bias": 1e-9, "w": 0.0, "v": 0.0})
@@ -358,10 +358,10 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(
     states = {
         gradient.variable: gradient.state for gradient in compare_gradients(quiet, dtypes, **more)
     }
-    assert states["bias"] == state  # next to zero, it is so whatever its noise
+    assert states["bias"] == state  # close to zero with any noise
 
 
-def test_each_variable_has_its_own_eps() -> None:
+def test_each_variable_is_compared_in_its_own_eps() -> None:
     batch = problem().trial({})
     off = {name: value * (1 + 1e-9) for name, value in batch.expected.items()}
     numbers = measurement(problem().trial(off))

@@ -24,7 +24,7 @@ SLOW = settings(deadline=None, max_examples=50)
 SPLIT_OF_SIX = runs(3, 3)
 
 seeds = st.integers(0, 2**32 - 1)
-# Of 2, 3 or 4 towers the rows.
+# The rows of 2, 3 or 4 towers.
 splits = st.tuples(st.integers(2, 4), st.integers(2, 5)).map(
     lambda drawn: runs(*[drawn[1]] * drawn[0])
 )
@@ -61,13 +61,13 @@ def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = 
     return given.trial(given.times(times), per_tower=parts)
 
 
-def test_no_variable_has_no_cause() -> None:
+def test_without_variables_there_is_no_cause() -> None:
     trial = problem().trial({})
 
     assert diagnose(measurement(trial), trial, []) == {}
 
 
-# One number.
+# One factor.
 
 
 def test_a_sum_instead_of_the_mean() -> None:
@@ -121,7 +121,7 @@ factors = st.floats(0.01, 500) | st.floats(-500, -0.01)
 def test_all_gradients_are_multiplied_by_one_number(
     seed: int, split: list[tuple[int, ...]], ratio: float, is_sum: bool
 ) -> None:
-    """A sum over towers, a mean taken twice, or else; with parts that the reference takes not."""
+    """A sum over towers, a mean that is taken twice, or another factor, with any parts."""
     towers = len(split)
     rows = sum(map(len, split))
     assume(abs(ratio - 1) > 0.001)
@@ -136,8 +136,8 @@ def test_all_gradients_are_multiplied_by_one_number(
         assert ("once too often" in cause.what) == (abs(ratio * towers - 1) <= 0.001)
 
 
-def test_ratios_next_to_the_number_of_towers_are_its_own() -> None:
-    """Fitted numbers are off a little; one that is off by a hundredth is another."""
+def test_ratios_near_the_number_of_towers() -> None:
+    """Fitted factors have rounding errors; a difference of one percent is another factor."""
     given = problem()
     for ratio, what in [
         (2.001, "the gradients of 2 towers are added up instead of averaged"),
@@ -157,7 +157,7 @@ def test_one_tower_has_no_sum_over_towers() -> None:
     assert cause.what == "all elements are multiplied by one number"
 
 
-def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
+def test_nearly_all_rows_of_one_tower_are_no_sum() -> None:
     given = problem()
 
     cause = common(given.trial(given.times(np.full(12, 1.0005))), 1)
@@ -166,7 +166,7 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"),
+    ("ratio", "expected"),
     [
         (2.000004, "2"),
         (0.2500004, "0.25"),
@@ -174,13 +174,15 @@ def test_of_one_tower_nearly_all_is_no_sum_either() -> None:
         (-1 / 3, "-0.3333333333333333"),
     ],
 )
-def test_the_scale_to_declare_is_a_whole_number_or_its_inverse(ratio: float, said: str) -> None:
+def test_the_scale_to_declare_is_a_whole_number_or_its_inverse(
+    ratio: float, expected: str
+) -> None:
     """The ratio is rounded in float32."""
     given = problem()
 
     scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition("scale=")[2]
 
-    assert scale == said
+    assert scale == expected
 
 
 @pytest.mark.parametrize("ratio", [1.37, 0.73])
@@ -201,8 +203,8 @@ def test_two_numbers_show_a_factor() -> None:
     assert cause.what == "all elements are multiplied by one number"
 
 
-def test_clipping_by_a_factor_needs_no_rows_of_towers() -> None:
-    """The program splits the batch, and how is not known."""
+def test_clipping_is_found_without_the_rows_of_towers() -> None:
+    """The program splits the batch in an unknown way."""
     given = problem()
     trial = replace(given.trial(given.times(np.full(12, 0.9))), per_tower=[], per_row=[])
 
@@ -210,7 +212,7 @@ def test_clipping_by_a_factor_needs_no_rows_of_towers() -> None:
 
 
 @pytest.mark.parametrize("coarse", [True, False])
-def test_a_variable_that_is_coarser_or_noisier_is_explained_with_the_others(coarse: bool) -> None:
+def test_coarse_and_noisy_variables_share_the_cause_of_others(coarse: bool) -> None:
     """A scalar alone could not be diagnosed."""
     given = problem(shapes={**SHAPES, "scale": ()})
     split = runs(6, 6)
@@ -340,7 +342,7 @@ def test_only_one_of_some_towers_counts(
         ([2, 0, 1, 1], "tower 1 contributes"),
     ],
 )
-def test_towers_that_are_lost(weights: list[float], who: str) -> None:
+def test_lost_towers(weights: list[float], who: str) -> None:
     """The mean is over the remaining towers, or over all."""
     split = runs(*[3] * len(weights))
 
@@ -350,7 +352,7 @@ def test_towers_that_are_lost(weights: list[float], who: str) -> None:
     assert cause.fix == FROZEN
 
 
-def test_a_tower_that_is_lost_shows_its_rows() -> None:
+def test_a_lost_tower_is_known_by_its_rows() -> None:
     split = runs(4, 4, 4)
 
     cause = common(counted(spread([1, 0, 1], split), split), 3)
@@ -378,7 +380,7 @@ def test_towers_are_lost_in_means_and_in_sums(
     assert [k for k in range(towers) if str(k) in numbers] == sorted(lost)
 
 
-def test_towers_that_do_not_count_alike() -> None:
+def test_towers_with_unequal_weights() -> None:
     split = runs(6, 6)
 
     cause = common(counted(spread([1.5, 0.5], split), split))
@@ -423,7 +425,7 @@ def test_the_shares_to_declare_are_the_weights(
     ("weights", "shares"),
     [([0.8, 1.2], [2, 3]), ([1.5, 0.9, 0.6], [5, 3, 2]), ([10 / 9, 8 / 9], [5, 4])],
 )
-def test_the_shares_to_declare_are_whole(weights: list[float], shares: list[int]) -> None:
+def test_shares_to_declare_are_whole_numbers(weights: list[float], shares: list[int]) -> None:
     split = runs(*[5] * len(weights))
 
     cause = common(counted(spread(weights, split), split), len(weights))
@@ -432,7 +434,7 @@ def test_the_shares_to_declare_are_whole(weights: list[float], shares: list[int]
 
 
 @pytest.mark.parametrize("ratio", [1.004, 1.37])
-def test_shares_to_declare_make_the_gradients_equal_or_are_none(ratio: float) -> None:
+def test_shares_to_declare_make_the_gradients_equal(ratio: float) -> None:
     split = runs(6, 6)
     weights = [2 / (1 + ratio), 2 * ratio / (1 + ratio)]
 
@@ -458,10 +460,10 @@ def test_negative_weights_have_no_shares_to_declare(weights: list[float]) -> Non
 
 @SLOW
 @given(seeds, uneven)
-def test_declared_parts_of_other_size_that_are_not_weighted(
+def test_unweighted_declared_parts_of_unequal_size(
     seed: int, split: list[tuple[int, ...]]
 ) -> None:
-    """Each part's mean counts alike, which is meant where the parts are of one size."""
+    """The mean of each part has the same weight, which is right for parts of equal size only."""
     towers, rows = len(split), sum(map(len, split))
     assume(len(set(map(len, split))) > 1)
     times = spread([rows / towers / len(part) for part in split], split)
@@ -472,7 +474,7 @@ def test_declared_parts_of_other_size_that_are_not_weighted(
     assert cause.fix.endswith(f"gradients-equal.shares={[1] * towers}'")
 
 
-def test_a_lost_tower_and_a_tower_that_counts_for_all() -> None:
+def test_a_tower_that_replaces_a_lost_tower() -> None:
     split = runs(4, 4, 4)
 
     cause = common(counted(spread([3, 1, 0], split), split), 3)
@@ -506,7 +508,7 @@ def test_rows_of_a_tower_need_not_follow_each_other() -> None:
     assert cause.shown[:2] == ("row 0 counts 2 times", "row 1 counts 0 times")
 
 
-# Batches that the program splits by itself.
+# Batches that the program itself splits.
 
 
 @pytest.mark.parametrize("in_parts", [True, False])
@@ -548,7 +550,7 @@ def test_dropped_remaining_rows_are_named(
     assert cause.fix.endswith(f"gradients-equal.rows={kept}")
 
 
-def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
+def test_a_dropped_row_with_weighted_towers() -> None:
     times = np.array([1.5] * 4 + [1.2] * 4 + [0])
 
     cause = common(tail([5, 4], times))
@@ -568,19 +570,19 @@ def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
         pytest.param([(4, 1.5), (4, 0.0), (4, 1.5)], 2, id="one with weight 0"),
     ],
 )
-def test_rows_that_no_towers_explain(sizes: list[tuple[int, float]], towers: int) -> None:
+def test_row_weights_that_no_towers_explain(sizes: list[tuple[int, float]], towers: int) -> None:
     times = np.concatenate([np.full(rows, value) for rows, value in sizes])
 
     assert common(tail([], times, in_parts=False), towers).what == "rows have different weights"
 
 
-def test_as_many_rows_as_towers_are_no_tail() -> None:
+def test_as_many_rows_as_towers_are_not_remaining_rows() -> None:
     times = np.append(np.full(10, 1.2), np.zeros(2))
 
     assert common(tail([6, 6], times)).what == "rows have different weights"
 
 
-def test_unequal_parts_that_are_not_weighted() -> None:
+def test_unweighted_unequal_parts() -> None:
     split = runs(7, 6)
 
     cause = common(tail([6, 6, 1], spread([13 / 14, 13 / 12], split)))
@@ -601,9 +603,7 @@ def test_unequal_parts_that_are_not_weighted() -> None:
     st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True),
     st.booleans(),
 )
-def test_towers_of_different_size_that_are_not_weighted(
-    seed: int, sizes: list[int], in_parts: bool
-) -> None:
+def test_unweighted_towers_of_unequal_size(seed: int, sizes: list[int], in_parts: bool) -> None:
     rows, towers = sum(sizes), len(sizes)
     times = spread([rows / towers / size for size in sizes], runs(*sizes))
 
@@ -619,7 +619,7 @@ def test_towers_of_different_size_that_are_not_weighted(
 
 @SLOW
 @given(seeds, st.lists(st.integers(2, 6), min_size=3, max_size=4), st.booleans())
-def test_neighbors_of_one_size_are_towers_of_their_own(
+def test_adjacent_parts_of_one_size_are_separate_towers(
     seed: int, sizes: list[int], in_parts: bool
 ) -> None:
     assume(len(set(sizes)) > 1)
@@ -647,20 +647,20 @@ def test_towers_of_a_batch_that_the_program_splits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"), [([5, 4, 4], "5, 4 and 4"), ([4, 4, 3, 3], "4, 4, 3 and 3")]
+    ("sizes", "expected"), [([5, 4, 4], "5, 4 and 4"), ([4, 4, 3, 3], "4, 4, 3 and 3")]
 )
-def test_towers_as_array_split_cuts_them(sizes: list[int], said: str) -> None:
+def test_towers_as_array_split_cuts_them(sizes: list[int], expected: str) -> None:
     rows, towers = sum(sizes), len(sizes)
     times = spread([rows / towers / size for size in sizes], runs(*sizes))
     size = rows // towers
 
     cause = common(tail([size] * towers + [rows % towers], times), towers)
 
-    assert cause.what == f"towers of {said} rows are averaged as if they were equal"
+    assert cause.what == f"towers of {expected} rows are averaged as if they were equal"
 
 
 @pytest.mark.parametrize("is_sum", [False, True])
-def test_rows_that_count_otherwise(is_sum: bool) -> None:
+def test_rows_with_other_weights(is_sum: bool) -> None:
     given = problem(rows=13, is_sum=is_sum)
 
     cause = common(given.trial(given.times(spread([1, 3, 1], runs(3, 2, 8)))))
@@ -678,7 +678,7 @@ def test_rows_that_count_otherwise(is_sum: bool) -> None:
     )
 
 
-def test_rows_that_all_count_otherwise_explain_nothing() -> None:
+def test_other_weights_for_all_rows_explain_nothing() -> None:
     given = problem(rows=12)
     times = 1 + np.arange(12) / 4
 
@@ -704,7 +704,7 @@ def test_more_rows_than_elements_explain_nothing() -> None:
     assert common(given.trial(given.times(times), per_tower=[])).what == UNKNOWN
 
 
-def test_rows_that_are_alike_explain_nothing() -> None:
+def test_similar_rows_explain_nothing() -> None:
     """No fit can distinguish rows with nearly the same gradient."""
     given = problem(rows=6)
     first = {name: np.repeat(gradient[:1], 6, axis=0) for name, gradient in given.slopes.items()}
@@ -731,7 +731,7 @@ def test_two_towers_of_three_on_the_same_rows_explain_nothing() -> None:
     assert common(trial, 3).what == UNKNOWN
 
 
-def test_towers_that_are_nearly_alike_explain_nothing() -> None:
+def test_similar_towers_explain_nothing() -> None:
     """A small gradient would be fitted by a huge multiple of the towers' difference."""
     given = problem(rows=6)
     nearly = Problem(
@@ -777,7 +777,7 @@ def test_labels_of_other_rows() -> None:
 def test_labels_of_other_rows_of_any_batch(
     seed: int, split: list[tuple[int, ...]], by: int
 ) -> None:
-    """What a row gives is the product of its input and its error, or the error alone."""
+    """The gradient of a row is the product of its input and its error, or the error alone."""
     rows = sum(map(len, split))
     rng = np.random.default_rng(seed)
     x, y = rng.normal(0, 1, (rows, 6)), rng.normal(0, 1, (rows, 4))
@@ -797,7 +797,7 @@ def test_labels_of_other_rows_of_any_batch(
     assert found["w"].what == f"it is the reference's gradient with moved by {-by}"
 
 
-def test_gradients_of_each_others_variable() -> None:
+def test_exchanged_gradients() -> None:
     given = problem()
     expected = given.of(range(12))
     swapped = {"a": expected["d"], "d": expected["a"]}
@@ -818,13 +818,13 @@ def test_gradients_of_each_others_variable() -> None:
 
 @SLOW
 @given(seeds, st.permutations("abcdef"))
-def test_gradients_that_are_paired_wrongly(seed: int, order: Sequence[str]) -> None:
+def test_wrongly_paired_gradients(seed: int, order: Sequence[str]) -> None:
     assert diagnosed_pairs(seed, order, alike=True) == {
         own: other for own, other in zip("abcdef", order, strict=True) if own != other
     }
 
 
-def test_gradients_of_other_sizes_that_are_paired_wrongly() -> None:
+def test_wrongly_paired_gradients_of_different_sizes() -> None:
     """The gradients of e and b are about a thousand times as large as a's."""
     assert diagnosed_pairs(15692638, "ebcdaf", alike=False) == {"a": "e", "e": "a"}
 
@@ -856,7 +856,7 @@ def test_a_pair_is_more_likely_than_two_factors() -> None:
     assert found["t"].what.startswith("it is the gradient of s:")
 
 
-def test_a_pair_is_known_within_the_noise_of_the_other() -> None:
+def test_a_pair_is_found_within_the_noise() -> None:
     given = problem()
     d = given.of(range(12))["d"]
     off = 1e-4 * float(np.max(np.abs(d)))
@@ -867,7 +867,7 @@ def test_a_pair_is_known_within_the_noise_of_the_other() -> None:
     assert explained(noisy)["a"].what.startswith("it is the gradient of d:")
 
 
-def test_a_slightly_nearer_gradient_is_no_pair() -> None:
+def test_a_slightly_closer_gradient_is_not_a_pair() -> None:
     """Two variables with nearly equal gradients."""
     given = problem(shapes={"a": (3, 4), "z": (3, 4)})
     rng = np.random.default_rng(3)
@@ -883,8 +883,11 @@ def test_a_slightly_nearer_gradient_is_no_pair() -> None:
     assert explained(trial)["a"].what == UNKNOWN
 
 
-def test_a_lost_gradient_is_not_one_of_an_untrained_variable() -> None:
-    """One variable is frozen; that another's gradient is zero in truth does not explain it."""
+def test_a_lost_gradient_is_not_paired_with_an_untrained_variable() -> None:
+    """One variable is frozen.
+
+    Another variable has a gradient of zero, which does not explain it.
+    """
     given = problem()
     expected = given.of(range(12))
     trial = given.trial({"a": 0 * expected["a"], "b": expected["b"] ** 2})
@@ -897,7 +900,7 @@ def test_a_lost_gradient_is_not_one_of_an_untrained_variable() -> None:
     assert explained(zero)["a"].what == "it is zero"
 
 
-def test_a_pair_has_one_shape() -> None:
+def test_paired_gradients_have_one_shape() -> None:
     """a is 3 by 4 and c 4 by 3: no optimizer takes the gradient of the other."""
     given = problem()
     reshaped = given.of(range(12))["c"].reshape(3, 4)
@@ -948,7 +951,7 @@ def test_a_penalty_that_counts_in_every_tower() -> None:
     )
 
 
-def test_a_penalty_that_is_missing() -> None:
+def test_a_missing_penalty() -> None:
     assert penalized(-0.25)["a"] == Diagnosis(
         "it falls short of the reference's by a multiple of the variable itself, like the "
         "gradient of a weight penalty: the penalty counts less than once, or not at all",
@@ -964,7 +967,7 @@ def test_a_penalty_that_is_missing() -> None:
 def test_penalties_of_any_size(
     seed: int, split: list[tuple[int, ...]], decay: float, added: bool
 ) -> None:
-    """As large as the gradient, or a hundredth of it."""
+    """The penalty is as large as the gradient, or one percent of it."""
     given = problem(seed, sum(map(len, split)))
     expected = given.of(range(given.rows))
     size = np.max(np.abs(expected["a"])) / np.max(np.abs(given.start["a"]))
@@ -990,7 +993,7 @@ def test_a_constant_added_to_equal_weights_is_no_penalty() -> None:
         assert explained(given.trial(found, start=start))["a"].what == UNKNOWN
 
 
-# What is no sum over rows.
+# Gradients that are no sums over rows.
 
 
 def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
@@ -1053,7 +1056,7 @@ def by_counts(seed: int, split: Sequence[tuple[int, ...]], counts: Array, share:
 
 
 def test_towers_that_divide_by_counts_of_their_own() -> None:
-    """Such as their tokens. To declare statistics of towers would hide it."""
+    """For example, the number of tokens. A declaration of statistics would hide the mistake."""
     trial = by_counts(0, runs(6, 6), np.array([1.0, 3.0]), np.array([0.5, 0.5]))
 
     assert common(trial) == Diagnosis(
@@ -1092,7 +1095,7 @@ def test_clipped_gradients_do_not_show_counts() -> None:
     assert common(trial, changed=frozenset("a")).mistake == "changed in towers"
 
 
-def test_clipped_in_each_tower() -> None:
+def test_gradients_clipped_in_each_tower() -> None:
     assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Diagnosis(
         "each tower changes its gradients, by clipping for example, before their mean is taken; "
         "the reference changes the mean",
@@ -1147,13 +1150,13 @@ def test_clipped_gradients_of_one_tower_or_a_multiple(
     assert common(batch, changed=frozenset("a")) == common(batch)
 
 
-def test_only_the_gradients_that_differ_are_looked_at_for_changes() -> None:
+def test_only_different_gradients_are_checked_for_changes() -> None:
     assert "clip" not in common(by_tower(0, runs(6, 6)), changed=frozenset("z")).what
 
 
 @SLOW
 @given(seeds, splits)
-def test_what_nothing_explains_has_no_cause(seed: int, split: list[tuple[int, ...]]) -> None:
+def test_unexplained_differences_have_no_cause(seed: int, split: list[tuple[int, ...]]) -> None:
     given = problem(seed, sum(map(len, split)))
     rng = np.random.default_rng(seed + 1)
     found = {name: rng.normal(0, 1, shape) for name, shape in SHAPES.items()}
@@ -1167,8 +1170,8 @@ def test_what_nothing_explains_has_no_cause(seed: int, split: list[tuple[int, ..
 
 
 @pytest.mark.parametrize("parts", [True, False])
-def test_a_small_difference_is_not_explained_by_what_would_give_none(parts: bool) -> None:
-    """A hundred eps of something: the mean over the parts is the reference's own."""
+def test_a_small_difference_is_not_explained_by_an_equal_mean(parts: bool) -> None:
+    """The difference is a hundred eps; the mean over the parts equals the reference."""
     given = problem()
     rng = np.random.default_rng(1)
     found = {
@@ -1182,7 +1185,7 @@ def test_a_small_difference_is_not_explained_by_what_would_give_none(parts: bool
     assert common(trial).what == UNKNOWN
 
 
-def test_a_ratio_next_to_one_is_not_the_statistics_of_towers() -> None:
+def test_a_ratio_near_one_is_not_statistics_of_towers() -> None:
     given = problem()
 
     trial = given.trial(given.times(np.full(12, 1.00005)), runs(6, 6))
@@ -1193,7 +1196,7 @@ def test_a_ratio_next_to_one_is_not_the_statistics_of_towers() -> None:
 # Several variables.
 
 
-def test_one_mistake_is_one_cause() -> None:
+def test_one_mistake_has_one_cause() -> None:
     split = runs(6, 6)
     found = explained(counted(spread([2, 0], split), split))
 
@@ -1271,8 +1274,8 @@ def test_rows_of_single_variables() -> None:
         (-1.0, UNKNOWN),
     ],
 )
-def test_one_number_is_a_multiple_of_any(ratio: float, what: str) -> None:
-    """So only whole factors mean something."""
+def test_a_scalar_is_a_multiple_of_any_scalar(ratio: float, what: str) -> None:
+    """So only integer factors are evidence."""
     given = problem(shapes={"scale": ()})
 
     cause = common(given.trial(given.times(np.full(12, ratio)), runs(6, 6)))
@@ -1280,7 +1283,7 @@ def test_one_number_is_a_multiple_of_any(ratio: float, what: str) -> None:
     assert cause.what == what
 
 
-def test_one_number_among_others() -> None:
+def test_a_scalar_among_other_variables() -> None:
     """The mistake shows in the other variables."""
     given = problem(shapes={**SHAPES, "scale": ()})
     split = runs(6, 6)
@@ -1291,7 +1294,7 @@ def test_one_number_among_others() -> None:
     assert len(set(found.values())) == 1
 
 
-def test_one_number_that_becomes_zero() -> None:
+def test_a_scalar_that_becomes_zero() -> None:
     given = problem(shapes={"scale": ()})
 
     cause = common(given.trial({"scale": np.zeros(())}, runs(6, 6)))
@@ -1299,7 +1302,7 @@ def test_one_number_that_becomes_zero() -> None:
     assert cause.what
 
 
-# Next to nothing.
+# Gradients of nearly zero.
 
 
 def test_a_zero_reference_has_no_known_cause() -> None:
@@ -1311,7 +1314,7 @@ def test_a_zero_reference_has_no_known_cause() -> None:
 
 @SLOW
 @given(seeds, st.sampled_from([2, 3]), st.floats(1e-3, 1e3))
-def test_variables_may_be_of_any_size(seed: int, towers: int, size: float) -> None:
+def test_variables_of_any_size(seed: int, towers: int, size: float) -> None:
     given = problem(seed, 12)
     sized = Problem(
         {name: size * gradient for name, gradient in given.slopes.items()}, given.start
@@ -1342,7 +1345,7 @@ def test_noise_widens_the_tolerance() -> None:
 
 
 def test_float64_is_fitted_as_its_eps_allows() -> None:
-    """A penalty of some 1e-6 of the gradient is nothing in float32, and a finding in float64."""
+    """A penalty of about 1e-6 of the gradient is a finding in float64 only."""
     given = problem(rows=8)
     expected = given.of(range(8))
     times = 1e-6 * np.max(np.abs(expected["a"]))
@@ -1366,7 +1369,7 @@ def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
     own, whole, less = found(2, runs(6, 6)), found(2, ()), found(0.5, runs(6, 6))
 
     assert own.what == (
-        "MirroredStrategy adds up the gradients of 2 replicas, but each is complete already: the "
+        "MirroredStrategy adds up the gradients of 2 replicas, but each of them is already complete: the "
         "loss is the mean over a replica's own rows, or the program adds up gradients itself"
     )
     assert own.fix.startswith(

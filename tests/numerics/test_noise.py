@@ -36,11 +36,11 @@ def test_an_element_is_uncertain_up_to_a_hundred_times_the_noise(
     assert by_none.tolist() == [False, False]
 
 
-def test_zero_without_noise_is_sure() -> None:
+def test_zero_without_noise_is_certain() -> None:
     assert uncertain_elements([arrays(w=[0.0, 1.0])], [{"w": 0.0}])["w"].tolist() == [False] * 2
 
 
-def test_an_element_is_uncertain_if_it_is_at_any_step() -> None:
+def test_an_element_is_uncertain_after_any_uncertain_step() -> None:
     """Each step is compared with the same step in other orders."""
     first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
     noise = [{"w": 0.01}, {"w": 0.01}, {"w": 0.0}]

@@ -50,7 +50,7 @@ def causes(trial: Trial) -> dict[str, Diagnosis]:
     return diagnose(numbers, trial, sorted(differing_variables(trial, numbers.dtypes)))
 
 
-def test_of_a_large_gradient_some_elements_are_kept() -> None:
+def test_some_elements_of_a_large_gradient_are_selected() -> None:
     whole, some = both({})
 
     sizes = {name: value.size for name, value in some.expected.items()}
@@ -64,7 +64,7 @@ def test_of_a_large_gradient_some_elements_are_kept() -> None:
 
 
 @pytest.mark.parametrize("names", [100, 1000])
-def test_of_many_gradients_fewer_are_kept(names: int) -> None:
+def test_fewer_elements_of_many_gradients_are_selected(names: int) -> None:
     values = {f"v{number}": np.ones((70, 60 + number % 50)) for number in range(names)}
 
     trial = build_trial(4, (), values, values, dict.fromkeys(values, 0.0))
@@ -86,7 +86,7 @@ def test_reduced_gradients_have_the_figures_of_all(seed: int) -> None:
     assert differing_variables(some, dtypes) == {"b", "d"}
 
 
-def test_one_element_that_is_not_finite_is_kept() -> None:
+def test_a_nonfinite_element_is_selected() -> None:
     found = problem(0, 12, SHAPES).of(range(12))
     found["d"][123, 45] = np.nan
 
@@ -137,7 +137,7 @@ def test_a_penalty_is_diagnosed() -> None:
     assert "a multiple of the variable itself" in causes(some)["d"].what
 
 
-def test_few_rows_of_a_large_gradient_that_are_wrong_are_no_factor() -> None:
+def test_few_wrong_rows_of_a_large_gradient_are_no_factor() -> None:
     """One in a thousand is hardly found at random."""
     mean = problem(0, 12, SHAPES).of(range(12))
     found = 2 * mean["d"]
@@ -148,7 +148,7 @@ def test_few_rows_of_a_large_gradient_that_are_wrong_are_no_factor() -> None:
     assert causes(some)["d"].what == causes(whole)["d"].what == "no known mistake explains it"
 
 
-def test_of_a_gradient_that_is_nearly_all_zeros_the_others_are_kept() -> None:
+def test_nonzero_elements_are_selected() -> None:
     """For example, a batch uses some rows of a table."""
     slopes = np.zeros((12, 1000, 100))
     slopes[range(12), range(100, 112)] = np.random.default_rng(0).normal(size=(12, 100))
@@ -162,7 +162,7 @@ def test_of_a_gradient_that_is_nearly_all_zeros_the_others_are_kept() -> None:
     assert 4000 < some.expected["table"].size <= 4096
 
 
-def test_all_is_divided_where_the_rate_makes_up_for_a_factor() -> None:
+def test_a_factor_that_the_rate_compensates_for() -> None:
     given = problem(0, 12, SHAPES)
     whole, some = both(given.times(np.full(12, 2.0)))
     dtypes = dict.fromkeys(SHAPES, "float32")
@@ -181,7 +181,7 @@ def test_a_reduced_step_has_the_largest_difference(size: int, half: bool) -> Non
     start, expected = rng.normal(size=(2, size)).astype(np.float32)
     found = (expected + rng.normal(0, 1e-3, size)).astype(np.float32)
     is_certain = np.arange(size) % 2 == 0 if half else np.ones(size, np.bool_)
-    taken = build_variable_step(
+    step = build_variable_step(
         start,
         expected,
         found,
@@ -189,20 +189,20 @@ def test_a_reduced_step_has_the_largest_difference(size: int, half: bool) -> Non
         noise=0.0,
         uncertain=~is_certain if half else None,
     )
-    kept = np.ones(taken.start.size, np.bool_) if taken.certain is None else taken.certain
+    kept = np.ones(step.start.size, np.bool_) if step.certain is None else step.certain
     start, expected, found = (values.astype(np.float64) for values in (start, expected, found))
 
-    assert (taken.start.size == size) == (size <= 512)
-    assert taken.start.size <= 512 + 5 * 32
+    assert (step.start.size == size) == (size <= 512)
+    assert step.start.size <= 512 + 5 * 32
     for one, other in (
-        (taken.expected - taken.start, expected - start),
-        (taken.found - taken.expected, found - expected),
-        (taken.expected[kept], expected[is_certain]),
-        ((taken.found - taken.expected)[kept], (found - expected)[is_certain]),
+        (step.expected - step.start, expected - start),
+        (step.found - step.expected, found - expected),
+        (step.expected[kept], expected[is_certain]),
+        ((step.found - step.expected)[kept], (found - expected)[is_certain]),
     ):
         assert np.max(np.abs(one)) == np.max(np.abs(other))
     square = np.vdot(expected[is_certain], expected[is_certain])
-    assert taken.ratio == pytest.approx(np.vdot(expected[is_certain], found[is_certain]) / square)
+    assert step.ratio == pytest.approx(np.vdot(expected[is_certain], found[is_certain]) / square)
 
 
 def test_every_step_keeps_the_same_elements() -> None:
@@ -214,7 +214,7 @@ def test_every_step_keeps_the_same_elements() -> None:
     assert some.tolist() == again.tolist()
 
 
-def test_no_copy_of_a_whole_array_is_made() -> None:
+def test_whole_arrays_are_not_copied() -> None:
     """Neither of a step nor of gradients; a mask of zeros and its indices are smaller."""
     size = 2_000_000
     start, expected, found = (np.full(size, value, np.float32) for value in (1, 2, 3))

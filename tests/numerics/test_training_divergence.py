@@ -111,7 +111,7 @@ def test_equal_steps_do_not_differ() -> None:
     assert after(steps) == ({"w": "equal"}, {})
 
 
-def test_the_state_is_that_after_the_last_step() -> None:
+def test_the_state_is_after_the_last_step() -> None:
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7 + 20 * ONE]])
     numbers = measurement(dtypes={"w": "float32"}, trajectory=steps)
 
@@ -131,7 +131,7 @@ def test_tolerance_and_noise_allow_more() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
-def test_a_counter_is_equal_or_not(dtype: str) -> None:
+def test_counters_have_no_tolerance(dtype: str) -> None:
     steps = trajectory({"step": 0}, {"step": [1, 2, 10**7]}, {"step": [1, 2, 10**7 + 1]})
 
     equal, apart = after(steps, optimizer=ADAM, dtypes={"step": dtype})
@@ -141,7 +141,7 @@ def test_a_counter_is_equal_or_not(dtype: str) -> None:
     assert after(steps)[0] == {"step": "equal"}
 
 
-def test_the_first_step_that_differs() -> None:
+def test_the_first_different_step() -> None:
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 6], [6, 7]])
 
     _, apart = after(steps)
@@ -151,8 +151,8 @@ def test_the_first_step_that_differs() -> None:
     assert apart["w"].error == 0
 
 
-def test_how_far_off_it_is_at_last() -> None:
-    """A part of the longest way, 5."""
+def test_the_final_difference() -> None:
+    """As a part of the largest distance, 5."""
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 4], [4, 8], [6, 17]])
 
     assert after(steps)[1]["w"].error == pytest.approx(10 / 5)
@@ -179,9 +179,7 @@ def test_variables_that_the_reference_does_not_move() -> None:
         ([[2, 4], [4, 8]], None),
     ],
 )
-def test_how_far_the_first_step_that_differs_moves_it(
-    found: Sequence[Any], moved: float | None
-) -> None:
+def test_the_change_in_the_first_different_step(found: Sequence[Any], moved: float | None) -> None:
     steps = trained([[2, 4], [4, 4 + 10 / 3]], found)
 
     divergence = after(steps)[1]["w"]
@@ -212,7 +210,7 @@ def test_each_step_is_compared_by_its_own_change(
     ("found", "moved"),
     [([3, 3], 2), ([1, 1], 0), ([2, 5], None), ([2, 2], 0)],
 )
-def test_any_way_of_one_number_is_a_multiple(found: list[float], moved: float | None) -> None:
+def test_any_change_of_a_scalar_is_a_multiple(found: list[float], moved: float | None) -> None:
     """In the first step a multiple is meaningful, because the gradient is known."""
     steps = trained([2, 4], found, start=1)
 
@@ -221,7 +219,7 @@ def test_any_way_of_one_number_is_a_multiple(found: list[float], moved: float | 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_values_that_are_not_finite_differ(optimizer: str, value: float) -> None:
+def test_nonfinite_values_differ(optimizer: str, value: float) -> None:
     steps = trained([[2, 3], [4, 5]], [[2, 3], [4, value]])
 
     with np.errstate(invalid="ignore"):
@@ -237,7 +235,7 @@ def test_values_that_are_not_finite_differ(optimizer: str, value: float) -> None
 
 
 def slots(*factors: float, of: str = "w") -> Trajectory:
-    """w, and slots of it that are multiplied by so much."""
+    """w and its slots, which are multiplied by factors."""
     expected = {"w": [[2.0, 3.0]] * 3, **{f"w/{n}": [[1.0, 5.0]] * 3 for n in range(len(factors))}}
     found = {f"w/{n}": [np.array([1.0, 5.0]) * factor] * 3 for n, factor in enumerate(factors)}
     start = {name: [0.0, 0.0] for name in expected}
@@ -247,7 +245,7 @@ def slots(*factors: float, of: str = "w") -> Trajectory:
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])
 @pytest.mark.parametrize("scale", [128.0, 0.5, -2.0])
 def test_the_scale_that_is_declared_is_found_in_slots(optimizer: str, scale: float) -> None:
-    """Once in the first moment, twice in the second, and not in what Adam has left it out of."""
+    """Once in the first moment, twice in the second, and not in the variable."""
     steps = slots(scale, scale**2, 1.0)
 
     assert after(steps, optimizer=optimizer, scale=scale)[1] == {}
@@ -266,7 +264,7 @@ def test_the_nearest_scale_is_shown() -> None:
     assert divergence.difference.error == pytest.approx(0.1 / ONE, rel=1e-5)
 
 
-def test_the_noise_of_slots_is_scaled_as_they_are() -> None:
+def test_the_noise_of_slots_is_scaled_too() -> None:
     """Eight times a noise of 1e-5, 128 times as large."""
     for off, is_equal in ((0.01, True), (0.011, False)):
         steps = trajectory(
@@ -286,7 +284,7 @@ def test_the_scale_is_not_found_in_the_variable_itself() -> None:
 
 
 def test_the_scale_is_found_in_slots_alone() -> None:
-    """What belongs to no trained variable, such as a statistic, is as in the reference."""
+    """A variable without a trained variable, such as a statistic, must equal the reference."""
     assert after(slots(2.0, of="v"), scale=2.0)[1].keys() == {"w/0"}
 
 
@@ -330,7 +328,7 @@ def test_a_slot_of_another_shape_is_compared_whole() -> None:
     assert after(steps, optimizer=ADAM)[1].keys() == {"w/power"}
 
 
-def test_where_all_elements_are_uncertain_adam_may_differ() -> None:
+def test_adam_may_differ_if_all_elements_are_uncertain() -> None:
     steps = trajectory(
         {"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, uncertain={"w": [True, True]}
     )
@@ -342,18 +340,20 @@ def test_where_all_elements_are_uncertain_adam_may_differ() -> None:
 @pytest.mark.parametrize(
     ("off", "adam", "descent"), [(0, [], []), (0.019, [], ["w"]), (0.021, ["w"], ["w"])]
 )
-def test_a_fiftieth_of_the_way_is_no_difference_under_adam(
+def test_a_fiftieth_of_the_distance_is_no_difference_with_adam(
     off: float, adam: list[str], descent: list[str]
 ) -> None:
-    """Of the longest way of its elements, from the start; whatever the size of the values."""
+    """The limit is relative to the largest distance of an element from its start, not to the
+    values."""
     steps = trained([[100.5, 101], [101, 102]], [[100.5, 101], [101 + 2 * off, 102]], [100, 100])
 
     assert list(after(steps, optimizer=ADAM)[1]) == adam
     assert list(after(steps, optimizer=SGD)[1]) == descent
 
 
-def test_the_drift_grows_with_the_way_so_far() -> None:
-    """0.03 is more than a fiftieth after the first step, and less after the second."""
+def test_the_allowed_drift_grows_with_the_distance() -> None:
+    """0.03 is more than a fiftieth of the distance after the first step, and less after the
+    second."""
     early = trained([[1, 1], [2, 2]], [[1.03, 1], [2.03, 2]], [0, 0])
     late = trained([[1, 1], [2, 2]], [[1, 1], [2.03, 2]], [0, 0])
 
@@ -368,7 +368,7 @@ def test_integers_have_no_drift() -> None:
     assert list(after(steps, optimizer=ADAM, dtypes={"step": "float32"})[1]) == []
 
 
-def test_a_slot_that_is_scaled_drifts_as_it_is_scaled() -> None:
+def test_the_allowed_drift_of_a_slot_is_scaled() -> None:
     for off, is_equal in ((2.5, True), (2.6, False)):
         steps = trajectory(
             {"w": [0, 0], "w/m": [0, 0]},
@@ -382,7 +382,8 @@ def test_a_slot_that_is_scaled_drifts_as_it_is_scaled() -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.floats(0.01, 1))
 def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
-    """Least squares: the mean over towers is that over rows; their sum, or half the rate, not."""
+    """Least squares: the mean over towers equals the mean over rows; their sum and half the rate
+    do not."""
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 1, (4 * towers, 3)).astype(np.float32)
     y = rng.normal(0, 1, 4 * towers).astype(np.float32)
@@ -447,7 +448,7 @@ def walked(*trials: Trial, trajectory: Trajectory | Missing, **more: Any) -> Mea
 
 
 def both(found: Mapping[str, Sequence[Any]], after: Trial | None = None) -> Trajectory:
-    """w and v are trained, w has a slot; the others, not in `found` is equal."""
+    """w and v are trained, and w has a slot. Variables missing in `found` are equal."""
     names = ("w", "v", "w/Momentum")
     return trajectory(
         {name: [0, 0] for name in names},
@@ -467,7 +468,7 @@ def both(found: Mapping[str, Sequence[Any]], after: Trial | None = None) -> Traj
         ("wv", [], set()),
     ],
 )
-def test_variables_that_go_where_rounding_takes_them(
+def test_variables_that_follow_rounding_errors(
     noisy: str, left: list[str], apart: set[str]
 ) -> None:
     steps = both({"w": [[5, 5]] * 3, "w/Momentum": [[7, 7]] * 3})
@@ -494,7 +495,8 @@ def test_variables_that_go_where_rounding_takes_them(
 def test_gradients_may_be_coarser_than_the_variables(
     precision: str, off: float, state: str
 ) -> None:
-    """A part of the way of 6, not of the value: float64 variables of 600."""
+    """The tolerance is relative to the distance, 6, not to the value of the float64 variables,
+    600."""
     steps = trained(
         [[600 + 1, 2], [600 + 6, 2]], [[600 + 1, 2], [600 + 6 * (1 + off * ONE), 2]], (600, 2)
     )
@@ -508,7 +510,7 @@ def test_gradients_may_be_coarser_than_the_variables(
 
 
 def test_the_coarsest_gradient_sets_the_tolerance_of_a_step() -> None:
-    """Of two variables that are trained, one is computed in bfloat16."""
+    """One of two trained variables has a bfloat16 gradient."""
     steps = trajectory(
         {"w": [1.0], "v": [1.0]},
         {"w": [[2.0]], "v": [[2.0]]},
@@ -546,7 +548,7 @@ def test_gradients_that_are_too_coarse_check_no_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "late", "said"),
+    ("first", "late", "expected"),
     [
         ({"w": 1, "v": 1}, {"w": 1, "v": 1}, set()),
         ({"w": 1, "v": 1}, {"w": 1, "v": 1.01}, {"v"}),
@@ -558,14 +560,14 @@ def test_gradients_that_are_too_coarse_check_no_weight() -> None:
     ],
 )
 def test_gradients_that_differ_after_the_steps_alone(
-    first: Mapping[str, float], late: Mapping[str, float] | None, said: set[str]
+    first: Mapping[str, float], late: Mapping[str, float] | None, expected: set[str]
 ) -> None:
     steps = both({}, after=batch(late) if late else None)
 
-    assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == said
+    assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == expected
 
 
-def test_without_steps_nothing_is_stale_or_made_up_for() -> None:
+def test_without_steps_nothing_is_stale() -> None:
     numbers = walked(batch({"w": 2, "v": 2}), trajectory=NO_STEPS)
 
     assert variables_with_stale_copies(numbers) == set()
@@ -601,7 +603,7 @@ DEPARTED = {"v": [[1, 2], [2, 4], [3, 7]]}
         pytest.param({"w": 1, "v": 1}, "", {}, 1, id="equal"),
     ],
 )
-def test_a_factor_that_the_rate_makes_up_for(
+def test_a_factor_that_the_rate_compensates_for(
     ratios: Mapping[str, float], noisy: str, found: Mapping[str, Any], factor: float
 ) -> None:
     numbers = walked(batch(ratios, noisy), trajectory=both(found))
@@ -623,7 +625,7 @@ def test_weights_that_do_not_move_show_no_factor(moved: float) -> None:
     assert compensated_factor(numbers) == 1
 
 
-def test_rounding_is_no_factor() -> None:
+def test_rounding_is_not_a_factor() -> None:
     assert (
         compensated_factor(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1
     )
@@ -639,7 +641,7 @@ def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
 
 
 def test_slots_show_a_factor_in_addition_to_the_declared_one() -> None:
-    """Declared is 4, which the gradients were divided by; the slots have 8."""
+    """The gradients were divided by the declared 4; the slots have the factor 8."""
     steps = both({"w/Momentum": [[8, 16], [16, 32], [24, 48]]})
     numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps, scale=4.0)
 

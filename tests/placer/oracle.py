@@ -1,4 +1,4 @@
-"""The placer's own dump in a local session: the oracle for placements.
+"""The expected placements: the placer's own dump in a local session.
 
     python oracle.py FOLDER DEVICES
 

@@ -38,7 +38,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, placed: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("placed", "message"),
     [
-        ({"x": "GPU:0", "unpinned": "GPU:1"}, f"'x' asks for {HOST}GPU:1 and is on {HOST}GPU:0"),
+        ({"x": "GPU:0", "unpinned": "GPU:1"}, f"'x' requests {HOST}GPU:1 and is on {HOST}GPU:0"),
         (
             {"x": "GPU:1", "unpinned": "GPU:7"},
             f"'unpinned' is on {HOST}GPU:7, which is not in gpu*2",
@@ -74,7 +74,7 @@ def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() ->
     assert str(evidence.ops["x"].assigned) == HOST + "GPU:1"
 
 
-def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soft_placement_allows_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, {"x": "CPU:0", "unpinned": "GPU:1"})
 
     assert place(build, soft=True).ops["x"].fallback_reason
@@ -114,7 +114,7 @@ def in_a_session(monkeypatch: pytest.MonkeyPatch, output: bytes | Exception) -> 
 RECORD = f"x: (Const): {HOST}CPU:0\n".encode()
 
 
-def test_a_session_reports_the_device_of_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_session_reports_the_device_of_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_a_session(monkeypatch, RECORD) == RECORD
 
 

@@ -52,7 +52,7 @@ def test_one_process_serves_all_placements() -> None:
     assert pid_now() == first
 
 
-def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -> None:
+def test_a_killed_process_is_reported_and_replaced() -> None:
     place(build)
     os.kill(pid_now(), signal.SIGKILL)
 
@@ -66,7 +66,7 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
     assert devices(place(build)) == {"/device:GPU:1"}
 
 
-def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_process_is_killed_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     place(build)
     pid = pid_now()
     os.kill(pid, signal.SIGSTOP)
@@ -81,7 +81,7 @@ def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.Monke
         os.kill(pid, 0)
 
 
-def test_a_forked_child_starts_a_process_of_its_own() -> None:
+def test_a_forked_child_starts_its_own_process() -> None:
     place(build)
     pid = pid_now()
     reader, writer = os.pipe()
@@ -125,7 +125,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     assert evidence.placement.assigned == Missing("a build without GPU kernels", "install another")
 
 
-def test_an_unavailable_process_is_an_error_each_time_and_started_once(
+def test_an_unavailable_process_is_started_once(
     tmp_path: Path,
 ) -> None:
     """A stand-in for TensorFlow reports a CPU build."""
@@ -146,7 +146,7 @@ def test_an_unavailable_process_is_an_error_each_time_and_started_once(
         assert process.pid is None
 
 
-def test_the_devices_of_this_machine_answer_for_themselves(
+def test_real_devices_are_used_if_there_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This machine has enough GPUs, so a local session places, and the evidence names it."""

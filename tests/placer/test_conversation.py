@@ -78,7 +78,7 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("raised", [Interrupted, KeyboardInterrupt])
-def test_after_an_interruption_no_answer_is_that_to_another_request(
+def test_an_interruption_does_not_mix_up_answers(
     placer: PlacerProcess, raised: type[BaseException]
 ) -> None:
     def interrupt(_number: int, _frame: object) -> None:
@@ -104,7 +104,7 @@ def test_after_an_interruption_no_answer_is_that_to_another_request(
     assert interrupted > 3
 
 
-def test_a_request_that_is_interrupted_ends_its_process(
+def test_an_interrupted_request_ends_its_process(
     placer: PlacerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -131,7 +131,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
         ("cut", " ended with status 3"),
     ],
 )
-def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
+def test_a_wrong_answer_is_an_error_and_replaces_the_process(
     placer: PlacerProcess, answer: str, message: str
 ) -> None:
     ask(placer, "/GPU:0")
@@ -149,7 +149,7 @@ def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
     assert placer.pid != first
 
 
-def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
+def test_a_refused_graph_does_not_end_the_process(
     placer: PlacerProcess,
 ) -> None:
     ask(placer, "/GPU:0")
@@ -162,9 +162,7 @@ def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
     assert placer.pid == first
 
 
-def test_a_process_that_fails_while_it_starts_is_an_error_each_time(
-    placer: PlacerProcess, tmp_path: Path
-) -> None:
+def test_a_failing_start_is_an_error_each_time(placer: PlacerProcess, tmp_path: Path) -> None:
     reply = '{"number": 0, "failed": "found that another process had connected"}'
     script = ECHO.replace('{"number": 0}', reply)
     (tmp_path / "echo.py").write_text(textwrap.dedent(script))
@@ -174,7 +172,7 @@ def test_a_process_that_fails_while_it_starts_is_an_error_each_time(
             ask(placer, "/GPU:0")
 
 
-def test_nothing_is_left_open(placer: PlacerProcess) -> None:
+def test_no_descriptors_stay_open(placer: PlacerProcess) -> None:
     before = open_files()
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
@@ -204,7 +202,7 @@ def test_a_graph_too_large_for_memory_is_refused_before_placing(
 
 
 @pytest.mark.parametrize("free", [10_000_000, None])
-def test_a_small_graph_is_tried_whatever_is_free(
+def test_a_small_graph_is_placed_with_any_free_memory(
     placer: PlacerProcess, monkeypatch: pytest.MonkeyPatch, free: int | None
 ) -> None:
     monkeypatch.setattr(client, "available_memory", lambda: free)

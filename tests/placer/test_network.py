@@ -55,7 +55,7 @@ def leaves_the_shared_network() -> bool:
     return os.waitpid(process, 0)[1] == 0
 
 
-def test_the_process_has_a_network_of_its_own() -> None:
+def test_the_process_has_its_own_network() -> None:
     if not leaves_the_shared_network():
         pytest.skip("this system lets no process have one")
     ports = ports_of(ESTABLISHED) | ports_of(LISTENING)
@@ -88,7 +88,7 @@ def test_nobody_can_connect_to_the_master_in_a_shared_network() -> None:
 
 @pytest.mark.usefixtures("_shared_network")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_can_connect_to_no_more_than_a_worker_in_a_shared_network() -> None:
+def test_another_user_can_only_connect_to_a_worker() -> None:
     ports = ports_of(ESTABLISHED) | ports_of(LISTENING)
 
     reached = {port for port in ports if as_nobody(partial(answers, "127.0.0.1", port))}

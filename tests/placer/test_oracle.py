@@ -56,7 +56,7 @@ def answers(
 @pytest.mark.parametrize("soft", [False, True], ids=["strict", "soft"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("process", ["phantom", "session"])
-def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
+def test_every_node_agrees_with_a_local_session(
     graphs: dict[str, tf.Graph],
     answers: dict[str, dict[str, str] | str],
     monkeypatch: pytest.MonkeyPatch,

@@ -30,7 +30,7 @@ def test_lines_about_devices_of_a_session_are_ignored() -> None:
     assert logged_devices(log) == {"x": f"{HOST}CPU:0"}
 
 
-def test_a_node_that_is_logged_twice_is_on_one_device() -> None:
+def test_a_repeated_node_has_one_device() -> None:
     on_gpu = f"x: (Const): {HOST}GPU:1\n"
 
     assert logged_devices(on_gpu + on_gpu) == {"x": f"{HOST}GPU:1"}
@@ -38,7 +38,7 @@ def test_a_node_that_is_logged_twice_is_on_one_device() -> None:
         logged_devices(f"x: (Const): {HOST}CPU:0\n" + on_gpu)
 
 
-def test_a_line_that_ends_early_has_no_device_that_exists() -> None:
+def test_a_cut_line_has_no_existing_device() -> None:
     """So `check_answer` reports the node as not placed."""
     whole = f"x: (Const): {HOST}CPU:0"
 

@@ -1,4 +1,4 @@
-"""The placer process ends, however the process ends that started it."""
+"""The placer process ends with its parent process, however the parent ends."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ START = """
 
 
 @pytest.mark.parametrize("tensorflow", ["", "import time; time.sleep(1000)"], ids=["", "hangs"])
-def test_a_process_that_still_starts_ends_with_a_parent_that_was_killed(
-    tmp_path: Path, tensorflow: str
-) -> None:
+def test_a_starting_process_ends_with_its_killed_parent(tmp_path: Path, tensorflow: str) -> None:
     parent, child = started(START, tmp_path, tensorflow)
     assert not is_gone(child)
 
@@ -95,7 +93,7 @@ def test_a_process_that_still_starts_ends_with_a_parent_that_was_killed(
     assert eventually(lambda: is_gone(child))
 
 
-def test_it_ends_while_a_fork_of_the_parent_holds_its_input(
+def test_the_process_ends_even_if_a_fork_holds_its_input(
     tmp_path: Path,
 ) -> None:
     parent, child = started(
@@ -156,7 +154,7 @@ def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], B
     process.wait(timeout=PATIENCE)
 
 
-def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
+def test_the_kernel_ends_a_process_that_holds_the_global_lock() -> None:
     """It holds Python's global lock while it hangs."""
     with placing(b"", "yield ctypes.PyDLL(None).sleep(1000)") as (process, _):
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
@@ -171,7 +169,7 @@ def test_the_time_that_an_answer_waits_for_the_parent_does_not_count() -> None:
     assert process.returncode == 0
 
 
-def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) -> None:
+def test_a_failing_start_is_an_error_with_its_output(tmp_path: Path) -> None:
     stand_in(tmp_path, "raise ImportError('libcudart.so.9: no such file')")
     placer = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
 
@@ -183,13 +181,13 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) 
         assert placer.pid is None
 
 
-def test_it_starts_where_the_end_of_children_is_ignored() -> None:
+def test_the_process_starts_if_sigchld_is_ignored() -> None:
     """Some supervisors and shells ignore SIGCHLD, and child processes inherit this."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     placer = PlacerProcess("phantom", {})
     try:
         placer.start()
-        time.sleep(1)  # it tries to create a network of its own
+        time.sleep(1)  # it tries to create its own network
     finally:
         signal.signal(signal.SIGCHLD, before)
     try:
@@ -199,7 +197,7 @@ def test_it_starts_where_the_end_of_children_is_ignored() -> None:
         placer.stop()
 
 
-def test_signals_of_a_terminal_do_not_reach_it() -> None:
+def test_signals_of_a_terminal_do_not_reach_the_process() -> None:
     placer = PlacerProcess("phantom", {})
     placer.start()
     try:
@@ -209,7 +207,7 @@ def test_signals_of_a_terminal_do_not_reach_it() -> None:
         placer.stop()
 
 
-def test_it_needs_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_directory_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object, **__: object) -> None:
         raise FileNotFoundError("No usable temporary directory found")
 

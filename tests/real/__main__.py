@@ -29,7 +29,10 @@ def main(words: list[str]) -> None:
         elif "--mutants" in words:
             for mutant in MUTANTS:
                 if mutant.program == program.name:
-                    print(_told(program, mutant, _outcome(program, git, mutant)), flush=True)
+                    print(
+                        _mutant_outcome(program, mutant, _outcome(program, git, mutant)),
+                        flush=True,
+                    )
         else:
             outcome = _outcome(program, git)
             print(f"{program.name}: {outcome.seconds:.0f} s of CPU; {outcome}", flush=True)
@@ -43,12 +46,12 @@ def _outcome(program: Program, git: Path, mutant: Mutant | None = None) -> Outco
         return verified(program, start)
 
 
-def _told(program: Program, mutant: Mutant, outcome: Outcome) -> str:
-    """Whether the expected rule names a mistake, and the other rules that it breaks."""
+def _mutant_outcome(program: Program, mutant: Mutant, outcome: Outcome) -> str:
+    """Whether the expected rule reports a mistake, and other rules that the mistake breaks."""
     if not outcome.rules:
         return f"{mutant}: {outcome}"
-    found = "found" if outcome.says(mutant.rule, mutant.said) else "MISSED"
-    new = sorted(outcome.those("broken") - {mutant.rule, *program.broken.split()})
+    found = "found" if outcome.has_finding(mutant.rule, mutant.message) else "MISSED"
+    new = sorted(outcome.rules_with_state("broken") - {mutant.rule, *program.broken.split()})
     return f"{mutant}: {found} by {mutant.rule}; broken beside: {', '.join(new) or 'none'}"
 
 

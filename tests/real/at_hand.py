@@ -10,7 +10,7 @@ from real.sources import SOURCES, extract, repository, sources
 
 
 def extracted(program: Program, into: Path) -> Path:
-    """The folder where a program is started, with its files and data."""
+    """The start directory of a program, with its files and data."""
     folder = sources()
     if folder is None:
         pytest.skip(f"{SOURCES} names no folder with their sources")

@@ -1,7 +1,7 @@
-"""Made-up data for other people's programs, as little as brings them to their first step.
+"""Generated data for public programs: as little as they need until their first training step.
 
-Each function is given the folder where a program is started. What a program only reads while it
-trains, behind queues and iterators, need but exist: a watched step never gets there.
+Each function receives the start directory of a program. Files that a program reads only during
+training, through queues and iterators, may be empty, because a captured step does not run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 
 def nothing(folder: Path) -> None:
-    """For programs that need no data."""
+    """Nothing, for programs that need no data."""
 
 
 def _empty(*files: Path) -> None:
@@ -28,7 +28,7 @@ def _empty(*files: Path) -> None:
 
 
 def _old_checkpoint(folder: Path) -> None:
-    """What an earlier training left, which a program deletes when it starts."""
+    """Checkpoints of an earlier training, which a program deletes when it starts."""
     _empty(folder / "train" / "model.ckpt-700000.index")
 
 
@@ -45,7 +45,7 @@ def cifar10_binary(folder: Path) -> None:
 
 
 def cifar10_pickled(folder: Path) -> None:
-    """CIFAR-10 as pickles of 10,000 pictures, all of them the same object."""
+    """CIFAR-10 as pickles of 10,000 identical pictures."""
     batches = folder / "tensorpack_data/cifar10_data/cifar-10-batches-py"
     batches.mkdir(parents=True, exist_ok=True)
     pictures = [np.zeros(3 * 32 * 32, np.uint8)] * 10_000
@@ -57,7 +57,7 @@ def cifar10_pickled(folder: Path) -> None:
 
 
 def cifar10_arrays(folder: Path) -> None:
-    """CIFAR-10 as pickles of black pictures, in arrays, under keys that are not bytes."""
+    """CIFAR-10 as pickles of arrays of black pictures, with keys that are not bytes."""
     batches = folder / "data/cifar-10-python/cifar-10-batches-py"
     batches.mkdir(parents=True, exist_ok=True)
     pictures = np.zeros((10_000, 3 * 32 * 32), np.uint8)
@@ -67,7 +67,7 @@ def cifar10_arrays(folder: Path) -> None:
 
 
 def mnist_in_tmp(folder: Path) -> None:
-    """MNIST where the program looks for it, whoever starts it."""
+    """MNIST in the fixed directory of the program."""
     _mnist(Path("/tmp/data"))
 
 
@@ -96,7 +96,7 @@ def _mnist(data: Path) -> None:
 
 
 def wikitext(folder: Path) -> None:
-    """What describes records of a corpus of 1,000 words, and an empty file of them."""
+    """The description of the records of a corpus of 1,000 words, and an empty record file."""
     records = folder / "data"
     _empty(records / "train.tfrecords")
     info = {"filenames": ["train.tfrecords"], "bin_sizes": [], "num_batch": 1000}
@@ -106,7 +106,7 @@ def wikitext(folder: Path) -> None:
 
 
 def pretraining_records(folder: Path) -> None:
-    """What describes records of sentences in permutations, and an empty file of them."""
+    """The description of records with permuted sentences, and an empty record file."""
     _empty(folder / "data/train.tfrecords")
     name = "record_info-train-0-0.bsz-16.seqlen-512.reuse-256.uni.alpha-6.beta-1.fnp-85.json"
     info = {"num_batch": 1000, "filenames": ["train.tfrecords"]}
@@ -130,7 +130,8 @@ def inception_flowers(folder: Path) -> None:
 
 
 def penn_treebank(folder: Path) -> None:
-    """Lines of 10,000 words, as many as the model knows, for training, validation and test."""
+    """Lines with 10,000 different words, the vocabulary of the model, for training, validation and
+    test."""
     (folder / "data").mkdir(exist_ok=True)
     text = "".join(f" word{i % 9999} \n" for i in range(20_000))
     for part in ("train", "valid", "test"):
@@ -138,7 +139,7 @@ def penn_treebank(folder: Path) -> None:
 
 
 def sentences(folder: Path) -> None:
-    """10,000 words, more than a step takes samples of, and two files of sentences."""
+    """10,000 words, which is more than a step samples, and two files of sentences."""
     words = [f"word{i}" for i in range(10_000)]
     (folder / "vocabulary.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *words]))
     (folder / "sentences").mkdir(exist_ok=True)
@@ -150,7 +151,7 @@ def sentences(folder: Path) -> None:
 
 
 def stories(folder: Path) -> None:
-    """Short stories, weights that are all zero, and a stand-in for the package that cuts words."""
+    """Short stories, weights of zero, and a stand-in for the package that tokenizes."""
     data = folder / "data"
     data.mkdir(exist_ok=True)
     line = "id,we went out,it rained,we got wet,we went in,we were dry,we swam,1\n"
@@ -172,7 +173,7 @@ def stories(folder: Path) -> None:
 
 
 def texts_in_pictures(folder: Path) -> None:
-    """Grey pictures with the corners of a text in each, and a checkpoint."""
+    """Gray pictures, each with the corners of a text, and a checkpoint."""
     (folder / "data").mkdir(exist_ok=True)
     for i in range(64):
         _grey_picture(folder / f"data/img_{i}.jpg", 512)
@@ -199,21 +200,21 @@ def _pictures_of_all_sizes(records: Path) -> None:
 
 
 def omniglot(folder: Path) -> None:
-    """Random drawings of 1,622 letters, 20 of each."""
+    """Random drawings of 1,622 characters, 20 of each."""
     rng = np.random.default_rng(0)
     drawings = rng.random((1622, 20, 28, 28, 1), dtype=np.float32)
     np.save(folder / "datasets/omniglot_data.npy", drawings)
 
 
 def stereo_pairs(folder: Path) -> None:
-    """A list of pairs of grey pictures, all of them the same."""
+    """A list of identical pairs of gray pictures."""
     (folder / "data").mkdir(exist_ok=True)
     _grey_picture(folder / "data/grey.jpg", 64)
     (folder / "data/filenames.txt").write_text("grey.jpg grey.jpg\n" * 1000)
 
 
 def imagenet_in_folders(folder: Path) -> None:
-    """A list of 4,000 pictures, all of them the same, and a checkpoint."""
+    """A list of 4,000 identical pictures, and a checkpoint."""
     (folder / "pictures").mkdir(exist_ok=True)
     _grey_picture(folder / "pictures/grey.jpg", 64)
     lines = (f"grey.jpg {i % 10}\n" for i in range(4000))
@@ -244,7 +245,7 @@ def _grey_picture(file: Path, size: int) -> None:
 
 
 def point_clouds(folder: Path) -> None:
-    """Clouds of points in files of HDF5, and the lists of those files."""
+    """Point clouds in HDF5 files, and the lists of these files."""
     h5py = import_module("h5py")
     name = "data/modelnet40_ply_hdf5_2048"
     (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Mistakes made by hand in other people's programs, and the rule that must name each of them."""
+"""Mistakes made by hand in public programs, and the rule that must report each of them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Mutant(NamedTuple):
     program: str
     mistake: str
     file: str  # in the repository
-    old: str  # that occurs once
+    old: str  # occurs once in the file
     new: str
-    rule: str  # that must name the mistake
-    said: str = ""  # by a finding of that rule, and by none of the program as it is
+    rule: str  # must report the mistake
+    message: str = ""  # in a finding of the rule on the mutant only
 
     def __str__(self) -> str:
         return f"{self.program}: {self.mistake}"

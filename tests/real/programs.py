@@ -16,16 +16,16 @@ class Program(NamedTuple):
     repository: str
     commit: str
     typed: str  # after `placement-checks verify`
-    folder: str = "."  # where it is typed, in the repository
+    folder: str = "."  # the directory of the command, in the repository
     data: Callable[[Path], None] = made_up.nothing
-    paths: tuple[str, ...] = (".",)  # what is taken of the repository
+    paths: tuple[str, ...] = (".",)  # the copied files of the repository
     environment: Mapping[str, str] = {}  # `{root}` is the folder of the repository
     packages: tuple[str, ...] = ()  # its imports besides TensorFlow and its dependencies
     kept: str | None = None  # a file that the program deletes when it starts
     numbers: bool = False  # whether it is small enough to be run on CPUs
     status: int = 1  # of the command
     broken: str = ""  # the rules that it breaks
-    said: str = ""  # on standard error
+    message: str = ""  # on standard error
 
 
 _BENCHMARK = "tf_cnn_benchmarks.py --v1 -- --num_gpus={gpus} --batch_size=32 --model=resnet50"
@@ -64,7 +64,7 @@ PROGRAMS = (
         environment={"PYTHONPATH": "{root}/research/inception"},
         kept="train/model.ckpt-700000.index",
         status=2,
-        said="tf.contrib.nn.deprecated_flipped_softmax_cross_entropy_with_logits is not in",
+        message="tf.contrib.nn.deprecated_flipped_softmax_cross_entropy_with_logits is not in",
     ),
     Program(
         name="ptb_word_lm",
@@ -76,7 +76,7 @@ PROGRAMS = (
         "--rnn_mode=block",
         data=made_up.penn_treebank,
         status=2,
-        said="look at util.py:94",
+        message="look at util.py:94",
     ),
     Program(
         name="multigpu_cnn",
@@ -314,7 +314,7 @@ PROGRAMS = (
         typed="trainer.py --v1 -- --config=configs/mnist.json '--override={\"num_gpus\": {gpus}}'",
         data=made_up.mnist_in_data,
         status=2,
-        said="'Conv2D' object has no attribute 'apply'",
+        message="'Conv2D' object has no attribute 'apply'",
         packages=("matplotlib",),
     ),
     Program(
@@ -324,7 +324,7 @@ PROGRAMS = (
         typed="tf_train.py --v1 -- --logdir log --hpconfig depth=1,num_blocks=20,kl_min=0.1,"
         "learning_rate=0.002,batch_size=32 --num_gpus {gpus} --mode train",
         status=2,
-        said="cifar10_data",
+        message="cifar10_data",
         packages=("tqdm",),
     ),
     Program(
@@ -335,7 +335,7 @@ PROGRAMS = (
         data=made_up.records_of_imagenet,
         environment={"CUDA_VISIBLE_DEVICES": "0,1"},
         status=2,
-        said="cifar_configs",
+        message="cifar_configs",
         packages=("tqdm",),
     ),
     Program(
@@ -347,7 +347,7 @@ PROGRAMS = (
         "--num_gpus={gpus} --model=pointnet_cls_basic",
         data=made_up.point_clouds,
         status=2,
-        said="Python 2",
+        message="Python 2",
     ),
     Program(
         name="improved_wgan_training",
@@ -355,7 +355,7 @@ PROGRAMS = (
         commit="fa66c574a54c4916d27c55441d33753dcc78f6bc",
         typed="gan_64x64.py --v1 --let N_GPUS={gpus} --let DATA_DIR='data'",
         status=2,
-        said="Python 2",
+        message="Python 2",
         packages=("sklearn",),
     ),
 )

@@ -9,19 +9,19 @@ from pathlib import Path
 from real.programs import Program
 
 SOURCES = "PLACEMENT_CHECKS_SOURCES"
-# A repository OWNER/NAME may be any of these in the folder of sources, cloned or mirrored.
+# Possible names of a clone or mirror of OWNER/NAME in the directory of sources.
 _FORMS = ("{owner}/{name}", "{owner}+{name}", "{name}", "{owner}/{name}.git", "{name}.git")
 _WITHIN = (".git", ".", "repo/.git", "repo")
 
 
 def sources() -> Path | None:
-    """The folder that the environment names."""
+    """The directory of sources, from the environment."""
     folder = os.environ.get(SOURCES)
     return Path(folder) if folder else None
 
 
 def repository(program: Program, folder: Path) -> Path | None:
-    """The git directory, in the folder of sources, that has the program's commit."""
+    """The git directory with the program's commit, in the directory of sources."""
     owner, name = program.repository.split("/")
     for form in _FORMS:
         for within in _WITHIN:
@@ -36,9 +36,9 @@ def _git(path: Path, *words: str) -> int:
 
 
 def extract(program: Program, git: Path, into: Path) -> Path:
-    """Write the program's files as they were committed, and the data it needs.
+    """Write the program's files as committed, and the data that it needs.
 
-    Gives the folder where it is started.
+    Returns the start directory of the program.
     """
     root = root_of(program, into)
     root.mkdir(parents=True, exist_ok=True)
@@ -54,5 +54,5 @@ def extract(program: Program, git: Path, into: Path) -> Path:
 
 
 def root_of(program: Program, into: Path) -> Path:
-    """Where the files of its repository are, in the folder that they were written to."""
+    """The directory of the files of a repository in the directory of a program."""
     return into / program.repository.partition("/")[2]

@@ -1,4 +1,4 @@
-"""Mistakes in other people's programs are named; skipped where their sources are not at hand."""
+"""Mistakes in public programs are reported; skipped without the sources."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _PROGRAMS = {program.name: program for program in PROGRAMS}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_mistake_in_a_program_of_other_people(mutant: Mutant, tmp_path: Path) -> None:
+def test_a_mistake_in_a_public_program(mutant: Mutant, tmp_path: Path) -> None:
     program = _PROGRAMS[mutant.program]
     start = extracted(program, tmp_path)
     mutant.put_into(root_of(program, tmp_path))
 
     outcome = verified(program, start)
 
-    assert outcome.says(mutant.rule, mutant.said), str(outcome)
+    assert outcome.has_finding(mutant.rule, mutant.message), str(outcome)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mistake_is_distinguished_from_existing_findings(mutant: Mutant) -> None:
     program = _PROGRAMS[mutant.program]
 
-    assert mutant.said or mutant.rule not in program.broken.split()
+    assert mutant.message or mutant.rule not in program.broken.split()
     assert program.numbers or mutant.rule not in ("gradients-equal", "weights-equal")
 
 
@@ -40,7 +40,7 @@ def test_each_of_these_programs_has_two_mistakes_or_more() -> None:
     assert all(programs.count(name) >= 2 for name in programs)
 
 
-def test_a_mistake_is_put_where_its_text_is(tmp_path: Path) -> None:
+def test_a_mistake_replaces_its_text(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("a = mean(b)\nc = d\n")
 
     Mutant("one", "a sum", "train.py", "mean(", "sum(", "gradients-equal").put_into(tmp_path)
@@ -49,7 +49,7 @@ def test_a_mistake_is_put_where_its_text_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a = mean(b)\nc = mean(d)\n", "a = b\n"])
-def test_a_mistake_that_fits_in_no_one_place_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_mistake_without_a_unique_position_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     mutant = Mutant("one", "a sum", "train.py", "mean(", "sum(", "gradients-equal")
 

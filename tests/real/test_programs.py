@@ -11,13 +11,13 @@ from real.verifying import verified
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_program_of_other_people(program: Program, tmp_path: Path) -> None:
+def test_a_public_program(program: Program, tmp_path: Path) -> None:
     start = extracted(program, tmp_path)
 
     outcome = verified(program, start)
 
     assert outcome.status == program.status
-    assert outcome.those("broken") == frozenset(program.broken.split())
-    assert program.said in outcome.err
+    assert outcome.rules_with_state("broken") == frozenset(program.broken.split())
+    assert program.message in outcome.err
     if program.kept is not None:
         assert (start / program.kept).exists()

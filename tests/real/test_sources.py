@@ -1,4 +1,4 @@
-"""The sources of other people's programs are found in any form, and copied as committed."""
+"""The sources of public programs are found in any form, and copied as committed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from real.sources import extract, repository
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a program, a large file, and a later commit that spoils the program."""
+    """A repository with a program, a large file, and a later commit that damages the program."""
     folder = tmp_path_factory.mktemp("clone")
     _git(folder, "init", "--quiet")
     (folder / "large.npy").touch()
@@ -61,7 +61,7 @@ def test_a_mirror_is_found(clone: Path, program: Program, tmp_path: Path, place:
     assert repository(program, tmp_path) == tmp_path / place
 
 
-def test_a_clone_without_the_commit_will_not_do(
+def test_a_clone_without_the_commit_is_refused(
     clone: Path, program: Program, tmp_path: Path
 ) -> None:
     (tmp_path / "something").symlink_to(clone)

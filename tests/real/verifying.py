@@ -1,4 +1,4 @@
-"""Verifies other people's programs with the command, as it is typed."""
+"""Verifies public programs with the command."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ class Outcome(NamedTuple):
     """The output of the command for a program."""
 
     status: int
-    seconds: float  # of CPU time, TensorFlow's start and the judging included
+    seconds: float  # of CPU time, including TensorFlow's start
     rules: dict[str, str]  # the state of each rule
-    findings: dict[str, tuple[str, ...]]  # of each rule, the objects with their messages
+    findings: dict[str, tuple[str, ...]]  # objects and messages, by rule
     err: str
 
-    def those(self, state: str) -> frozenset[str]:
+    def rules_with_state(self, state: str) -> frozenset[str]:
         return frozenset(rule for rule, found in self.rules.items() if found == state)
 
-    def says(self, rule: str, words: str) -> bool:
-        """Whether a finding of a rule has these words."""
+    def has_finding(self, rule: str, words: str) -> bool:
+        """Whether a finding of a rule contains these words."""
         return any(words in finding for finding in self.findings.get(rule, ()))
 
     def __str__(self) -> str:
         if not self.rules:
             return f"status {self.status}: {_last_line(self.err)}"
-        counts = (f"{len(self.those(state))} {state}" for state in ("kept", "not-checked"))
-        broken = ", ".join(sorted(self.those("broken"))) or "none"
+        counts = (
+            f"{len(self.rules_with_state(state))} {state}" for state in ("kept", "not-checked")
+        )
+        broken = ", ".join(sorted(self.rules_with_state("broken"))) or "none"
         return f"{', '.join(counts)}, broken: {broken}"
 
 
@@ -46,7 +48,7 @@ def _last_line(text: str) -> str:
 
 
 def verified(program: Program, folder: Path) -> Outcome:
-    """Run the command where the program is started."""
+    """Run the command in the start directory of the program."""
     root = folder
     for _ in Path(program.folder).parts:
         root = root.parent
@@ -66,7 +68,10 @@ def verified(program: Program, folder: Path) -> Outcome:
 
 
 def _environment(program: Program, root: Path) -> dict[str, str]:
-    """This process's, with the variables of the program; its modules come before others."""
+    """The environment of this process and the variables of the program.
+
+    Modules of the program come before others.
+    """
     own = {name: value.format(root=root) for name, value in program.environment.items()}
     paths = filter(None, (own.get("PYTHONPATH"), os.environ.get("PYTHONPATH")))
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **own, "PYTHONPATH": os.pathsep.join(paths)}

@@ -50,9 +50,9 @@ def test_failures_come_before_wrong_training_and_layout(
 def test_a_grid_of_programs_has_the_columns_in_that_order() -> None:
     sound = Report(report().evidence, [KEPT])
 
-    told = written(report(*verdicts()), sound)
+    text = written(report(*verdicts()), sound)
 
-    assert in_order(told) == IN_ORDER
+    assert in_order(text) == IN_ORDER
 
 
 def test_a_page_has_the_headline_and_the_findings_in_that_order() -> None:
@@ -79,9 +79,9 @@ def test_a_list_has_all_of_the_training_before_the_layout() -> None:
     slow = [finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(2)]
     program = report(broken("slow", *slow), broken("wrong", *wrong), broken("wrong-too", wrong[0]))
 
-    told = [(each.rule, each.group.first.object) for each in rank_root_causes([program])]
+    ranked = [(each.rule, each.group.first.object) for each in rank_root_causes([program])]
 
-    assert told == [
+    assert ranked == [
         ("wrong", "w0"),
         ("wrong-too", "w0"),
         ("wrong", "w1"),
@@ -95,9 +95,11 @@ def test_severity_comes_before_frequency() -> None:
     slow = broken("slow", finding("v", impact=Impact.LAYOUT))
     wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
 
-    told = rank_root_causes([report(slow, program=name) for name in "pq"] + [report(slow, wrong)])
+    ranked = rank_root_causes(
+        [report(slow, program=name) for name in "pq"] + [report(slow, wrong)]
+    )
 
-    assert [each.rule for each in told] == ["wrong", "slow"]
+    assert [each.rule for each in ranked] == ["wrong", "slow"]
 
 
 def test_an_unjudged_finding_counts_as_layout() -> None:

@@ -42,16 +42,16 @@ def console_text(write: Callable[[Console], None]) -> str:
     return file.getvalue()
 
 
-def drawn() -> str:
+def lanes() -> str:
     step = timeline({"/cpu:0": [(name, 0.0, 0.1) for name in NAMES]})
     return lanes_svg(step, NAMES[0])
 
 
 def of_logs() -> str:
-    told = Log("\x1b[2J.log", {Record(n, "Add", f"{HOST}:CPU:0"): 1 for n in NAMES}, len(NAMES))
+    hostile = Log("\x1b[2J.log", {Record(n, "Add", f"{HOST}:CPU:0"): 1 for n in NAMES}, len(NAMES))
     twice = {Record(n, "Add", f"{HOST}:GPU:{i}"): 1 for i in (0, 1) for n in NAMES}
     moved = log.render_text(Log("a", twice, 2 * len(NAMES)))
-    return log.render_lines(told) + log.render_text(told) + moved
+    return log.render_lines(hostile) + log.render_text(hostile) + moved
 
 
 def in_format(format: str) -> str:
@@ -77,7 +77,7 @@ FORMS: dict[str, Callable[[], str]] = {
     "page": lambda: page(
         "\x1b[2J",
         lambda to: writer.write([verify(graph("GPU:0"))], to, DetailLevel.FULL),
-        [Picture(drawn(), "\x07")],
+        [Picture(lanes(), "\x07")],
     ),
     **{format: partial(in_format, format) for format in FORMATS},
     "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
@@ -86,7 +86,7 @@ FORMS: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_names_are_shown_and_do_nothing(form: str) -> None:
+def test_names_have_no_effect_in_any_format(form: str) -> None:
     shown = FORMS[form]()
 
     assert [line for line in shown.split("\n") if not line.isprintable()] == []

@@ -105,7 +105,7 @@ EVERY = [(name, text) for name, documents in DOCUMENTS.items() for text in docum
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_a_schema(name: str) -> None:
+def test_each_schema_is_valid(name: str) -> None:
     document = json.loads(schema(name))
 
     Draft202012Validator.check_schema(document)
@@ -114,7 +114,7 @@ def test_each_is_a_schema(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY)
-def test_documents_are_as_the_schemas_have_them(name: str, text: str) -> None:
+def test_documents_match_their_schemas(name: str, text: str) -> None:
     assert "schema" in valid(name, text)
 
 
@@ -159,7 +159,7 @@ OF_OTHERS = "'rules', 4, 'figures', 0"
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY)
-def test_nothing_may_be_added_or_left_out(name: str, text: str) -> None:
+def test_keys_may_not_be_added_or_left_out(name: str, text: str) -> None:
     accepted = [
         what
         for what, document in changed(json.loads(text))

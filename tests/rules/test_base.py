@@ -20,7 +20,7 @@ from placement_checks.rules.towers.towers_alike import TowersAlike
 def test_an_explanation_is_the_docstring_and_the_parameters() -> None:
     text = NoFallback.explanation()
 
-    assert text.startswith("No op that asks for a GPU ends on a CPU, or on another GPU")
+    assert text.startswith("No op that requests a GPU ends on a CPU, or on another GPU")
     assert text.endswith("\n\nParameters and their defaults:\n  no-fallback.allow = ()")
 
 
@@ -56,11 +56,11 @@ def test_not_checked_on_a_log_of_a_machine_without_gpus(
 
 def test_not_checked_without_requests() -> None:
     graph = placement(
-        op("a", "MatMul", "/gpu:0", "GPU:0"), requested=Missing("a log has no requests")
+        op("a", "MatMul", "/gpu:0", "GPU:0"), requested=Missing("a log lacks requested devices")
     )
 
     assert NoFallback().judge(graph) == Verdict(
-        "no-fallback", "not-checked", None, "a log has no requests"
+        "no-fallback", "not-checked", None, "a log lacks requested devices"
     )
 
 

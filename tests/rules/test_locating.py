@@ -1,4 +1,4 @@
-"""Which of the user's lines a finding names."""
+"""The user's line that a finding names."""
 
 from __future__ import annotations
 

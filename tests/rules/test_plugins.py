@@ -153,10 +153,10 @@ def test_a_duplicate_name_is_reported_and_the_first_rule_is_loaded(install: Inst
         ("placeable (b-rules)", "not-checked"),
     ]
     assert [str(error) for error in report.errors] == [
-        "b-rules: ops-on (b-rules) could not be checked: nothing:OpsOn has the name ops-on, which "
-        "another rule has; rename it, uninstall b-rules, or skip it: --without 'ops-on (b-rules)'",
+        "b-rules: ops-on (b-rules) could not be checked: nothing:OpsOn has the name ops-on of "
+        "another rule; rename it, uninstall b-rules, or skip it: --without 'ops-on (b-rules)'",
         "b-rules: placeable (b-rules) could not be checked: nothing:Placeable has the name "
-        "placeable, which another rule has; rename it, uninstall b-rules, or skip it: --without "
+        "placeable of another rule; rename it, uninstall b-rules, or skip it: --without "
         "'placeable (b-rules)'",
     ]
 

@@ -1,4 +1,4 @@
-"""The mean of the towers' gradients, against NumPy in float64 and against a single device."""
+"""The mean of the towers' gradients, compared with NumPy in float64 and with one device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placement_checks.run.runnable import running_on
 tf1 = tf.compat.v1
 KINDS = ("dense", "sparse", None)
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
-# Averages are passed on with their variables, whatever these are.
+# Averages are paired with their variables, which may be any objects.
 W = object()
 
 
@@ -27,14 +27,14 @@ class Case(NamedTuple):
 
     grads: list[Any]
     dense: np.ndarray  # (towers, *shape), zeros for None
-    sizes: np.ndarray  # the same of absolute values: what cancels out leaves its rounding
+    sizes: np.ndarray  # the same for absolute values, for the rounding error of values that cancel
 
     @property
     def pairs(self) -> list[list[tuple[Any, Any]]]:
         return [[(grad, W)] for grad in self.grads]
 
     def check(self, mean: Any, weights: Any = None) -> None:
-        """Rounded as in float32 or float64, and once more to half precision."""
+        """Check with the rounding errors of float32 or float64, and of half precision."""
         parts = np.ones(len(self.grads)) if weights is None else np.array(weights)
         expected, size = (np.tensordot(parts, arrays, 1) / parts.sum() for arrays in self[1:])
         dtype = next(grad.dtype for grad in self.grads if grad is not None)
@@ -66,7 +66,8 @@ def arrays(shape: tuple[int, ...], largest: float) -> st.SearchStrategy[np.ndarr
 
 @st.composite
 def cases(draw: st.DrawFn, most: int = 5) -> Case:
-    """Of 1 to `most` towers, not all without a gradient; float16 values may add up to infinity."""
+    """Gradients of 1 to `most` towers, at least one of them present. float16 values may
+    overflow."""
     dtype = draw(st.sampled_from(FLOATS))
     pattern = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=most).filter(any))
     sparse = "sparse" in pattern
@@ -109,7 +110,7 @@ FORMS = st.sampled_from(NUMBERS)
 
 @settings(deadline=None)
 @given(case=cases())
-def test_the_mean_equals_numpy(case: Case) -> None:
+def test_the_mean_equals_the_mean_of_numpy(case: Case) -> None:
     [(mean, variable)] = average_gradients(case.pairs)
 
     case.check(mean)
@@ -118,7 +119,7 @@ def test_the_mean_equals_numpy(case: Case) -> None:
 
 @settings(deadline=None)
 @given(case=cases(), data=st.data())
-def test_the_weighted_mean_equals_numpy(case: Case, data: st.DataObject) -> None:
+def test_the_weighted_mean_equals_the_mean_of_numpy(case: Case, data: st.DataObject) -> None:
     towers = len(case.grads)
     rows = data.draw(rows_of(towers))
     forms = data.draw(st.lists(FORMS, min_size=towers, max_size=towers))
@@ -132,7 +133,7 @@ def test_the_weighted_mean_equals_numpy(case: Case, data: st.DataObject) -> None
 
 @settings(deadline=None)
 @given(case=cases())
-def test_sparse_gradients_alone_stay_sparse(case: Case) -> None:
+def test_only_sparse_gradients_stay_sparse(case: Case) -> None:
     [(mean, _)] = average_gradients(case.pairs)
 
     present = [grad for grad in case.grads if grad is not None]
@@ -153,7 +154,7 @@ def test_one_tower_keeps_its_gradient(case: Case) -> None:
         np.testing.assert_array_equal(numbers(mean), case.dense[0])
 
 
-def test_float16_rows_of_one_index_may_add_up_to_more_than_it_holds() -> None:
+def test_float16_rows_of_one_index_may_overflow() -> None:
     rows = tf.IndexedSlices(
         tf.constant([6e4, 6e4], tf.float16), tf.zeros(2, tf.int32), tf.constant([1])
     )
@@ -214,7 +215,10 @@ def initial() -> list[np.ndarray]:
 
 
 def batch_of(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels, the labels far from 0, for errors that cancel out leave their rounding."""
+    """Rows and labels.
+
+    Labels are far from 0, because canceling errors would leave rounding errors.
+    """
     random = np.random.default_rng(size)
     return random.integers(0, 5, size), random.normal(5, size=size)
 
@@ -284,7 +288,7 @@ def test_towers_in_a_v1_graph_train_as_one_device_does(use_resource: bool) -> No
         assert np.abs(found - expected).max() <= 32 * 2.0**-52 * np.abs(expected).max()
 
 
-def test_in_a_function_weights_may_be_tensors() -> None:
+def test_weights_in_a_function_may_be_tensors() -> None:
     variable = tf.Variable([1.0, 2.0])
 
     @tf.function
@@ -302,7 +306,7 @@ def test_towers_may_be_generators() -> None:
 
 
 class Named(NamedTuple):
-    """Equal to another of its name, and yet another variable."""
+    """A different variable that is equal to any variable with its name."""
 
     name: str
 
@@ -360,7 +364,7 @@ def test_towers_that_do_not_match_are_refused(tower_grads: Any, expected: str) -
         ([1, lambda: tf.ones(2)], r"the weight of tower 1 is \[1. 1.\]: give a finite scalar"),
     ],
 )
-def test_weights_that_weigh_nothing_are_refused(weights: Any, expected: str) -> None:
+def test_weights_that_add_up_to_zero_are_refused(weights: Any, expected: str) -> None:
     made = [weight() if callable(weight) else weight for weight in weights]
     with pytest.raises(ValueError, match=expected):
         average_gradients([[(tf.constant(1.0), W)]] * 2, made)

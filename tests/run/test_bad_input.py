@@ -55,17 +55,17 @@ def test_a_reference_with_towers_is_refused() -> None:
     )
 
 
-def test_variables_of_other_names_and_shapes() -> None:
+def test_variables_with_other_names_and_shapes() -> None:
     def named(num_gpus: int = 2, **bent: Any) -> dict[str, Any]:
         loss = lambda x, y: mean_of(pairs.predicted(x, **bent) - y)  # noqa: E731
         return pairs.towers(num_gpus, loss=loss)
 
     assert refused(partial(named, names=("weights", "b")), pairs.single) == (
-        "CannotRun: variables are compared by name, and towers has none called w; fix "
+        "CannotRun: variables are compared by name, but towers has no variable w; fix "
         "names-portable first"
     )
     assert refused(partial(named, names=("w_1", "b_1")), pairs.single) == (
-        "CannotRun: variables are compared by name, and towers has none called w (the nearest "
+        "CannotRun: variables are compared by name, but towers has no variable w (the nearest "
         "is w_1), nor 1 other variable of the reference; fix names-portable first"
     )
     assert refused(partial(named, width=2), pairs.single) == (
@@ -74,7 +74,7 @@ def test_variables_of_other_names_and_shapes() -> None:
     )
 
 
-def test_a_step_that_trains_nothing() -> None:
+def test_a_step_without_training() -> None:
     def still(num_gpus: int = 2, **says: Any) -> dict[str, Any]:
         step = pairs.towers(num_gpus)
         tf1.get_default_graph().clear_collection(tf1.GraphKeys.TRAIN_OP)
@@ -113,7 +113,7 @@ def test_programs_without_declared_inputs() -> None:
     )
 
 
-def test_placeholders_that_nobody_feeds() -> None:
+def test_unfed_placeholders() -> None:
     def loss(predicted: Any, y: Any) -> Any:
         return mean_of(predicted - y) / tf1.placeholder(tf.float32, [], name="temperature")
 
@@ -129,7 +129,7 @@ def test_placeholders_that_nobody_feeds() -> None:
     )
 
 
-def test_rows_that_a_pipeline_gives() -> None:
+def test_rows_from_a_pipeline() -> None:
     def loss(predicted: Any, y: Any) -> Any:
         rows = tf.data.Dataset.from_tensors([[1.0]]).repeat()
         return mean_of(predicted - y + tf1.data.make_one_shot_iterator(rows).get_next())
@@ -140,7 +140,7 @@ def test_rows_that_a_pipeline_gives() -> None:
     assert "make it a placeholder_with_default, and list that in its inputs" in message
 
 
-def test_a_random_op_that_is_not_switched_off() -> None:
+def test_an_enabled_random_op() -> None:
     def by_rate(rate: float) -> Callable[..., Any]:
         return with_loss(lambda predicted, y: mean_of(tf.nn.dropout(predicted, rate) - y))
 
@@ -274,10 +274,10 @@ class Unreadable:
     ],
 )
 def test_a_batch_function_that_raises_or_exits(batch: Any, deed: str) -> None:
-    said = refused(batch=batch)
+    message = refused(batch=batch)
 
-    assert said.startswith(f"InputError: <lambda>: batch(rng, 16) {deed}; look at ")
-    assert re.search(r"test_bad_input\.py:\d+$", said)
+    assert message.startswith(f"InputError: <lambda>: batch(rng, 16) {deed}; look at ")
+    assert re.search(r"test_bad_input\.py:\d+$", message)
 
 
 @pytest.fixture(params=[True, False], ids=["shapes of version 2", "of version 1"])
@@ -289,7 +289,7 @@ def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_shapes")
-def test_arrays_that_the_placeholders_do_not_take() -> None:
+def test_arrays_that_do_not_fit_the_placeholders() -> None:
     assert refused(batch=array(x=(0, [5], np.float32), y=Y)) == (
         "InputError: input 'x' of towers: the array has shape (8, 5), the placeholder (None, 4); "
         "let the batch function return arrays that the placeholder takes"
@@ -327,7 +327,7 @@ def endless(predicted: Any, y: Any) -> Any:
 
 
 def over_time(program: Any = None, seconds: float = 0.0) -> str:
-    """What ends a comparison that takes longer than that, of a program that is its reference."""
+    """The error of a comparison above this time limit; the program is its own reference."""
     pair = pairs.pair(with_loss(endless), pairs.single)
     towers, reference = (
         replace(each.built, program=program or each.built.program)
@@ -342,7 +342,7 @@ def over_time(program: Any = None, seconds: float = 0.0) -> str:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
+def test_a_default_comparison_has_a_time_limit(seconds: float) -> None:
     assert over_time(seconds=seconds) == (
         "comparison skipped: it would exceed the time limit; pass --reference and a program for "
         "one GPU to lift it"
@@ -360,9 +360,7 @@ def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
     ],
     ids=str,
 )
-def test_the_reference_to_name_has_arguments_that_the_program_takes(
-    program: Script, reference: str
-) -> None:
+def test_the_suggested_reference_has_valid_arguments(program: Script, reference: str) -> None:
     assert over_time(program).endswith(f"; pass --reference {reference} to lift it")
 
 
@@ -390,7 +388,7 @@ def test_an_op_that_fails_is_named_with_its_line() -> None:
     assert f"{Path(__file__).name}:" in message
 
 
-def test_what_runs_on_gpus_alone() -> None:
+def test_ops_without_cpu_kernel() -> None:
     def loss(x: Any, y: Any) -> Any:
         blocks = tf.nn.space_to_depth(tf.reshape(x, [-1, 1, 2, 2]), 2, data_format="NCHW")
         return mean_of(pairs.predicted(tf.reshape(blocks, [-1, 4])) - y)
@@ -401,7 +399,7 @@ def test_what_runs_on_gpus_alone() -> None:
     assert "No OpKernel was registered to support Op 'SpaceToDepth'" in message
 
 
-def test_a_file_that_is_no_case(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_case(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", weights=np.ones(3))
     (tmp_path / "text.npz").write_text("nonsense")
 
@@ -413,7 +411,7 @@ def test_a_file_that_is_no_case(tmp_path: Path) -> None:
         assert error.value.fix == "name a file that a run has saved"
 
 
-def test_inputs_that_are_no_placeholders() -> None:
+def test_inputs_other_than_placeholders() -> None:
     def with_input(value: Any) -> Callable[..., Any]:
         def towers(num_gpus: int = 2) -> dict[str, Any]:
             step = pairs.towers(num_gpus)
@@ -438,17 +436,17 @@ def test_inputs_that_are_no_placeholders() -> None:
     ("gradients", "shown"),
     [(7, "7"), ([7], "[7]"), ([(None, "w")], "[(None, 'w')]")],
 )
-def test_gradients_that_are_no_pairs_with_variables(gradients: Any, shown: str) -> None:
-    def said(num_gpus: int = 2) -> dict[str, Any]:
+def test_gradients_that_are_not_pairs_with_variables(gradients: Any, shown: str) -> None:
+    def with_wrong_gradients(num_gpus: int = 2) -> dict[str, Any]:
         return {**pairs.towers(num_gpus), "gradients": gradients}
 
-    assert refused(said) == (
+    assert refused(with_wrong_gradients) == (
         f"InputError: towers: its gradients are {shown}; return pairs of a gradient and its "
         "variable: [(gradient, variable), …]"
     )
 
 
-def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
+def test_generated_rows_may_not_suit_a_correct_program() -> None:
     message = refused(
         with_loss(lambda predicted, y: tf.reduce_mean(tf.math.sqrt(y) * predicted**2)), batch=None
     )
@@ -457,7 +455,7 @@ def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
     assert message.endswith("; give rows with --batch on which the reference can be trained")
 
 
-def test_rows_that_are_no_array_and_a_rate_that_is_fed() -> None:
+def test_ragged_rows_and_a_fed_rate() -> None:
     def ragged(_rng: np.random.Generator, n: int) -> dict[str, Any]:
         return {"x": [[1.0] * (4 + row % 2) for row in range(n)], "y": np.ones((n, 1))}
 

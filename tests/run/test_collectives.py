@@ -205,7 +205,7 @@ def test_refuses_another_kind_of_nccl(graph: tf.Graph) -> None:
     assert "reduces by 'min', not by a sum" in refusal(least)
 
 
-def test_refuses_keys_that_are_made_as_it_runs(graph: tf.Graph) -> None:
+def test_refuses_dynamic_keys(graph: tf.Graph) -> None:
     key = tf1.placeholder(tf.int32, [], "key")
 
     assert "a key that is known at run time only" in refusal(
@@ -220,7 +220,7 @@ def test_refuses_collectives_in_a_branch(graph: tf.Graph) -> None:
     assert "is inside a branch, loop or function" in refusal(chosen)
 
 
-def test_functions_that_nothing_calls_are_nobodys_business(graph: tf.Graph) -> None:
+def test_uncalled_functions_are_ignored(graph: tf.Graph) -> None:
     value = tf.constant([1.0])
     result = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
     graph_def = result.graph.as_graph_def()

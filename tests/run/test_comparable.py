@@ -27,7 +27,7 @@ LEFT_OUT = (
 def averaged(
     num_gpus: int = 2, *, ordered: bool, times: int = 1, rate: float = 0.1
 ) -> dict[str, Any]:
-    """Towers with averages of their variables, which are moved in some order with their update."""
+    """Towers with averages of their variables, in a given order with their update."""
     made = pairs.towers(num_gpus, optimizer=lambda: tf1.train.GradientDescentOptimizer(rate))
     averages = tf1.train.ExponentialMovingAverage(0.5)
     update = made["train_op"]
@@ -52,7 +52,7 @@ def judged(towers: Callable[..., Any], single: Callable[..., Any]) -> Verdict:
 @pytest.mark.parametrize(
     ("towers", "single"), [(grouped, grouped), (grouped, ordered), (ordered, grouped)]
 )
-def test_averages_that_one_program_groups_with_the_update_are_left_out(
+def test_averages_grouped_with_the_update_are_left_out(
     towers: Callable[..., Any], single: Callable[..., Any]
 ) -> None:
     verdict = judged(towers, partial(single, 1))
@@ -60,7 +60,7 @@ def test_averages_that_one_program_groups_with_the_update_are_left_out(
     assert (verdict.state, verdict.note) == ("kept", f"2 variables {LEFT_OUT}")
 
 
-def test_so_they_are_of_watched_programs() -> None:
+def test_averages_of_captured_programs_are_left_out() -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         return grouped(num_gpus)
 
@@ -84,7 +84,7 @@ def test_averages_after_the_update_are_compared() -> None:
 
 
 def test_variables_next_to_moving_averages_are_compared() -> None:
-    """Here those are trained with twice the rate."""
+    """The variables are trained with twice the learning rate."""
     fast = partial(grouped, rate=0.2)
 
     assert {finding.object for finding in judged(fast, partial(grouped, 1)).findings} == {"w", "b"}

@@ -40,7 +40,7 @@ def towers(
     loss: Callable[..., Any],
     average: Callable[[Any], Any],
 ) -> dict[str, Any]:
-    """Towers that each take rows of their own; something waits for what gives them."""
+    """Towers that each take their own rows from a pipeline; an op waits for the pipeline."""
     optimizer = tf1.train.GradientDescentOptimizer(0.1)
     with tf.device("/cpu:0"):
         take = pipeline()

@@ -32,7 +32,7 @@ from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.timing.benchmark import TimedPair
 
 tf1 = tf.compat.v1
-# Programs that are fed are compared on both by the tests of functions, Keras and workers.
+# Other tests compare fed programs on both versions: functions, Keras and workers.
 pytestmark = pytest.mark.one_version
 
 Model = Callable[..., Any]
@@ -62,7 +62,7 @@ def towers(
     change: Callable[[Any], Any] = list,
     optimizer: Callable[[float], Any] = tf1.train.GradientDescentOptimizer,
 ) -> dict[str, Any]:
-    """Towers in scopes, each with placeholders of its own, or all with parts of the same."""
+    """Towers in scopes, each with its own placeholders, or all with parts of the same ones."""
     made = optimizer(0.1)
     whole = numbers()
     inputs, tower_grads = [placeholders(rows)] if shared else [], []
@@ -168,7 +168,7 @@ LAST = several(average=lambda of_towers: of_towers[-1])
         (LAST, "only the rows of tower 1, the last, count"),
     ],
 )
-def test_mistakes_are_found_whatever_the_reference_was_fed(
+def test_mistakes_are_found_with_any_feeds_of_the_reference(
     build: Callable[..., Any], text: str, rows: tuple[int, int]
 ) -> None:
     assert text in messages(build, rows=rows)
@@ -180,7 +180,7 @@ def test_mistakes_are_found_whatever_the_reference_was_fed(
 def test_the_reference_is_compared_on_the_rows_that_it_takes(
     loss: Model, rows: tuple[int, int], shared: bool
 ) -> None:
-    """Also where it takes as many as it was built for, and no other number."""
+    """Also if the reference takes only the number of rows that it was built for."""
     of_tower = rows[0] if shared else rows[0] // 2
     program = several(loss=loss, rows=of_tower, shared=shared)
     for number in (None, rows[1]):
@@ -230,7 +230,7 @@ def with_numbers(weight: Callable[[int], float]) -> Any:
     return batch
 
 
-def test_flags_and_weights_go_whole_to_every_tower() -> None:
+def test_flags_and_weights_are_fed_whole_to_every_tower() -> None:
     fed = {"loss": flagged, "numbers": numbers}
     batch = with_numbers(lambda _: 0.5)
 
@@ -240,7 +240,7 @@ def test_flags_and_weights_go_whole_to_every_tower() -> None:
     assert "added up" in messages(added_up, alone(**fed), batch=batch)
 
 
-def test_weights_of_a_loss_that_are_fed_for_the_number_of_gpus() -> None:
+def test_fed_loss_weights_for_the_number_of_gpus() -> None:
     fed = {"loss": flagged, "numbers": numbers}
     batch = with_numbers(lambda n: 8 / n)
 
@@ -289,7 +289,7 @@ def sentences(rng: Any, n: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_words_stay_words(shared: bool) -> None:
+def test_integers_stay_valid_word_ids(shared: bool) -> None:
     program = several(loss=of_words, placeholders=tokens, shared=shared)
     reference = alone(loss=of_words, placeholders=tokens)
 
@@ -300,7 +300,7 @@ def two_of_a_shape(rows: int | None) -> dict[str, Any]:
     return {name: tf1.placeholder(tf.float32, [rows, 4]) for name in ("one", "other", "third")}
 
 
-def test_several_placeholders_of_a_shape_are_known_by_their_order() -> None:
+def test_placeholders_of_equal_shape_are_matched_by_order() -> None:
     def loss(one: Any, other: Any, third: Any) -> Any:
         return hidden(one * other, tf.reduce_sum(third, 1, keepdims=True))
 
@@ -330,7 +330,7 @@ def clipped(pairs_: Any) -> Any:
     return list(zip(clipped, variables, strict=True))
 
 
-def test_gradients_that_are_clipped_after_their_mean_is_taken() -> None:
+def test_gradients_clipped_after_averaging() -> None:
     program, reference = several(change=clipped), alone(change=clipped)
 
     for rows in ((16, 16), (16, 8), (16, 32)):
@@ -341,7 +341,7 @@ def test_gradients_that_are_clipped_after_their_mean_is_taken() -> None:
     assert "clipped" in cannot(several(loss=normalized, change=clipped), normal)
 
 
-def test_losses_that_are_sums() -> None:
+def test_sums_as_losses() -> None:
     program, reference = several(loss=summed, average=tf.add_n), alone(loss=summed)
 
     assert states(program, reference) == ("kept", "kept")
@@ -356,12 +356,12 @@ def test_losses_that_are_sums() -> None:
 
 
 def over(number: int) -> Model:
-    """A mean over a number of rows that is written down."""
+    """A mean over a constant number of rows."""
     return lambda x, y: summed(x, y) / number
 
 
-def test_a_number_of_rows_that_is_written_down() -> None:
-    """A reference that is fed more rows would not know of it."""
+def test_a_constant_number_of_rows() -> None:
+    """The reference divides by the constant even if it is fed more rows."""
     assert states(several(loss=over(8)), alone(loss=over(8)), rows=(16, 8))[0] == "kept"
     assert states(several(loss=over(8)), alone(loss=over(16))) == ("kept", "kept")
     assert "may be a sum over rows" in cannot(
@@ -369,7 +369,7 @@ def test_a_number_of_rows_that_is_written_down() -> None:
     )
 
 
-def test_a_program_that_cuts_parts_of_a_size_that_is_written_down() -> None:
+def test_parts_of_a_constant_size() -> None:
     def parts(x: Any, i: int, _n: int) -> Any:
         return x[8 * i : 8 * (i + 1)]
 
@@ -384,7 +384,7 @@ def test_a_program_that_cuts_parts_of_a_size_that_is_written_down() -> None:
     )
 
 
-def test_a_number_of_rows_that_is_fed() -> None:
+def test_a_fed_number_of_rows() -> None:
     def numbers() -> dict[str, Any]:
         return {"n": tf1.placeholder(tf.int32, [], name="n")}
 
@@ -401,7 +401,7 @@ def test_a_number_of_rows_that_is_fed() -> None:
     )
 
 
-def test_rows_that_are_all_alike_show_nothing() -> None:
+def test_equal_rows_show_nothing() -> None:
     def batch(_rng: Any, n: int) -> dict[str, Any]:
         return {"x": np.ones([n, 4]), "y": np.ones([n, 1])}
 
@@ -410,7 +410,7 @@ def test_rows_that_are_all_alike_show_nothing() -> None:
     )
 
 
-def test_a_difference_that_nothing_explains_is_not_taken_for_a_mistake() -> None:
+def test_an_unexplained_difference_is_not_a_finding() -> None:
     def other(x: Any, y: Any) -> Any:
         return hidden(tf.sin(x), y)
 
@@ -419,7 +419,7 @@ def test_a_difference_that_nothing_explains_is_not_taken_for_a_mistake() -> None
     assert "no known mistake explains it; give --batch" in reason
 
 
-def test_a_network_with_dropout_as_its_owner_feeds_it(fixtures: Path) -> None:
+def test_dropout_with_fed_rates(fixtures: Path) -> None:
     fed = {"keep_prob:0": 0.5}
     build_towers, build_single, batch = (
         function(f"{fixtures}/programs/graph/mnist.py:{name}")
@@ -434,8 +434,9 @@ def test_a_network_with_dropout_as_its_owner_feeds_it(fixtures: Path) -> None:
     assert (gradients.state, weights.state) == ("kept", "kept")
 
 
-def test_weights_where_the_reference_takes_the_rows_of_a_tower() -> None:
-    """Its step is one with the mean of its gradients; statistics of rows are not compared."""
+def test_weights_if_the_reference_takes_the_rows_of_a_tower() -> None:
+    """The reference takes a step with the mean of its gradients; statistics of rows are not
+    compared."""
 
     def adam_and_statistics(average: Callable[[Any], Any] = mean) -> dict[str, Any]:
         return {"loss": normalized, "average": average, "optimizer": tf1.train.AdamOptimizer}
@@ -459,7 +460,7 @@ def slices(of_towers: Any) -> Any:
 
 
 @pytest.mark.parametrize("rows", [None, 8])
-def test_rows_of_a_table_where_the_reference_takes_the_rows_of_a_tower(rows: int | None) -> None:
+def test_table_rows_if_the_reference_takes_the_rows_of_a_tower(rows: int | None) -> None:
     of_table = {"loss": of_words, "placeholders": tokens, "average": slices}
 
     gradients, weights = verdicts(
@@ -478,7 +479,7 @@ def test_rows_of_a_table_where_the_reference_takes_the_rows_of_a_tower(rows: int
     )
 
 
-def test_clipped_gradients_where_the_reference_takes_the_rows_of_a_tower() -> None:
+def test_clipped_gradients_if_the_reference_takes_the_rows_of_a_tower() -> None:
     def hardly(pairs_: Any) -> Any:
         return [(tf.clip_by_value(gradient, -100, 100), each) for gradient, each in pairs_]
 
@@ -493,7 +494,7 @@ def test_clipped_gradients_where_the_reference_takes_the_rows_of_a_tower() -> No
     )
 
 
-def test_ops_that_train_in_turn_are_not_taken_for_one_step() -> None:
+def test_alternating_train_ops_are_not_one_step() -> None:
     def in_turn(build: Build) -> Build:
         def built(num_gpus: int = 2) -> dict[str, Any]:
             step = build(num_gpus) if num_gpus > 1 else build()
@@ -512,7 +513,7 @@ def test_ops_that_train_in_turn_are_not_taken_for_one_step() -> None:
     )
 
 
-def test_statistics_of_rows_that_no_loss_shows() -> None:
+def test_row_statistics_outside_the_loss() -> None:
     def loss(x: Any, y: Any) -> Any:
         other = normalized(x, y)
         return other - tf.stop_gradient(other) + tf.reduce_mean(y)
@@ -522,9 +523,7 @@ def test_statistics_of_rows_that_no_loss_shows() -> None:
     )
 
 
-def test_a_case_that_was_saved_is_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_case_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pair = ProgramPair.from_programs(
         watched(SUM, pairs.batch, 16, 2), watched(alone(), pairs.batch, 16, 1), "simulated"
@@ -551,6 +550,6 @@ def test_only_steps_on_as_many_rows_are_timed() -> None:
     assert feeding.takes_all_once
 
 
-def test_no_other_number_of_rows_may_be_asked_for() -> None:
+def test_another_number_of_rows_is_refused() -> None:
     with pytest.raises(InputError, match="a batch of 32 rows: build was fed 16; leave the number"):
         judged(watched(several(), pairs.batch), watched(alone(), pairs.batch), rows=32)

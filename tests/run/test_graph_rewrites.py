@@ -82,7 +82,7 @@ def test_values_and_gradients_equal_the_other_layout(layers: Layers) -> None:
         assert np.max(np.abs(one - other)) <= 1e-5 * np.max(np.abs(other))
 
 
-def test_other_graphs_are_left_as_they_are() -> None:
+def test_other_graphs_are_unchanged() -> None:
     with tf.Graph().as_default() as graph:
         strided(tf1.placeholder(tf.float32, [None, 8, 9, 3]), tf.ones([3, 3, 3, 4]), "NHWC")
     before, after = graph.as_graph_def(), graph.as_graph_def()

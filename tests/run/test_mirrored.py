@@ -1,4 +1,4 @@
-"""The copies of variables that a strategy keeps are held to the reference as variables are."""
+"""The copies of a strategy's variables are compared with the reference like variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def towers(
     optimizer: Callable[[], Any] = lambda: tf1.train.MomentumOptimizer(0.1, 0.9),
     scale: float = 1.0,
 ) -> dict[str, Any]:
-    """Towers that a strategy makes, with a variable that every copy of is counted up."""
+    """Towers of a strategy, with a counter that increments in every copy."""
     adding = tf.distribute.ReductionToOneDevice()
     strategy = tf.distribute.MirroredStrategy([f"/gpu:{i}" for i in range(num_gpus)], adding)
 
@@ -80,14 +80,14 @@ def test_every_copy_is_compared(gpus: int) -> None:
     assert not measured.saved
 
 
-def test_a_copy_that_is_changed_otherwise_differs() -> None:
+def test_a_copy_with_another_update_differs() -> None:
     measured = pairs.measured(partial(towers, counted=twice_on_the_last), single)
 
     assert apart(measured) == ["count/replica_1"]
     assert measured.saved
 
 
-def test_copies_that_are_brought_together_when_read_may_differ() -> None:
+def test_copies_that_are_combined_when_read_may_differ() -> None:
     on_read = partial(
         towers, counted=twice_on_the_last, reading=tf.VariableSynchronization.ON_READ
     )
@@ -95,7 +95,7 @@ def test_copies_that_are_brought_together_when_read_may_differ() -> None:
     assert not apart(pairs.measured(on_read, single))
 
 
-def test_after_the_last_step_copies_too_have_the_values_of_the_reference() -> None:
+def test_after_the_last_step_copies_equal_the_reference() -> None:
     """Otherwise a factor on all gradients, which the optimizer hides, would show in the copies."""
     adam = partial(towers, optimizer=lambda: tf1.train.AdamOptimizer(0.1, epsilon=1e-3))
 

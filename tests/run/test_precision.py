@@ -1,4 +1,4 @@
-"""What is done to gradients between the backward pass and the optimizer."""
+"""Changes to gradients between the backward pass and the optimizer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def masked(gradients: list[Any]) -> list[Any]:
         "signs",
     ],
 )
-def test_gradients_are_changed_by_what_depends_on_them(
+def test_changed_gradients_are_found_by_data_flow(
     change: Callable[[list[Any]], list[Any]], names: set[str]
 ) -> None:
     class Changing(GradientDescentOptimizer):
@@ -82,7 +82,7 @@ def test_sums_of_a_strategy_are_unchanged(kind: str, found: list[str]) -> None:
     assert list(clipped_gradients(program)) == found
 
 
-def test_a_branch_changes_gradients_where_they_choose_it() -> None:
+def test_a_branch_chosen_by_gradients_changes_them() -> None:
     """A strategy joins sparse gradients in branches, by how many rows each replica has."""
 
     def chosen_by(predicate: str) -> list[str]:

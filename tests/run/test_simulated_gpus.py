@@ -1,5 +1,7 @@
-"""Eager code, functions and strategies that name GPUs, on logical CPUs: in processes of their own,
-for TensorFlow makes its devices once."""
+"""Eager code, functions and strategies that name GPUs run on logical CPUs.
+
+Each test has its own process, because TensorFlow creates its devices once.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +88,11 @@ def asked():
     }
 
 with simulated_gpus(2, devices="simulated"):
-    said = {"fitted": [fitted(2), fitted(3)], **asked(), "recurrent": recurrent()}
+    results = {"fitted": [fitted(2), fitted(3)], **asked(), "recurrent": recurrent()}
 with simulated_gpus(2, devices="simulated"):
-    said["fitted"].append(fitted(1))
-said["outside"] = asked()
-print(json.dumps(said))
+    results["fitted"].append(fitted(1))
+results["outside"] = asked()
+print(json.dumps(results))
 """
 
 LATE = """
@@ -106,7 +108,7 @@ except PlacementError as error:
 """
 
 
-def said(program: str) -> list[str]:
+def printed_lines(program: str) -> list[str]:
     done = run_forked(["-c", program])
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if not line.startswith("INFO:")]
@@ -114,8 +116,8 @@ def said(program: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def simulated() -> list[str]:
-    """What eager code and strategies do on two simulated GPUs, in one process."""
-    return said(EAGER + STRATEGIES)
+    """The results of eager code and strategies on two simulated GPUs, in one process."""
+    return printed_lines(EAGER + STRATEGIES)
 
 
 def test_ops_on_gpus_run_on_logical_cpus_and_state_is_restored(
@@ -135,11 +137,11 @@ def strategies(simulated: list[str]) -> Mapping[str, Any]:
 
 
 def test_strategies_of_other_shapes_follow_one_another(strategies: Mapping[str, Any]) -> None:
-    """Each adds up the gradient 2 of two replicas, at the rate 0.25, from 1."""
+    """Each strategy adds up the gradients of two replicas, 2 each: rate 0.25, start 1."""
     assert strategies["fitted"] == [[[0.0] * width] * 2 for width in (2, 3, 1)]
 
 
-def test_a_mirrored_strategy_that_names_no_devices_takes_the_simulated_gpus(
+def test_mirrored_strategy_without_devices_uses_simulated_gpus(
     strategies: Mapping[str, Any],
 ) -> None:
     assert strategies["mirrored"] == ["GPU:0", "GPU:1"]
@@ -147,7 +149,7 @@ def test_a_mirrored_strategy_that_names_no_devices_takes_the_simulated_gpus(
     assert strategies["outside"]["mirrored"] == ["CPU:0", "CPU:1", "CPU:2"]
 
 
-def test_a_central_storage_strategy_that_names_no_devices_takes_the_simulated_gpus(
+def test_central_storage_without_devices_uses_simulated_gpus(
     strategies: Mapping[str, Any],
 ) -> None:
     assert strategies["central"] == ["GPU:0", "GPU:1"]
@@ -155,7 +157,7 @@ def test_a_central_storage_strategy_that_names_no_devices_takes_the_simulated_gp
     assert strategies["outside"]["central"] == ["CPU:0"]
 
 
-def test_what_picks_kernels_by_the_gpus_that_are_listed_finds_none(
+def test_listed_gpus_are_empty_when_kernels_are_chosen(
     strategies: Mapping[str, Any],
 ) -> None:
     """Keras would run its recurrent layers by cuDNN."""
@@ -163,8 +165,8 @@ def test_what_picks_kernels_by_the_gpus_that_are_listed_finds_none(
     assert strategies["recurrent"] == [2, 3]
 
 
-def test_too_late_is_an_error_with_its_fix() -> None:
-    assert said(LATE) == [
+def test_a_late_call_is_an_error_with_its_fix() -> None:
+    assert printed_lines(LATE) == [
         "2 simulated GPUs: TensorFlow has already started with 1 logical CPU; 3 are required; run "
         "pytest with --placement-gpus=2, or open simulated_gpus before anything runs"
     ]

@@ -24,7 +24,7 @@ from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
 
 MACHINE = "worker*2"
-# What is given and returned are ops of their own in a function alone, and so is what sends.
+# Ops that exist only in functions: arguments, results and sends.
 # The packed gradients; each has its own sum here.
 PACKING = {"ConcatV2", "SplitV", "Pack", "Prod", "Const"}
 OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
@@ -70,9 +70,9 @@ def test_ops_run_where_the_placer_puts_them(
     evidence = place(watched_workers(program.train, MACHINE, gpus=0), machine=MACHINE)
 
     compared = 0
-    for task, said in enumerate(trained):
+    for task, worker in enumerate(trained):
         prefix = f"worker_{task}/" if task else ""
-        for name, (kind, device) in said["placed"].items():
+        for name, (kind, device) in worker["placed"].items():
             full = prefix + name
             if kind == "CollectiveReduceV2" and full not in evidence.ops:
                 full += "/part_0"
@@ -93,8 +93,8 @@ def test_weights_equal_workers_on_one_host(
 
     weights = weights_after(built.on_one_host, program)
 
-    for said in trained:
-        for own, expected in zip(said["weights"], weights, strict=True):
+    for worker in trained:
+        for own, expected in zip(worker["weights"], weights, strict=True):
             assert np.array(own) == pytest.approx(expected, rel=1e-5)
 
 

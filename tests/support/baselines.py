@@ -29,7 +29,10 @@ WITH_SLOTS = program(
 
 
 def moved(graph: Placement, **places: str) -> Placement:
-    """The same ops, some of them elsewhere: `moved(graph, **{"tower_1/loss": "/cpu:0"})`."""
+    """The placement with some ops on other devices:
+
+    `moved(graph, **{"tower_1/loss": "/cpu:0"})`.
+    """
     devices = {name: op("", "", "", place).assigned for name, place in places.items()}
     ops = {
         name: old._replace(assigned=devices.get(name, old.assigned))
@@ -39,7 +42,10 @@ def moved(graph: Placement, **places: str) -> Placement:
 
 
 def renamed(graph: Placement, new_name: Callable[[str], str]) -> Placement:
-    """The same program with other names; of its backward ops it is noted that they are."""
+    """The program with other names.
+
+    Its step lists the backward ops, because names no longer show them.
+    """
 
     def source(text: str) -> str:
         mark = "^" if text.startswith("^") else ""
@@ -76,7 +82,8 @@ def renamed(graph: Placement, new_name: Callable[[str], str]) -> Placement:
 
 
 def difference(old: Placement, new: Placement, *, exact: bool = False) -> Difference:
-    """How one differs from the baseline of another, as if that had been in a file."""
+    """Difference of a placement from the baseline of another one, which is written to text and
+    read back."""
     baseline = parse(render(baseline_from_placement(old)), "towers.txt")
     return compare(baseline, new, "towers.txt", exact=exact)
 

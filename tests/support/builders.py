@@ -1,4 +1,4 @@
-"""The functions and scripts that targets name."""
+"""Builders and scripts for the text of a target."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from placement_checks.targets.importing import import_program
 
 
 def builder_of(target: str) -> Callable[..., Any]:
-    """The function that builds the graph of a target which is no file of a graph."""
+    """The builder that a target names. The target must not be a graph file."""
     return import_program(parse_target(target)).build
 
 
 def script(text: str, args: tuple[str, ...] = (), **fields: Any) -> Script:
-    """The script of a target, whose file need not exist."""
+    """The script of a target. The file need not exist."""
     path, _, function = text.rpartition(":") if ":" in text else (text, "", "")
     target = Target("function" if function else "program", text, path, function)
     return Script(target, args, **fields)

@@ -1,4 +1,4 @@
-"""What a run of the command gave."""
+"""The result of a run of the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Ran(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What was printed, without the ends of its lines."""
+        """Standard output with single spaces instead of line breaks."""
         return " ".join(self.out.split())
 
 

@@ -1,4 +1,4 @@
-"""What this process has open."""
+"""The open files of this process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ OPEN = Path("/proc/self/fd")
 
 
 def open_files() -> set[tuple[str, str]]:
-    """The number and the file of each descriptor, after unreferenced ones are closed.
+    """The number and file of each open descriptor, after garbage collection.
 
-    To be compared by what is new, not by how many there are: threads of TensorFlow close theirs
-    at any time.
+    Compare the new descriptors instead of the number of descriptors, because threads of TensorFlow
+    close some at any time.
     """
     gc.collect()
     files = set()
     for descriptor in OPEN.iterdir():
-        with suppress(FileNotFoundError):  # the listing's own
+        with suppress(FileNotFoundError):  # the descriptor of this listing
             files.add((descriptor.name, str(descriptor.readlink())))
     return files

@@ -1,4 +1,4 @@
-"""Distributions outside of this tree, as pip would have installed them."""
+"""Installed distributions that are not part of this repository."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def installed(folder: Path, name: str, rules: Mapping[str, str], **modules: str) -> None:
-    """Put a distribution into a folder that is on the path.
+    """Write a distribution into a directory on the path.
 
     Args:
-        folder: it becomes what site-packages is.
-        name: of the distribution.
+        folder: serves as site-packages.
+        name: the name of the distribution.
         rules: its entry points for rules.
-        modules: their source, by their names.
+        modules: the source of modules, by name.
     """
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir(parents=True)

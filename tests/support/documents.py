@@ -1,8 +1,8 @@
-"""The pages of the documentation: their snippets, and the output of their commands.
+"""The pages of the documentation: snippets, commands and their output.
 
-A block of ``console`` is a command behind ``$`` and what it prints. A block of Python whose first
-line is ``# FILE.py`` is a file of the project that the page makes; what follows is run there.
-``python -m tests.support.documents`` writes the current output into the pages.
+A ``console`` block has a command after ``$`` and its output. A Python block with the first line
+``# FILE.py`` creates this file in the project of the page. The following commands run in this
+project. ``python -m tests.support.documents`` writes the current output into the pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
-# What a page's project has from the beginning.
+# Files that exist in the project of a page from the beginning.
 GIVEN = {
     "README.md": {
         "train.py": "fixtures/defects/graph/last_tower_only.py",
@@ -39,14 +39,14 @@ CUT = "…\n"  # a line: the rest is left out
 Runner = Callable[[list[str], Path], str]
 
 
-# Runs what ``python ARGUMENTS`` does, in a folder, with these variables.
+# Runs ``python ARGUMENTS`` in a directory, with these environment variables.
 RunPython = Callable[[list[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
 
 
 def run_python(
     arguments: list[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run it in a new interpreter."""
+    """Run ``python ARGUMENTS`` in a new interpreter."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -58,7 +58,7 @@ def run_python(
 
 
 class Block(NamedTuple):
-    """A block of code of a page."""
+    """A code block of a page."""
 
     page: Path
     language: str
@@ -67,31 +67,31 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The name of the file that it holds, if any."""
+        """The name of the file that the block creates, if any."""
         named = _FILE.match(self.text)
         return named[1] if named else None
 
     @property
     def command(self) -> str:
-        """The command of a block of console."""
+        """The command of a ``console`` block."""
         found = _COMMAND.match(self.text)
         assert found, self.text
         return found["command"]
 
     @property
     def printed(self) -> str:
-        """What its command prints, as the page has it."""
+        """The output of the command, as shown on the page."""
         return self.text[len(f"$ {self.command}\n") :]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of code of a page, in order."""
+    """The code blocks of a page, in order."""
     for found in _FENCE.finditer(page.read_text(encoding="utf-8")):
         yield Block(page, found["language"], found["text"], found.start("text"))
 
 
 def walk(page: Path, project: Path, run: Runner) -> Iterator[tuple[Block, str]]:
-    """Follow a page as a reader does: its console blocks, each with its current output."""
+    """Follow a page like a reader: yield its console blocks, each with its current output."""
     for name, source in GIVEN.get(page.name, {}).items():
         shutil.copy(ROOT / source, project / name)
     for block in blocks(page):
@@ -105,7 +105,8 @@ def walk(page: Path, project: Path, run: Runner) -> Iterator[tuple[Block, str]]:
 
 
 def _shown(words: list[str], printed: str, cut: bool) -> str:
-    """What a page shows of it: of pytest what failed, of a report that is cut one finding."""
+    """The part of the output that pages show: failures of pytest, and the first finding of cut
+    reports."""
     if words[0] == "pytest":
         failed = [line for line in printed.splitlines() if line.startswith("E ")]
         last = re.sub(r" in [\d.]+s( \([\d:]+\))?", "", printed.strip().splitlines()[-1])
@@ -122,14 +123,14 @@ def _shown(words: list[str], printed: str, cut: bool) -> str:
 def run_apart(words: list[str], folder: Path, run: RunPython = run_python) -> str:
     """Run a command in a process of its own."""
     module = {"placement-checks": "placement_checks", "pytest": "pytest"}[words[0]]
-    # As where a reader commits from: a CI writes no baselines.
+    # As on a reader's machine: in CI, no baselines are written.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": ""}
     ran = run(["-m", module, *words[1:]], folder, environment)
     return ran.stdout or ran.stderr
 
 
 def main() -> None:
-    """Write what commands print now into the pages that are named, or into all."""
+    """Write the current output of commands into the given pages, or into all pages."""
     for page in map(Path, sys.argv[1:] or PAGES):
         with tempfile.TemporaryDirectory() as project:
             changed = list(walk(page.resolve(), Path(project), run_apart))

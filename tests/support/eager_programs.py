@@ -1,4 +1,4 @@
-"""Programs of a few lines with a step that is a `tf.function`, and what comes of watching them."""
+"""Short programs with a `tf.function` as training step, and their captures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def updates(w: Any, x: Any) -> Any:
 
 
 def watched(program: Callable[[], object], gpus: int = 2) -> CapturedProgram:
-    """What a program was building when its first step came."""
+    """The captured program, up to its first step."""
     with watch(gpus, name="program", eager=True) as code:
         program()
     assert code.built is not None

@@ -1,4 +1,4 @@
-"""GraphDefs with functions, written by hand, and flat ones as what can be compared."""
+"""GraphDefs with functions, written by hand, and flat graphs in a form that tests can compare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def node(
     bound: Sequence[str] = (),
     **functions: str,
 ) -> Any:
-    """A node of one dtype; ``functions`` are attributes that name one."""
+    """A node of one dtype; ``functions`` are its attributes that name functions."""
     made = node_def_pb2.NodeDef(name=name, op=type, input=inputs, device=device)
     if type == "AddN":
         made.attr["N"].i = len([source for source in inputs if not source.startswith("^")])
@@ -49,7 +49,7 @@ def function(
     results: Mapping[str, str],
     runs: Sequence[str] = (),
 ) -> Any:
-    """A function; ``runs`` are the ops that it runs in addition to its results."""
+    """A function; ``runs`` are the ops that it runs in addition to the ops of its results."""
     made = function_pb2.FunctionDef(node_def=nodes, ret=results)
     made.signature.name = name
     for each in arguments:
@@ -72,7 +72,7 @@ def flattened(
     steps: Sequence[str] = (),
     placeholders: Mapping[str, Sequence[str]] | None = None,
 ) -> FlatGraph:
-    """A flat graph; ``steps`` are the functions that hold a step."""
+    """The flat graph; ``steps`` are the functions that contain a step."""
     named = placeholders or {}
     return flatten(graph_def, lambda name: name in steps, lambda name: named.get(name, ()))
 

@@ -1,10 +1,11 @@
-"""New processes of Python with TensorFlow loaded, forked from one that has loaded it.
+"""New Python processes that have already loaded TensorFlow.
 
-For tests that want a process of its own, and not the start of one: it spares each of them three
-CPU seconds. What TensorFlow reads while it is imported is that of the first; all else is as if the
-interpreter were new. What a process watches is forked from there as well.
+They are forked from one server process that has loaded it. A test that needs its own process saves
+three CPU seconds. The settings that TensorFlow reads during its import are the server's;
+otherwise, a process behaves like a new interpreter. Programs that the process captures are forked
+from the same server.
 
-Run as ``python -m forked DESCRIPTOR PARENT`` it is the process that has loaded TensorFlow.
+``python -m forked DESCRIPTOR PARENT`` runs the server.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ def start_forked(
     environment: Mapping[str, str] = os.environ,
     errors: int = subprocess.DEVNULL,
 ) -> ForkedProcess:
-    """Start what ``python ARGUMENTS`` does, with nothing on its standard input.
+    """Start ``python ARGUMENTS`` with an empty standard input.
 
     Args:
-        arguments: ``-c CODE``, ``-m MODULE`` or a file, and those for it.
-        folder: where it works.
-        environment: all its variables.
-        errors: the descriptor of its standard error.
+        arguments: ``-c CODE``, ``-m MODULE`` or a file, followed by its arguments.
+        folder: the working directory.
+        environment: all environment variables.
+        errors: the file descriptor for standard error.
     """
     with contextlib.ExitStack() as stack:
         if errors == subprocess.DEVNULL:
@@ -74,7 +75,7 @@ def run_forked(
     environment: Mapping[str, str] = os.environ,
     limit: float = 600.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run what ``python ARGUMENTS`` does; after ``limit`` seconds it is ended."""
+    """Run ``python ARGUMENTS``, and kill it after ``limit`` seconds."""
     with tempfile.TemporaryFile() as errors:
         process = start_forked(arguments, folder, environment, errors.fileno())
         out = printed(process, limit)
@@ -85,7 +86,7 @@ def run_forked(
 
 
 def printed(process: ForkedProcess, limit: float = 600.0) -> str:
-    """All that a process prints on its standard output; after ``limit`` seconds it is ended."""
+    """Read the standard output of a process until it ends, and kill it after ``limit`` seconds."""
     watch = threading.Timer(limit, end_group, [process.pid])
     watch.start()
     try:
@@ -96,7 +97,7 @@ def printed(process: ForkedProcess, limit: float = 600.0) -> str:
 
 
 def run_pytest_forked(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """As `pytest.Pytester.runpytest_subprocess`."""
+    """Like `pytest.Pytester.runpytest_subprocess`, in a forked process."""
     import pytest  # not in the process that is forked
 
     path = os.pathsep.join([str(pytester.path), *_folders(os.environ)])
@@ -123,7 +124,7 @@ _GIVEN = {*_folders(os.environ)}
 
 
 def main() -> None:
-    """Load TensorFlow and fork; in a fork, carry out the request."""
+    """Load TensorFlow and serve forks. In a fork, run the request."""
     if __name__ == "__main__":
         import_tensorflow()
         import_module(
@@ -142,8 +143,8 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    import_tensorflow()  # is loaded; with the variables that it was loaded with
-    placement_checks.__doc__ = "PYTEST_DONT_REWRITE"  # nor say that it is loaded already
+    import_tensorflow()  # already loaded, with the server's environment
+    placement_checks.__doc__ = "PYTEST_DONT_REWRITE"  # pytest would warn that it is loaded
     fork_this_process(_leave_streams)
     given = next(number for number, folder in enumerate(sys.path) if folder not in _GIVEN)
     what, *rest = arguments
@@ -165,7 +166,8 @@ def _run(arguments: list[str]) -> None:
 
 
 def _leave_streams() -> None:
-    """Hold open no stream of the process that this is a fork of."""
+    """Redirect the standard streams of the server process, so that this fork does not hold them
+    open."""
     with open(os.devnull, "r+b") as null:
         for number in range(3):
             os.dup2(null.fileno(), number)

@@ -1,4 +1,5 @@
-"""Placements written by hand: the requests of a program, and a possible answer of the placer."""
+"""Placements written by hand: requested devices, and assigned devices as the placer could
+return."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from placement_checks.core.variables import Variables
 def op(
     name: str, type: str, requested: str = "", assigned: str = "", *inputs: str, **more: Any
 ) -> Op:
-    """An op; the host it is assigned to is the local one unless `assigned` names a job."""
+    """An op. It is assigned to the local host unless `assigned` names a job."""
     device = Device.parse(assigned).over(LOCALHOST) if assigned else None
     return Op(name, type, Device.parse(requested), inputs, device, **more)
 
@@ -76,12 +77,16 @@ def placement(
     keras_parts: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Placement:
-    """A placement of `ops`; `lines` has the user's lines of an op, as in "main.py:9 net.py:3".
+    """A placement of `ops`.
 
-    `outputs` has the shape of the one output of an op, float32 unless `dtypes` has its dtype,
-    `values` the value of a constant, `device_lines` the line that decided what an op asks for: of
-    a scope, as in "main.py:9", or of a device function, as in "main.py:9 in chosen"; `keras_parts`
-    has the part of Keras that made an op.
+    The mappings have op names as keys:
+
+    * `lines`: the user's source lines of an op, such as "main.py:9 net.py:3"
+    * `outputs`: the shape of the only output, and `dtypes`: its dtype, by default float32
+    * `values`: the value of a constant
+    * `device_lines`: the line that decided the requested device, of a device scope
+      ("main.py:9") or a device function ("main.py:9 in chosen")
+    * `keras_parts`: the part of Keras that created the op
     """
 
     fields = {"program": "train.py:build", "placer": "phantom", **more}

@@ -1,4 +1,4 @@
-"""Programs with a mark on the line to edit, and whether a report names this line."""
+"""Check whether a report names the marked line of a program, the line to edit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from support.reports import written
 from placement_checks import Report
 
 MARK = "# <- "
-# What no report can name.
+# Lines that no report can name.
 WITHOUT_LINE = {
-    "memory_all": "a ConfigProto is no op: where it was made is not known",
-    "average_moved_per_tower": "named is the loop of the helper, which is told how often it runs",
-    "one_variable_dropped": "no op is built in the branch, so whether it ran is not known",
+    "memory_all": "a ConfigProto is not an op, so its line is unknown",
+    "average_moved_per_tower": "the report names the loop in the helper instead of its call",
+    "one_variable_dropped": "no op is built in the branch, so it may not have run",
 }
 
 
 def names_the_edit(report: Report, file: Path) -> bool:
-    """Whether the brief report, of 60 lines at most, shows a marked line of a file as it is.
+    """Whether the brief report, of at most 60 lines, shows a marked line of a file unchanged.
 
-    Its lines have 200 letters at most, but for that of a saved case: a path is as long as it is.
+    Lines have at most 200 characters, except for the line with the path of a saved case.
     """
     marked = [line.strip() for line in file.read_text().splitlines() if MARK in line]
     assert marked

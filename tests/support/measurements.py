@@ -27,11 +27,11 @@ SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d
 
 @dataclass(frozen=True)
 class Problem:
-    """A loss over rows, its gradients known for each row; added up in float32, row after row.
+    """A loss with a known gradient for each row. Gradients are added up in float32, row by row.
 
     Attributes:
-        slopes: the gradients by variable, those of each row.
-        start: the values of the variables.
+        slopes: the gradients of each row, by variable.
+        start: the initial values of the variables.
         is_sum: whether the loss is the sum over rows, not their mean.
     """
 
@@ -44,7 +44,7 @@ class Problem:
         return len(next(iter(self.slopes.values())))
 
     def of(self, rows: Sequence[int]) -> dict[str, Array]:
-        """The gradients of the reference on some rows, in that order."""
+        """The gradients of the reference on some rows, in this order."""
         size = 1 if self.is_sum else len(rows)
         return {
             name: _float32(reduce(np.add, slope[list(rows)].astype(np.float32)) / size)
@@ -83,7 +83,7 @@ def problem(
     *,
     is_sum: bool = False,
 ) -> Problem:
-    """Random gradients, some variables' much larger than others'."""
+    """Random gradients, much larger for some variables than for others."""
     rng = np.random.default_rng(seed)
     return Problem(
         {
@@ -96,20 +96,20 @@ def problem(
 
 
 def runs(*sizes: int) -> list[tuple[int, ...]]:
-    """Consecutive rows, a number for each part."""
+    """Parts of consecutive rows with the given sizes."""
     ends = list(accumulate(sizes))
     return [tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
 def spread(values: Sequence[float], split: Sequence[tuple[int, ...]]) -> Array:
-    """A value for each part, for the rows of it."""
+    """The value of each part, repeated for its rows."""
     return np.concatenate(
         [np.full(len(part), value) for part, value in zip(split, values, strict=True)]
     )
 
 
 def measurement(*trials: Trial, **more: Any) -> Measurement:
-    """Of two towers, all in float32, trained by gradient descent."""
+    """A measurement of two towers in float32 that are trained by gradient descent."""
     names = dict.fromkeys(name for trial in trials for name in trial.expected)
     values: dict[str, Any] = {
         "reference": "train.py:single",
@@ -132,15 +132,15 @@ def trajectory(
     uncertain: Mapping[str, Any] | None = None,
     after: Trial | None = None,
 ) -> Trajectory:
-    """Some steps; the values of each variable after each, all arrays as they are written.
+    """The values of each variable after each step, as the given arrays.
 
-    What `found` does not have is as expected; those in `uncertain` are trained.
+    Variables missing in `found` have the expected values. Variables in `uncertain` are trained.
     """
     steps = range(len(next(iter(expected.values()))))
 
     trained = {name: np.asarray(value, np.bool_) for name, value in (uncertain or {}).items()}
 
-    def taken(name: str, number: int) -> VariableStep:
+    def variable_step(name: str, number: int) -> VariableStep:
         values = [
             [np.asarray(value, np.float64) for value in (start[name], *steps_of)]
             for steps_of in (expected[name], found.get(name, expected[name]))
@@ -159,14 +159,14 @@ def trajectory(
         )
 
     return Trajectory(
-        [{name: taken(name, number) for name in expected} for number in steps],
+        [{name: variable_step(name, number) for name in expected} for number in steps],
         frozenset(trained),
         after,
     )
 
 
-def displaced(taken: Trajectory, **by: float) -> Trajectory:
-    """The same steps, with some variables that are larger by so much in all of them."""
+def displaced(original: Trajectory, **by: float) -> Trajectory:
+    """The same steps; the given numbers are added to some variables in each step."""
 
     def shifted(step: VariableStep, by: float) -> VariableStep:
         return build_variable_step(
@@ -179,10 +179,10 @@ def displaced(taken: Trajectory, **by: float) -> Trajectory:
         )
 
     return replace(
-        taken,
+        original,
         steps=[
             {name: shifted(step, by.get(name, 0.0)) for name, step in variables.items()}
-            for variables in taken.steps
+            for variables in original.steps
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Valid graphs, and random damage to them: of their fields and of their bytes."""
+"""Valid graphs, and random damage to their fields and bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _RANGES = {
 
 
 def two_towers() -> Any:
-    """The MetaGraphDef of a program with towers, variables of both kinds, loops and branches."""
+    """The MetaGraphDef of a program with towers, ref and resource variables, loops and
+    branches."""
     with tf.Graph().as_default() as graph:
         with tf.device("/cpu:0"):
             weights = tf1.get_variable("weights", [4, 1], use_resource=True)
@@ -59,7 +60,7 @@ def saved_model(meta: Any) -> Any:
 
 
 def of_kind(meta: Any, suffix: str) -> Any:
-    """The message that a file of this suffix holds; a folder has none."""
+    """The protocol buffer message in a file with this suffix; None for a directory."""
     if not suffix:
         return saved_model(meta)
     copy = meta_graph_pb2.MetaGraphDef()
@@ -87,7 +88,7 @@ def damage_fields(message: Any, random: Random, times: int) -> None:
 
 
 def damage_bytes(data: bytes, random: Random, times: int) -> bytes:
-    """Overwrite, cut out or double some bytes, and cut the end off now and then."""
+    """Overwrite, remove or repeat some bytes, and sometimes cut off the end."""
     changed = bytearray(data)
     for _ in range(times):
         at = random.randrange(len(changed))
@@ -104,14 +105,14 @@ def damage_bytes(data: bytes, random: Random, times: int) -> bytes:
 
 
 def _parts(message: Message) -> Iterator[Any]:
-    """A message and all messages in it; entries of maps are met by their values."""
+    """A message and all messages in it, also the values of maps."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
         if field.message_type.GetOptions().map_entry:
             if field.message_type.fields_by_name["value"].message_type is not None:
-                for key in sorted(value):  # a map has no order, and a seed shall mean one file
+                for key in sorted(value):  # in order: a seed gives one file
                     yield from _parts(value[key])
         elif isinstance(value, Message):
             yield from _parts(value)

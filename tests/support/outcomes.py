@@ -1,4 +1,4 @@
-"""What `verify` gave, written by hand, in a format."""
+"""Outcomes of `verify`, written by hand, in each report format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Small towers and their reference, with a part to bend: for the tests that run programs."""
+"""Small towers and their reference, for tests that run programs.
+
+Arguments replace parts of them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def towers(
     device: Callable[[int], str] = "/gpu:{}".format,
     dtype: Any = tf.float32,
 ) -> dict[str, Any]:
-    """Towers as they should be, with the variables on the host; with one, the reference."""
+    """Correct towers with variables on the host. With one tower, they are the reference."""
     with tf.device("/cpu:0"):
         made = optimizer()
     losses, inputs, tower_grads = [], [], []
@@ -85,12 +88,12 @@ def measured(
     devices: Devices = "auto",
     **conditions: Any,
 ) -> Measurement:
-    """What running two builders gives."""
+    """The measurement of two builders."""
     return measure(pair(towers, single, gpus, devices), batch, Conditions(**conditions))
 
 
 def pair(towers: Any, single: Any, gpus: int = 2, devices: Devices = "auto") -> ProgramPair:
-    """Two builders, ready to run."""
+    """Two builders as runnable programs."""
     return ProgramPair.from_programs(
         load(Program("towers", towers), gpus), load(Program("single", single), 1), devices
     )

@@ -1,4 +1,4 @@
-"""What the page shows of programs written by hand, as its script would unpack it."""
+"""The data of the HTML page for programs written by hand, unpacked as the page's script does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def data_of(
 
 
 def numbers(text: str) -> list[int]:
-    """Runs as numbers, as `page/data.js` reads them."""
+    """Run-length coded numbers, decoded as in `page/data.js`."""
     found: list[int] = []
     for run in filter(None, text.split(",")):
         value, _, times = run.partition("*")
@@ -38,7 +38,7 @@ def numbers(text: str) -> list[int]:
 
 
 def names(text: str) -> list[str]:
-    """Front-coded names in full."""
+    """Decoded names; names are front-coded in the page."""
     found = [""]
     for line in text.split("\n"):
         found.append(found[-1][: int(line[:2], 36)] + line[2:])
@@ -46,7 +46,7 @@ def names(text: str) -> list[str]:
 
 
 def row_of(data: dict[str, Any], op: str) -> str:
-    """The row that an op is drawn in, as ``fc1/MatMul``."""
+    """The row of an op in the picture, such as ``fc1/MatMul``."""
     row = numbers(data["ops"]["row"])[names(data["ops"]["names"]).index(op)]
     path: list[str] = []
     while row > 0:
@@ -56,11 +56,11 @@ def row_of(data: dict[str, Any], op: str) -> str:
 
 
 def column(data: dict[str, Any], op: str, name: str) -> int:
-    """What a column of ops has for one."""
+    """The value of an op in a column."""
     return numbers(data["ops"][name])[names(data["ops"]["names"]).index(op)]
 
 
 def embedded(html: str) -> Sequence[Any]:
-    """The programs of a page."""
+    """The programs in the data of a page."""
     pattern = r'<script type="application/json" class="program">(.*?)</script>'
     return [json.loads(text) for text in re.findall(pattern, html, re.DOTALL)]

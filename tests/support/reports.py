@@ -38,7 +38,8 @@ def report(*verdicts: Verdict, program: str = "p") -> Report:
 
 
 def written(*reports: Report, extent: DetailLevel = DetailLevel.BRIEF, width: int = 40) -> str:
-    """Narrower than the lines, which must not be broken again."""
+    """The text report, for a terminal that is narrower than its lines: they must not be broken
+    again."""
     file = StringIO()
     write(reports, Console(file=file, width=width), extent)
     return file.getvalue()

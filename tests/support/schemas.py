@@ -1,4 +1,4 @@
-"""Documents held against their JSON Schema."""
+"""Documents that are checked with their JSON Schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def valid(name: str, text: str) -> dict[str, Any]:
-    """The document, which is as its schema has it."""
+    """The parsed document. Fails if the document does not match its schema."""
     document = json.loads(text)
     ended = name != "verify" and "error" in document
     problems = [

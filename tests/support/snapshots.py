@@ -1,7 +1,7 @@
-"""What a verdict or a finding says, as a text for a snapshot: a changed word is one update.
+"""The messages of a verdict or finding, as text for a snapshot: a changed word is one update.
 
-`assert messages(verdict) == snapshot`, with syrupy's fixture, compares with the file of the test
-in ``__snapshots__`` beside it; `pytest --snapshot-update` writes that file.
+`assert messages(verdict) == snapshot`, with syrupy's fixture, compares them with a file in the
+directory ``__snapshots__`` of the test. `pytest --snapshot-update` writes this file.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from placement_checks import Finding, Verdict
 
 
-def messages(told: Verdict | Finding) -> str:
-    """The state, reason and note of a verdict; of a finding message, consequence and fix."""
-    return "\n".join(_of_verdict(told) if isinstance(told, Verdict) else _of_finding(told))
+def messages(result: Verdict | Finding) -> str:
+    """The state, reason and note of a verdict, and the message, consequence and fix of each
+    finding."""
+    return "\n".join(_of_verdict(result) if isinstance(result, Verdict) else _of_finding(result))
 
 
 def _of_verdict(verdict: Verdict) -> Iterator[str]:

@@ -16,7 +16,7 @@ def loop(*wall: float, cpu: Sequence[float] = ()) -> Loop:
 
 
 def timeline(lanes: Mapping[str, Sequence[tuple[str, float, float]]]) -> Timeline:
-    """The slices of each device, as (op, start, end)."""
+    """A timeline from the slices of each device, as (op, start, end)."""
     return Timeline(
         {
             Device.parse(device).over(LOCALHOST): [OpSpan(*span) for span in lane]
@@ -46,7 +46,10 @@ def timing(
     cores: int = 2,
     **more: Any,
 ) -> Timing:
-    """One GPU takes a second a step, and towers half of that; of a baseline the ratio will do."""
+    """A timing: one GPU takes a second for each step, and towers half a second.
+
+    A baseline may be given as a ratio.
+    """
     at = Circumstances(
         "towers", "single", gpus, devices, "CPU devices of one core each", cores, "2.21.0", "1"
     )

@@ -1,4 +1,4 @@
-"""A program of towers written by hand: sound as it is, for tests to bend."""
+"""A correct program with towers, written by hand. Tests change parts of it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def program(
 ) -> Placement:
     """A tower on each of `gpus`, averaged on the host: x, a MatMul with each variable, a loss.
 
-    Of a `mirrored` variable each tower has a copy, v0/w, v1/w; the others are on the host.
-    `changes` take the place of the ops of their names; those of new names are added before what
-    takes them, else at the end. `step` replaces fields of what is known of the step.
+    With `mirrored`, each tower has a copy of each variable: v0/w, v1/w. Otherwise, variables are
+    on the host. `changes` are ops: an op with the name of an existing op replaces it. A new op is
+    added before the first op that uses it, or at the end. `step` replaces fields of the step.
     """
     ops = [*_ops(gpus, variables, mirrored)]
     changed = {op.name: op for op in changes}
@@ -57,7 +57,7 @@ def program(
 
 
 def _ordered(ops: Sequence[Op], new: dict[str, Op]) -> Iterator[Op]:
-    """All of them, as they might have been built: a new one before the first that takes it."""
+    """The ops in a possible order of building: a new op comes before the first op that uses it."""
 
     def with_new(op: Op) -> Iterator[Op]:
         for source in (*op.inputs, *op.colocated):
@@ -112,7 +112,7 @@ def _tower(i: int, gpu: str, variables: Sequence[str], copies: str) -> Iterator[
 
 
 def objects_of(rule: Rule, graph: Evidence | Placement) -> list[str]:
-    """The objects of a rule's findings; the rule must have been checked."""
+    """The objects of a rule's findings. Fails if the rule was not checked."""
     verdict = rule.judge(graph)
     assert verdict.state != "not-checked", verdict.reason
     return [finding.object for finding in verdict.findings]
@@ -124,17 +124,17 @@ def gradient(i: int, variable: str = "w") -> str:
 
 
 def host(name: str, type: str, *inputs: str, **more: Any) -> Op:
-    """An op that asks for the host and is there."""
+    """An op that requests the host and is assigned to it."""
     return op(name, type, "/cpu:0", "CPU:0", *inputs, **more)
 
 
 def on(gpu: int, name: str, type: str, *inputs: str, **more: Any) -> Op:
-    """An op that asks for a GPU and is there."""
+    """An op that requests a GPU and is assigned to it."""
     return op(name, type, f"/gpu:{gpu}", f"GPU:{gpu}", *inputs, **more)
 
 
 def variable(name: str, type: str = "VarHandleOp", at: str = "CPU:0", **more: Any) -> Op:
-    """A variable where it asks to be, the host by default."""
+    """A variable that is assigned to its requested device, by default the host."""
     return op(name, type, at, at, **more)
 
 
@@ -146,7 +146,8 @@ def mixed_losses(**more: Any) -> Placement:
 
 
 def split(*changes: Op, **more: Any) -> Placement:
-    """One model of two layers, each on a GPU with its weights a, b and their slots a/m, b/m."""
+    """One model of two layers, each on its own GPU with its weights (a, b) and their slots (a/m,
+    b/m)."""
     names = [(0, "a"), (1, "b")]
     ops = [
         host("x", "Placeholder"),
@@ -195,16 +196,18 @@ without_two_towers = pytest.mark.parametrize(
         pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),
         pytest.param(placement(host("a", "NoOp")), "the graph has no variables", id="no variable"),
         pytest.param(
-            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+            program(requested=Missing("a log lacks requested devices")),
+            "a log lacks requested devices",
+            id="log",
         ),
     ],
 )
 
 
 def broken_mirror(*changes: Op, named: bool = True) -> Placement:
-    """A variable for each tower, and one sum that updates the first, on its GPU.
+    """A variable for each tower, and one sum, which updates the first variable on its GPU.
 
-    If they are ``named``, get_variable made them.
+    With ``named``, the variables come from get_variable.
     """
     return program(
         *(op(f"v{i}/w/Initializer/zeros", "Const") for i in (0, 1) if named),

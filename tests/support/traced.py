@@ -1,4 +1,4 @@
-"""Steps of TensorFlow 2 that are watched in the process of the tests."""
+"""Steps of TensorFlow 2, captured in the process of the tests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def traced(train: Callable[..., Any], gpus: int = 2) -> WatchedCode:
 
 
 def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> CapturedProgram:
-    """What a function builds that trains, or returns what does.
+    """The program of a function that trains, or that returns a step.
 
     Raises:
-        InputError: it raised, or does not train.
+        InputError: the function raised an exception, or does not train.
     """
     with record_eager_code(Program.of(program), gpus) as building:
         return build_eagerly(building)

@@ -31,7 +31,8 @@ Fed = Mapping[str, npt.NDArray[Any]]
 def watched(
     build: Callable[..., Any], batch: Batch, rows: int = 16, gpus: int = 2, **fed: Any
 ) -> CapturedProgram:
-    """A program that was fed ``rows``, cut for its towers, and other feeds by names."""
+    """A captured program that was fed the parts of ``rows`` for its towers, and other feeds by
+    name."""
     built, inputs = _without_inputs(build, gpus)
     arrays = {name: np.asarray(array) for name, array in batch(_rng(), rows).items()}
     parts = np.array_split(np.arange(rows), len(inputs))
@@ -68,7 +69,7 @@ def _rng() -> np.random.Generator:
 
 
 def watched_pipeline(build: Callable[..., Any], gpus: int) -> CapturedProgram:
-    """A program that was fed what its pipelines gave when it was watched."""
+    """A captured program that is fed the recorded output of its pipelines."""
     built = load(Program("program" if gpus > 1 else "single", build), gpus)
     step = built.requested.step
     names = pipeline_outputs(built.graph_def.node, [*step.train_op, *step.objectives])
@@ -83,7 +84,7 @@ def watched_pipeline(build: Callable[..., Any], gpus: int) -> CapturedProgram:
 
 
 def judged(towers: CapturedProgram, single: CapturedProgram, **conditions: Any) -> Evidence:
-    """What the rules on numbers are given."""
+    """The evidence for the rules that compare numbers."""
     pair = ProgramPair.from_programs(towers, single, "simulated")
     measurement = measure(pair, None, Conditions(**conditions))
     return Evidence(
@@ -92,7 +93,7 @@ def judged(towers: CapturedProgram, single: CapturedProgram, **conditions: Any) 
 
 
 def function(target: str) -> Any:
-    """The function that a target names."""
+    """The imported function of a target."""
     return import_program(parse_target(target)).build
 
 

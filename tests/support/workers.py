@@ -1,4 +1,5 @@
-"""Workers of a strategy over several processes, watched in turn in the process of the tests."""
+"""Workers of a strategy over several processes, captured one by one in the process of the
+tests."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _code(train: Callable[[], Any], gpus: int, recorded: CapturedProgram) -> Wat
 def recorded_task(
     train: Callable[[], Any], jobs: Mapping[str, Sequence[int]], job: str, index: int, gpus: int
 ) -> CapturedProgram:
-    """The first step of a function that one task calls, of a cluster of these jobs."""
+    """The first step of a function that one task of a cluster with these jobs calls."""
     cluster = {
         name: {number: f"{name}-{number}:2222" for number in numbers}
         for name, numbers in jobs.items()

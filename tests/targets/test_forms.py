@@ -41,7 +41,7 @@ def test_parts_of_a_target(
     assert target.arguments.for_gpus(2) == arguments
 
 
-def test_arguments_are_the_same_in_whatever_order_and_style() -> None:
+def test_the_order_and_style_of_arguments_does_not_matter() -> None:
     written = parse_target("t.py:build(n={gpus}, name='a:b', depth=5_0)").arguments
     other = parse_target('t.py:build( depth = 50,name="a:b",\nn={ gpus }, )').arguments
     assert written == other

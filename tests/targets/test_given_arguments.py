@@ -38,7 +38,7 @@ def train(tmp_path: Path) -> str:
     return f"{tmp_path}/train.py"
 
 
-def test_a_builder_is_called_with_them(train: str) -> None:
+def test_a_builder_gets_its_arguments(train: str) -> None:
     target = f"{train}:build(n_gpu={{gpus}}, width=7)"
     evidence = place(target, gpus=3)
 
@@ -68,7 +68,7 @@ def test_a_fixed_number_of_gpus_has_no_build_for_one(train: str) -> None:
     )
 
 
-def test_a_batch_function_is_called_with_them(train: str) -> None:
+def test_a_batch_function_gets_its_arguments(train: str) -> None:
     batch = load_batch_function(f"{train}:batch(width=3, seed={{gpus}})", 2)
 
     assert batch is not None
@@ -76,7 +76,7 @@ def test_a_batch_function_is_called_with_them(train: str) -> None:
     assert inspect.unwrap(batch).__name__ == "batch"
 
 
-def test_a_batch_function_is_given_rng_and_n_already(train: str) -> None:
+def test_arguments_may_not_set_rng_and_n(train: str) -> None:
     with pytest.raises(InputError) as caught:
         load_batch_function(f"{train}:batch(n=3)", 2)
     assert (caught.value.message, caught.value.fix) == (
@@ -85,6 +85,6 @@ def test_a_batch_function_is_given_rng_and_n_already(train: str) -> None:
     )
 
 
-def test_a_whole_program_is_no_batch_function(train: str) -> None:
+def test_a_whole_program_is_not_a_batch_function(train: str) -> None:
     with pytest.raises(InputError, match="is not a function; name one"):
         load_batch_function(train, 2)

@@ -45,7 +45,7 @@ def folders(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_two_files_of_one_name_are_separate(folders: list[Path]) -> None:
+def test_two_files_with_one_name_are_separate(folders: list[Path]) -> None:
     programs = [import_program(parse_target(f"{folder}/train.py:build")) for folder in folders]
     path, modules = list(sys.path), set(sys.modules)
 
@@ -72,7 +72,7 @@ def test_a_module_of_the_tests_does_not_hide_a_neighbor(
     assert sys.modules["model"] is model
 
 
-def test_the_command_line_is_the_files_own(folders: list[Path]) -> None:
+def test_the_program_has_its_own_command_line(folders: list[Path]) -> None:
     program = import_program(parse_target(f"{folders[0]}/train.py:build"))
 
     assert inspect.unwrap(program.build).__globals__["flags"] == [str(folders[0] / "train.py")]
@@ -101,7 +101,7 @@ def test_a_module_is_imported_from_the_current_folder(
     del sys.modules["package_of_this_test"]
 
 
-def test_flags_that_were_never_parsed_have_their_defaults(tmp_path: Path) -> None:
+def test_unparsed_flags_have_their_defaults(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import tensorflow as tf\nfrom absl import flags\n\n"
         "flags.DEFINE_string('tower_name', 'tower', 'A flag.')\n\n"

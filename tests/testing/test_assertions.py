@@ -50,7 +50,7 @@ def sound() -> Placement:
 
 @pytest.fixture
 def unsound() -> Placement:
-    """Breaks every rule, by every second op."""
+    """Breaks every rule, with every second op."""
     return placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("tower_0", "MatMul", "/gpu:0", "GPU:0", "w"),
@@ -78,7 +78,7 @@ def test_passes_on_a_sound_placement(assertion: Callable[..., Any], sound: Place
         (assert_no_idle_device, "no-idle-device", "/device:GPU:1"),
     ],
 )
-def test_fails_with_the_offender(
+def test_fails_with_the_reported_object(
     assertion: Callable[..., Any], rule: str, fixed: str, unsound: Placement
 ) -> None:
     with pytest.raises(AssertionError) as caught:
@@ -114,7 +114,7 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
         (assert_no_idle_device, {"allow": ("/gpu:1",)}),
     ],
 )
-def test_parameters_let_the_offender_pass(
+def test_parameters_allow_the_reported_object(
     assertion: Callable[..., Any], parameters: Mapping[str, Sequence[str]], unsound: Placement
 ) -> None:
     assert assertion(unsound, **parameters) is None
@@ -138,7 +138,7 @@ def test_all_broken_rules_are_in_one_message(unsound: Placement) -> None:
     ]
 
 
-def test_rules_that_are_not_named_are_not_asserted(unsound: Placement) -> None:
+def test_unnamed_rules_are_not_asserted(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_rules(unsound, "no-fallback", "no-idle-device")
     assert str(caught.value).count("is broken by") == 2
@@ -169,7 +169,7 @@ def test_rules_refuse_names_that_do_not_exist(
 @pytest.mark.parametrize(
     ("assertion", "reason"),
     [
-        (assert_no_fallback, "no-fallback could not be checked on train.py:build: no op asks for"),
+        (assert_no_fallback, "no-fallback could not be checked on train.py:build: no op requests"),
         (assert_variables_shared, "variables-shared could not be checked on train.py:build: the"),
         (
             lambda bare: assert_rules(bare, "placeable", "variables-on-host"),
@@ -177,17 +177,17 @@ def test_rules_refuse_names_that_do_not_exist(
         ),
     ],
 )
-def test_fails_where_nothing_was_looked_at(assertion: Callable[..., Any], reason: str) -> None:
+def test_fails_if_nothing_was_checked(assertion: Callable[..., Any], reason: str) -> None:
     with pytest.raises(AssertionError, match=reason):
         assertion(placement(op("a", "NoOp", "", "CPU:0")))
 
 
-def test_rules_that_are_not_named_need_not_be_checked() -> None:
+def test_unnamed_rules_need_not_be_checked() -> None:
     assert_rules(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*1"))
 
 
 @pytest.mark.parametrize("assertion", [*ALL[:3], assert_no_idle_device, assert_rules])
-def test_skips_where_no_placer_can_answer(assertion: Callable[..., Any]) -> None:
+def test_skips_without_a_placer(assertion: Callable[..., Any]) -> None:
     unplaced = placement(
         op("a", "MatMul", "/gpu:0"), placer=None, assigned=Missing("no wheel for this")
     )
@@ -195,8 +195,8 @@ def test_skips_where_no_placer_can_answer(assertion: Callable[..., Any]) -> None
         assertion(unplaced)
 
 
-def test_fails_where_the_placer_refused() -> None:
-    """No answer because of the program itself is no reason to skip."""
+def test_fails_if_the_placer_refuses() -> None:
+    """If the program itself is the reason for a missing answer, the test is not skipped."""
     refused = placement(
         op("a", "MatMul", "/gpu:0"),
         assigned=Missing("the placer refused the graph"),
@@ -239,7 +239,7 @@ def test_every_verdict_is_recorded(
     ]
 
 
-def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for() -> None:
+def test_a_missing_placer_does_not_hide_a_broken_rule() -> None:
     graph = placement(
         op("v", "VarHandleOp"),
         op("w", "VarHandleOp"),
@@ -261,7 +261,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, rule: str, error: Exception) -> Non
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a fault"), MemoryError(), RecursionError("deep")])
-def test_a_rule_that_fails_neither_passes_nor_breaks(
+def test_a_failing_rule_is_an_error(
     monkeypatch: pytest.MonkeyPatch, sound: Placement, error: Exception
 ) -> None:
     failing(monkeypatch, "placeable", error)
@@ -277,7 +277,7 @@ def test_a_rule_that_fails_neither_passes_nor_breaks(
     assert_rules(sound, "no-fallback")
 
 
-def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(
+def test_a_failing_rule_is_an_error_without_a_placer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failing(monkeypatch, "placeable", RuntimeError("a fault"))
@@ -286,7 +286,7 @@ def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(
         assert_placeable(placement(op("w", "VarHandleOp"), assigned=Missing("there is no placer")))
 
 
-def test_broken_rules_are_notes_of_the_error_of_another_rule(
+def test_broken_rules_are_notes_of_another_rules_error(
     monkeypatch: pytest.MonkeyPatch, unsound: Placement
 ) -> None:
     failing(monkeypatch, "placeable", RuntimeError("a fault"))

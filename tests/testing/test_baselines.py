@@ -86,7 +86,7 @@ def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project
 
 
 @pytest.mark.parametrize("xdist", IN_THIS_PROCESS, ids=" ".join, indirect=True)
-def test_from_missing_to_written_to_moved(project: Project) -> None:
+def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> None:
     missing = project.run(test_it=TESTS)
     missing.assert_outcomes(failed=2)
     missing.stdout.fnmatch_lines(
@@ -142,8 +142,8 @@ def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
     part.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
     named = project.run("--placement-prune", "test_it.py")
     named.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
-    told = project.run()
-    told.stdout.fnmatch_lines(
+    output = project.run()
+    output.stdout.fnmatch_lines(
         ["unused: placements/stale.gpu-2.txt", "pytest --placement-prune removes unused baselines"]
     )
     assert stale.exists()
@@ -187,7 +187,7 @@ def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> N
     assert project.files() == []
 
 
-def test_a_name_of_its_own_and_exactly(alone: Project) -> None:
+def test_a_name_and_an_exact_comparison(alone: Project) -> None:
     named = TESTS.replace("== placement_baseline", '== placement_baseline("mine", exact=True)', 1)
     alone.run("--placement-update", test_it=named)
     assert alone.files() == ["mine.gpu-2.txt", FILES[0]]
@@ -200,7 +200,7 @@ def test_a_name_of_its_own_and_exactly(alone: Project) -> None:
     ran.stdout.fnmatch_lines(["E*  ops of forward  (MatMul 3 -> 2)"])
 
 
-def test_a_folder_that_cannot_be_written(alone: Project) -> None:
+def test_an_unwritable_directory(alone: Project) -> None:
     """What should have been written is printed, so that nothing is lost."""
     alone.folder.write_text("a file, where the folder should be\n")
 
@@ -212,7 +212,7 @@ def test_a_folder_that_cannot_be_written(alone: Project) -> None:
     )
 
 
-def test_marks_of_a_merge_name_the_line(alone: Project) -> None:
+def test_merge_conflict_markers_name_the_line(alone: Project) -> None:
     alone.run("--placement-update", test_it=TESTS)
     page = alone.folder / FILES[1]
     page.write_text(page.read_text().replace("\nvariables:", "\n<<<<<<< HEAD\nvariables:"))
@@ -244,7 +244,7 @@ def test_an_unplaced_program_fails_and_is_skipped_without_a_placer(alone: Projec
     ran.assert_outcomes(skipped=1, failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "*'towers' is not a placement; give what place(build_towers) returns*",
+            "*'towers' is not a placement; pass the result of place(build_towers)*",
             "SKIPPED*towers.py:build has no assigned devices: no CUDA build here",
         ]
     )

@@ -99,7 +99,7 @@ def test_a_busy_machine_skips_a_test_with_a_limit_and_keeps_the_simulated_ratio(
     assert "measured_ratio" not in kept["extra_info"]
 
 
-def test_disabled_it_runs_once_and_judges_nothing(project: pytest.Pytester) -> None:
+def test_a_disabled_benchmark_runs_once(project: pytest.Pytester) -> None:
     write(project, ", fail_over=0.001")
 
     result = project.runpytest("--benchmark-disable", "-p", "no:xdist")

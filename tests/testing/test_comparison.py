@@ -1,4 +1,4 @@
-"""What pytest prints where ``==`` of two placements fails."""
+"""The output of pytest if ``==`` of two placements fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEW = placement(
 
 
 class Config:
-    """A configuration of pytest, as far as it is asked."""
+    """The used part of pytest's configuration."""
 
     def __init__(self, verbosity: int = 0) -> None:
         self._verbosity = verbosity
@@ -40,7 +40,7 @@ def explained(left: object, right: object, op: str = "==", verbosity: int = 0) -
 
 @pytest.mark.parametrize("left", [NEW, Evidence(NEW)])
 @pytest.mark.parametrize("right", [OLD, Evidence(OLD)])
-def test_which_ops_are_where_on_either_side(left: object, right: object) -> None:
+def test_devices_of_ops_on_either_side(left: object, right: object) -> None:
     assert explained(left, right) == [
         "placements differ: of 2 ops in both, 2 on another device, 4 only left and 1 only right",
         "left on /device:CPU:0, right on /device:GPU:0: 1 op",
@@ -116,7 +116,7 @@ def test_on():
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=" ".join)
-def test_pytest_prints_it(pytester: pytest.Pytester, workers: list[str]) -> None:
+def test_pytest_prints_the_explanation(pytester: pytest.Pytester, workers: list[str]) -> None:
     pytester.makepyfile(TESTS)
 
     result = pytester.runpytest_subprocess(*workers, "-p", "no:cacheprovider")

@@ -34,8 +34,8 @@ def test_placed(number, record_property):
 def port_of(log: Path) -> str:
     """The port that a server listens on."""
     for _ in range(300):
-        if said := re.search(r"'127\.0\.0\.1', (\d+)", log.read_text()):
-            return said[1]
+        if match := re.search(r"'127\.0\.0\.1', (\d+)", log.read_text()):
+            return match[1]
         time.sleep(0.1)
     raise AssertionError(log.read_text())
 
@@ -66,7 +66,7 @@ def environments(tmp_path: Path) -> Iterator[list[str]]:
         server.wait()
 
 
-def test_results_of_two_environments_come_together(
+def test_results_of_two_environments_are_merged(
     pytester: pytest.Pytester, environments: list[str]
 ) -> None:
     pytester.makepyfile(test_all=_TESTS)

@@ -34,15 +34,15 @@ def test_a_property_has_the_program_the_machine_and_the_state_of_a_rule(
     )
 
     cases = ET.parse(pytester.path / "report.xml").getroot().iter("testcase")
-    told = {}
+    properties = {}
     for case in cases:
         (found,) = case.iter("property")
         assert found.attrib["name"] == "placement"
         facts = json.loads(found.attrib["value"])
         assert facts.pop("program").endswith("outputlog")
-        told[case.attrib["name"]] = facts
+        properties[case.attrib["name"]] = facts
     on = {"on": "gpu*1 (log)", "rule": "variables-on-host"}
-    assert told == {
+    assert properties == {
         "test_log[CPU]": {**on, "state": "kept"},
         "test_log[GPU]": {**on, "state": "broken"},
     }

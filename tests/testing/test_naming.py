@@ -35,7 +35,7 @@ def test_a_function_is_named_with_its_module(given: Callable[..., Any], name: st
     assert program_name(requested(given)) == f"{__name__}:{name}"
 
 
-def test_what_names_its_place_keeps_its_name() -> None:
+def test_names_with_a_file_are_unchanged() -> None:
     assert program_name(requested(f"{__file__}:build")) == f"{__file__}:build"
     assert program_name(Evidence(placement(op("w", "VarHandleOp"), program="a"))) == "a"
     assert program_name(requested(tf.Graph())) == "the graph"

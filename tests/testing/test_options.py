@@ -1,4 +1,4 @@
-"""The option, the markers and the header; the devices that are here are injected."""
+"""The option, the markers and the header, with a replaced list of local devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 
 @pytest.mark.parametrize("devices", ["auto", "simulated", "real"])
-def test_a_test_about_gpus_is_skipped_only_where_real_ones_are_wanted(
+def test_a_test_is_skipped_only_if_real_gpus_are_required(
     pytester: pytest.Pytester, gpus: int, devices: str
 ) -> None:
     pytester.makepyfile(TWO)
@@ -44,7 +44,7 @@ def test_the_header_names_the_devices(pytester: pytest.Pytester, gpus: int) -> N
     result.stdout.fnmatch_lines([f"placement: devices simulated, {found}"])
 
 
-def test_help_lists_the_option_and_markers_its_markers(pytester: pytest.Pytester) -> None:
+def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:
     text = pytester.runpytest_inprocess("--help").stdout.str()
     markers = pytester.runpytest_inprocess("--markers").stdout
 
@@ -66,7 +66,7 @@ def test_help_lists_the_option_and_markers_its_markers(pytester: pytest.Pytester
         ),
     ],
 )
-def test_marks_that_make_no_sense_are_usage_errors(
+def test_invalid_marks_are_usage_errors(
     pytester: pytest.Pytester, mark: str, message: str
 ) -> None:
     pytester.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it():\n    pass\n")

@@ -99,7 +99,7 @@ def defects(file: str) -> list[str]:
     return [
         f"E *AssertionError: variables-on-host is broken by {program} on gpu?2: 2 findings",
         f"E *{file}:{line}: variable w_0 sits on /device:GPU:0, not on /device:CPU:0; "
-        "it asks for /device:GPU:0",
+        "it requests /device:GPU:0",
         "E * likewise 1 more: w_1",
         f"E *AssertionError: variables-shared is broken by {program} on gpu?2: 1 finding",
         f"E *{file}:{line}: the tower on /device:GPU:1 reads w_1, but the tower on *",
@@ -161,7 +161,7 @@ def test_the_option_sets_the_detail_of_messages(
     project.runpytest_inprocess(option).assert_outcomes(passed=1)
 
 
-def test_it_can_be_switched_off(project: pytest.Pytester) -> None:
+def test_the_plugin_can_be_disabled(project: pytest.Pytester) -> None:
     write(project, SOUND)
 
     result = project.runpytest_inprocess("-p", "no:placement")

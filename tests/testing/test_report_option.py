@@ -44,8 +44,8 @@ HOOK = """
 import json
 
 def pytest_placement_report(report, config):
-    told = [(program["test"], program["program"]) for program in report["programs"]]
-    (config.rootpath / "hook.json").write_text(json.dumps(told))
+    tests = [(program["test"], program["program"]) for program in report["programs"]]
+    (config.rootpath / "hook.json").write_text(json.dumps(tests))
 """
 
 
@@ -60,7 +60,7 @@ def run(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=" ".join)
-def test_json_has_what_each_test_has_judged(suite: pytest.Pytester, workers: list[str]) -> None:
+def test_json_has_the_verdicts_of_each_test(suite: pytest.Pytester, workers: list[str]) -> None:
     suite.makeconftest(HOOK)
 
     result = run(suite, "--placement-report=out.json", *workers)
@@ -77,7 +77,7 @@ def test_json_has_what_each_test_has_judged(suite: pytest.Pytester, workers: lis
     document = valid("verify", (suite.path / "out.json").read_text())
     assert document["schema"] == 2
     assert document["versions"].keys() == {"placement_checks", "tensorflow"}
-    told = [
+    tests = [
         (
             program["test"],
             program["outcome"],
@@ -89,12 +89,12 @@ def test_json_has_what_each_test_has_judged(suite: pytest.Pytester, workers: lis
     ]
     broken = [("variables-on-host", "broken", 1)]
     kept = [("placeable", "kept", 0), ("variables-on-host", "kept", 0)]
-    assert told == [
+    assert tests == [
         ("test_it.py::test_a_broken", "failed", "broken.py:build", "gpu*2", broken),
         ("test_it.py::test_a_broken", "failed", "other.py:build", "gpu*2", broken),
         ("test_it.py::test_b_sound", "passed", "sound.py:build", "gpu*2", kept),
     ]
-    assert json.loads((suite.path / "hook.json").read_text()) == [[a, c] for a, _, c, *_ in told]
+    assert json.loads((suite.path / "hook.json").read_text()) == [[a, c] for a, _, c, *_ in tests]
     assert not list(suite.path.glob(".placement-checks.*"))
 
 
@@ -113,7 +113,7 @@ def test_a_page_or_text_names_the_test(
     assert "variable w sits on /device:GPU:1, not on /device:CPU:0" in written
     if is_page:
         assert written.count('class="program"') == 3
-        assert '"VarHandleOp"' in written  # the ops are drawn, which are in other processes
+        assert '"VarHandleOp"' in written  # the page has the ops, which are in other processes
     else:
         assert "3 programs, rules: 2 kept, 2 broken, 0 not checked." in written
 
@@ -152,7 +152,7 @@ def test_an_interrupted_run_leaves_the_old_file(
     )
 
 
-def test_what_cannot_be_written_in_the_end_fails_the_run(suite: pytest.Pytester) -> None:
+def test_a_failed_write_at_the_end_fails_the_run(suite: pytest.Pytester) -> None:
     suite.mkdir("gone")
     suite.makepyfile(test_it="import shutil\n\ndef test_it():\n    shutil.rmtree('gone')\n")
 
@@ -173,13 +173,15 @@ def test_what_cannot_be_written_in_the_end_fails_the_run(suite: pytest.Pytester)
         ("out", "0 programs, rules: 0 kept, 0 broken, 0 not checked."),
     ],
 )
-def test_a_run_without_checks_writes_that(suite: pytest.Pytester, name: str, text: str) -> None:
+def test_a_run_without_checks_writes_an_empty_report(
+    suite: pytest.Pytester, name: str, text: str
+) -> None:
     run(suite, f"--placement-report={name}", "-n0", "-k", "nothing")
 
     assert text in (suite.path / name).read_text()
 
 
-def test_nothing_is_carried_where_nobody_asks(suite: pytest.Pytester) -> None:
+def test_nothing_is_sent_without_the_option(suite: pytest.Pytester) -> None:
     suite.makeconftest(
         "def pytest_runtest_logreport(report):\n"
         "    assert 'placement_reports' not in vars(report)\n"

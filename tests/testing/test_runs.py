@@ -1,4 +1,4 @@
-"""The assertions on numbers, as a test of a user's calls them."""
+"""The assertions on numbers, called as in a user's test."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_sound_towers_pass(batch: Batch | None) -> None:
     assert_training_equal(pairs.towers, pairs.single, batch, steps=4)
 
 
-def test_what_cannot_be_traced_can_still_be_compared() -> None:
+def test_programs_without_train_op_are_compared() -> None:
     """Without a train op there are gradients, and no step."""
 
     def towers(num_gpus: int = 2) -> dict[str, object]:
@@ -77,8 +77,8 @@ def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
 
     headline, *finding = str(error.value).splitlines()
     assert headline == f"towers-overlap is broken by {turns}: 1 finding"
-    told = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
-    assert told in " ".join(" ".join(finding).split())
+    text = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
+    assert text in " ".join(" ".join(finding).split())
 
 
 def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
@@ -87,18 +87,18 @@ def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
 
     headline, *findings, kept = str(error.value).splitlines()
     assert headline == f"gradients-equal is broken by {__name__}:hidden: 2 findings"
-    told = " ".join(" ".join(findings).split())
+    text = " ".join(" ".join(findings).split())
     assert (
         ": the gradient of w is 2 times the reference's: the gradients of 2 towers are added up "
         "instead of averaged"
-    ) in told
-    assert "likewise 1 more: b " in told
-    assert "fix: divide the sum by the number of towers" in told
-    said = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
-    assert said
-    assert Path(said[1]).name.startswith("hidden-")
+    ) in text
+    assert "likewise 1 more: b " in text
+    assert "fix: divide the sum by the number of towers" in text
+    match = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
+    assert match
+    assert Path(match[1]).name.startswith("hidden-")
     with pytest.raises(AssertionError, match=r"is 2 times the\s+reference's"):
-        assert_gradients_equal(hidden, adam, said[1])
+        assert_gradients_equal(hidden, adam, match[1])
 
 
 def test_declared_differences_pass() -> None:
@@ -107,7 +107,7 @@ def test_declared_differences_pass() -> None:
     assert_gradients_equal(hidden, adam, pairs.batch, allow=["w"], scale=2)
 
 
-def test_the_policy_of_the_program_counts_and_the_call_comes_first() -> None:
+def test_arguments_precede_the_policy_of_the_program() -> None:
     def declared(num_gpus: int = 2) -> dict[str, object]:
         return {**hidden(num_gpus), "policy": {"gradients-equal": {"scale": 2}}}
 
@@ -135,7 +135,7 @@ def test_training_finds_mistakes_outside_gradients() -> None:
     ) in " ".join(str(error.value).split())
 
 
-def test_weights_are_compared_by_themselves() -> None:
+def test_weights_are_compared_alone() -> None:
     def forgetful(num_gpus: int = 2) -> dict[str, object]:
         made = pairs.towers(num_gpus)
         with tf.control_dependencies([made["train_op"]]), tf.device("/cpu:0"):
@@ -148,7 +148,7 @@ def test_weights_are_compared_by_themselves() -> None:
     assert_weights_equal(partial(forgetful, 2), partial(forgetful, 1), pairs.batch)
 
 
-def test_nothing_to_compare_is_no_pass() -> None:
+def test_a_test_without_comparison_fails() -> None:
     def silent(num_gpus: int = 2) -> dict[str, object]:
         return {"train_op": pairs.towers(num_gpus)["train_op"]}
 

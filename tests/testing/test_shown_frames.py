@@ -32,7 +32,7 @@ def test_an_internal_error(monkeypatch):
 INTERNAL = "*placement_checks*logs*reading.py:*"
 
 
-def test_frames_end_where_the_test_calls_us(pytester: pytest.Pytester) -> None:
+def test_frames_end_at_the_call_in_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_log=TEST)
 
     result = pytester.runpytest_inprocess("-k", "not internal")

@@ -1,4 +1,4 @@
-"""The snippets that the documentation shows run."""
+"""The snippets of the documentation run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from support.forked import run_pytest_forked
 
 from placement_checks.run.timing.thread_pools import POOL
 
-# What they call is run on both by the tests of each.
+# Other tests run the called functions on both versions.
 pytestmark = pytest.mark.one_version
 
-# The program that snippets speak of: towers, the same for one GPU, and a loop that trains.
+# The program of the snippets: towers, the same for one GPU, and a training loop.
 TRAIN = """
 import sys
 
@@ -49,7 +49,7 @@ OLD_AND_NEW = {
     "old": "from migration import batch, build_towers\n",
     "new": "from migration import train_mirrored\n",
 }
-# What the reader of a snippet has at hand.
+# The files that the reader of a snippet has.
 AT_HAND = """
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a test does to TensorFlow's global state does not reach the next one."""
+"""Changes of TensorFlow's global state do not reach the next test."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_builder_changes_nothing(place):
 
 
 def test_a_change_on_import_of_a_module_is_reported(pytester: pytest.Pytester) -> None:
-    """It holds for the process from then on, and so for the tests of other modules."""
+    """The change applies to the whole process, so also to tests of other modules."""
     test = """
         import tensorflow as tf
 
@@ -120,7 +120,7 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
     )
 
 
-def test_a_version_that_cannot_be_asked_is_a_warning_and_breaks_no_test(
+def test_an_unknown_version_of_tensorflow_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     again = functools.cache(tensorflow_state._is_supported.__wrapped__)

@@ -22,7 +22,7 @@ HERE = [patch for patch in Patch if patch.only in ("", KERAS)]
 
 
 @pytest.mark.parametrize("patch", HERE)
-def test_the_installed_version_has_what_is_patched(patch: Patch) -> None:
+def test_the_installed_version_has_all_patched_names(patch: Patch) -> None:
     assert hasattr(patch.find_owner(), patch.attribute)
 
 
@@ -103,7 +103,7 @@ def test_keras_is_patched_once_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> 
     assert Patch.V1_APPLY.is_loaded
 
 
-def test_names_are_added_where_they_are_missing() -> None:
+def test_missing_names_are_added() -> None:
     module = ModuleType("fractions")
     vars(module)["a"] = 1
 

@@ -15,7 +15,7 @@ def test_a_module_that_may_not_exist() -> None:
     assert module_or_none("no_such.module") is None
 
 
-def test_one_that_exists_and_lacks_another(pytester: pytest.Pytester) -> None:
+def test_an_existing_module_without_a_submodule(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(lacks_another="import no_such_module")
     pytester.syspathinsert()
 

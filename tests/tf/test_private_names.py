@@ -178,7 +178,7 @@ def begins_eagerly() -> bool:
     return found[0]
 
 
-def test_whether_threads_begin_eagerly() -> None:
+def test_whether_threads_start_eagerly() -> None:
     assert process_state.is_eager_by_default()
     with restored():
         tf1.disable_eager_execution()
@@ -214,7 +214,7 @@ def test_eager_execution_of_this_thread() -> None:
     assert tf.executing_eagerly()
 
 
-def test_a_graph_that_was_left_open_is_closed() -> None:
+def test_an_open_graph_is_closed() -> None:
     before = process_state.open_graph_count()
     scope = tf.Graph().as_default()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))  # its destructor would end another one
@@ -231,7 +231,7 @@ def test_a_graph_that_was_left_open_is_closed() -> None:
         assert tf1.get_default_graph() is not graph
 
 
-def test_the_default_graph_outside_of_all_others() -> None:
+def test_the_outermost_default_graph() -> None:
     tf1.reset_default_graph()
     assert process_state.global_graph() is None
 
@@ -441,7 +441,7 @@ def test_servers_call_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Exception ignored" not in capfd.readouterr().err
 
 
-def test_a_module_of_tensorflows_own() -> None:
+def test_a_module_of_tensorflow() -> None:
     assert internal_module("framework.ops").Graph is tf.Graph  # type: ignore[union-attr]
     assert internal_module("ops.no_such_ops") is None
     assert internal_module("no_such.ops") is None
@@ -474,7 +474,7 @@ def test_layers_look_for_batch_normalization_in_one_module() -> None:
         assert layers.BatchNormalization == "made"  # type: ignore[union-attr]
 
 
-def test_specs_of_devices_are_of_the_version_that_tensorflow_began_with() -> None:
+def test_device_specs_have_tensorflows_initial_version() -> None:
     device = internal_module("framework.device")
 
     with patched(Patch.V1_DEVICE_SPEC, lambda _: tf1.DeviceSpec):
@@ -502,7 +502,7 @@ def test_a_removed_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2.15" in error.value.fix
 
 
-def test_a_module_and_an_attribute_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_and_a_missing_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow.python.framework.kernels", None)
 
     with pytest.raises(InputError, match=r"has no tensorflow\.python\.framework\.kernels, which"):
@@ -565,7 +565,7 @@ def own(tree: ast.AST) -> Iterator[str]:
     ],
     ids=lambda path: path.relative_to(PACKAGE).as_posix(),
 )
-def test_no_other_module_knows_such_a_name(path: Path) -> None:
+def test_no_other_module_uses_private_names(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     # Names of os, sys and named tuples.
     public = {*own(tree), "_exit", "_current_frames", "_replace", "_asdict"}

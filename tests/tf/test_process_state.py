@@ -75,7 +75,7 @@ def test_files_without_a_switch_have_the_behavior_of_the_process(write: Write) -
     assert [made(target) for target in (first, second, asking)] == [RESOURCE, RESOURCE, REF]
 
 
-def test_a_builder_that_turns_it_off_does_so_for_itself(write: Write) -> None:
+def test_a_builder_disables_the_behavior_for_itself(write: Write) -> None:
     off = "    tf.compat.v1.disable_v2_behavior()\n"
     first = write("first.py", IMPORT + BUILD.replace("    return", f"{off}    return"))
     second = write("second.py", EAGER + BUILD)
@@ -83,7 +83,7 @@ def test_a_builder_that_turns_it_off_does_so_for_itself(write: Write) -> None:
     assert [made(first), made(second), made(first)] == [REF, RESOURCE, REF]
 
 
-def test_a_module_that_turns_it_off_affects_all_importers(write: Write) -> None:
+def test_a_module_disables_the_behavior_for_its_importers(write: Write) -> None:
     """Also if the module is loaded already, or if the program turned the behavior off first."""
     write("model.py", OFF)
     first = write("first.py", f"{OFF}import model\n{BUILD}")

@@ -84,7 +84,7 @@ def run_program() -> dict[str, Any]:
     return names
 
 
-def test_a_program_gets_version_1_and_all_is_as_before_afterwards() -> None:
+def test_a_program_gets_version_1_until_the_end_of_the_block() -> None:
     before = state()
 
     with as_tensorflow_1() as used, tf.Graph().as_default():
@@ -103,7 +103,7 @@ def test_a_program_gets_version_1_and_all_is_as_before_afterwards() -> None:
     assert isinstance(tf.TensorShape([1])[0], int)
 
 
-def test_all_is_as_before_when_the_program_fails() -> None:
+def test_everything_is_restored_after_an_error() -> None:
     before = state()
 
     with pytest.raises(Reached), as_tensorflow_1():
@@ -119,7 +119,7 @@ def test_behavior_of_tensorflow_2_is_off() -> None:
     assert off == Behavior(False, False, False, False, False, False)
 
 
-def test_a_program_may_turn_it_on_for_itself() -> None:
+def test_a_program_may_enable_tensorflow_2_behavior() -> None:
     with as_tensorflow_1(), tf.Graph().as_default():
         import tensorflow as program_tf
 
@@ -160,7 +160,7 @@ def test_a_block_in_a_block() -> None:
     assert state() == before
 
 
-def test_again_after_it() -> None:
+def test_two_blocks_in_sequence() -> None:
     for _ in range(2):
         with as_tensorflow_1() as used, tf.Graph().as_default():
             run_program()

@@ -77,7 +77,7 @@ def of(path: str) -> Any:
         ),
     ],
 )
-def test_where_a_name_is_found(run: Run, used: UsedNames, asked: str, found: str) -> None:
+def test_locations_of_names(run: Run, used: UsedNames, asked: str, found: str) -> None:
     package, _, name = f"tensorflow.contrib.{asked}".rpartition(".")
 
     by_attribute = run(f"import tensorflow as tf\nvalue = tf.contrib.{asked}")["value"]
@@ -154,13 +154,13 @@ def test_each_shim_exists(run: Run, used: UsedNames, shim: str) -> None:
 
 
 @pytest.mark.parametrize("renamed", sorted(set(contrib.RENAMED) - {"tutorials.input_data"}))
-def test_each_renamed_module_is_there(run: Run, renamed: str) -> None:
+def test_each_renamed_module_exists(run: Run, renamed: str) -> None:
     package, _, name = renamed.partition(".")
 
     run(f"import tensorflow.contrib.{package}.python.ops.{name}")
 
 
-SAID = "is not in this TensorFlow, and --v1 has nothing in its place"
+SAID = "is not in this TensorFlow, and --v1 has no replacement"
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_a_missing_name_is_reported_and_recorded(run: Run, used: UsedNames, miss
     assert used == UsedNames(set(), [f"tf.contrib.{missing}"])
 
 
-def test_a_function_is_no_module(run: Run) -> None:
+def test_a_function_is_not_a_module(run: Run) -> None:
     with pytest.raises(ImportError, match=r"tf\.contrib\.layers\.xavier_initializer is not in"):
         run("import tensorflow.contrib.layers.xavier_initializer")
 
 
-def test_a_program_that_can_do_without_goes_on(run: Run, used: UsedNames) -> None:
+def test_a_program_that_handles_a_missing_name_continues(run: Run, used: UsedNames) -> None:
     made = run(
         """
         import tensorflow as tf

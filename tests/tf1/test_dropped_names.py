@@ -64,7 +64,7 @@ def test_names_of_python() -> None:
     assert (spec.args, spec.keywords) == (["a", "b"], "d")
 
 
-def test_they_are_gone_afterwards() -> None:
+def test_the_names_are_removed_after_the_block() -> None:
     before = [{*vars(module)} for module in (np, collections, time, inspect, fractions)]
 
     with pytest.raises(ZeroDivisionError), dropped_names():
@@ -73,7 +73,7 @@ def test_they_are_gone_afterwards() -> None:
     assert [{*vars(module)} for module in (np, collections, time, inspect, fractions)] == before
 
 
-def test_a_program_has_them(run: Run) -> None:
+def test_a_program_uses_the_names(run: Run) -> None:
     run(
         """
         from collections import Mapping

@@ -21,7 +21,7 @@ Run = Callable[[str], dict[str, Any]]
 OURS = "placement_checks.graph.train_step"
 
 
-def test_a_program_gets_the_stand_in_however_it_asks(run: Run) -> None:
+def test_a_program_gets_the_stand_in_by_any_import(run: Run) -> None:
     made = run(
         """
         import importlib
@@ -66,7 +66,7 @@ def importing(source: str, **importer: Any) -> dict[str, Any]:
     ids=str,
 )
 @pytest.mark.usefixtures("used")
-def test_so_does_code_that_means_version_2(importer: dict[str, str]) -> None:
+def test_code_for_version_2_imports_the_installed_tensorflow(importer: dict[str, str]) -> None:
     run = importing(
         "import tensorflow as whole\n"
         "import tensorflow.summary as summary\n"
@@ -94,7 +94,7 @@ def test_so_does_code_that_means_version_2(importer: dict[str, str]) -> None:
     ],
     ids=str,
 )
-def test_others_get_the_stand_in(used: UsedNames, importer: dict[str, str]) -> None:
+def test_other_code_gets_the_stand_in(used: UsedNames, importer: dict[str, str]) -> None:
     run = importing("import tensorflow as whole\nimport tensorflow.summary as summary", **importer)
 
     assert run["whole"].__version__ == "1.15.5"
@@ -102,7 +102,7 @@ def test_others_get_the_stand_in(used: UsedNames, importer: dict[str, str]) -> N
 
 
 @pytest.mark.usefixtures("used")
-def test_in_another_thread_too() -> None:
+def test_imports_in_another_thread() -> None:
     made: list[ModuleType] = []
 
     def work() -> None:
@@ -140,7 +140,7 @@ def test_public_modules_have_version_1(run: Run) -> None:
     assert made["v1"] is tf.compat.v1
 
 
-def test_there_is_one_compat_v1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compat_v1_is_one_module(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.compat.v1.config, "list_physical_devices", "patched")
     made = run(
         """
@@ -163,7 +163,7 @@ def test_all_names_of_a_module(run: Run) -> None:
     assert made["get_variable"] is tf.compat.v1.get_variable
 
 
-def test_a_module_that_never_was(run: Run, used: UsedNames) -> None:
+def test_a_module_that_never_existed(run: Run, used: UsedNames) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'tensorflow\.no_such'"):
         run("import tensorflow.no_such")
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'tensorflow\.gfile\.no_such'"):
@@ -174,7 +174,7 @@ def test_a_module_that_never_was(run: Run, used: UsedNames) -> None:
         run("import tensorflow.python.no_such")
 
 
-def test_a_folder_of_tensorflow_that_is_first_imported_in_the_block() -> None:
+def test_a_package_first_imported_in_the_block() -> None:
     """It stays an attribute of TensorFlow, as after any import."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(tf, "core", raising=False)
@@ -184,7 +184,7 @@ def test_a_folder_of_tensorflow_that_is_first_imported_in_the_block() -> None:
         assert tf.core is sys.modules["tensorflow.core"]
 
 
-def test_there_is_always_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorflow_is_always_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that finds no module would import TensorFlow again."""
     is_own = stand_in._Finder.is_own
     seen: list[bool] = []

@@ -25,7 +25,7 @@ def test_the_installed_keras() -> None:
     assert comes_with_keras_2() is KERAS_2
 
 
-def test_it_has_layers_and_cells() -> None:
+def test_keras_2_has_layers_and_cells() -> None:
     keras = renamed.keras()
 
     assert keras.__name__ == ("keras.api._v1.keras" if KERAS_2 else "tf_keras.api._v1.keras")
@@ -33,7 +33,7 @@ def test_it_has_layers_and_cells() -> None:
     assert callable(renamed.cells().BasicLSTMCell)
 
 
-def test_the_environment_of_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment() == ({} if KERAS_2 else {"TF_USE_LEGACY_KERAS": "1"})
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -67,7 +67,7 @@ def test_without_tf_keras(
     )
 
 
-def test_a_keras_that_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     package = "keras" if KERAS_2 else "tf_keras"
     monkeypatch.setitem(sys.modules, f"{package}.api._v1.keras", None)
 

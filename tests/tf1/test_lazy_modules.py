@@ -15,7 +15,7 @@ from placement_checks.tf1.lazy_modules import (
 )
 
 
-def test_other_modules_of_a_name() -> None:
+def test_other_modules_with_the_same_name() -> None:
     before = sys.modules["textwrap"] if "textwrap" in sys.modules else __import__("textwrap")
 
     with without_modules(lambda name: name == "textwrap"):

@@ -15,7 +15,7 @@ Run = Callable[[str], dict[str, Any]]
 tf1 = tf.compat.v1
 
 
-def test_a_program_finds_them(run: Run) -> None:
+def test_a_program_finds_the_names(run: Run) -> None:
     made = run(
         """
         from tensorflow.python import pywrap_tensorflow
@@ -108,7 +108,7 @@ def test_batch_normalization_as_a_layer(run: Run) -> None:
 
 
 @pytest.mark.parametrize("module", renamed.MOVED)
-def test_each_module_is_there_and_has_them_only_in_the_block(module: str) -> None:
+def test_each_module_has_the_names_only_in_the_block(module: str) -> None:
     owner = internal_module(module)
     before = {*vars(owner)}
 

@@ -31,7 +31,7 @@ def scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("scipy")
-def test_where_scipy_has_no_such_module() -> None:
+def test_scipy_without_misc() -> None:
     with scipy_misc():
         module = importlib.import_module("scipy.misc")
         assert module.imread is pictures.imread
@@ -41,7 +41,7 @@ def test_where_scipy_has_no_such_module() -> None:
         importlib.import_module("scipy.misc")
 
 
-def test_where_it_has_one_without_them(scipy: Path) -> None:
+def test_scipy_with_misc_without_the_functions(scipy: Path) -> None:
     (scipy / "misc.py").write_text(
         "import warnings\nwarnings.warn('going', DeprecationWarning)\nx = 1"
     )
@@ -54,7 +54,7 @@ def test_where_it_has_one_without_them(scipy: Path) -> None:
     assert not hasattr(module, "imsave")
 
 
-def test_where_it_is_loaded_already(scipy: Path) -> None:
+def test_misc_was_loaded_before(scipy: Path) -> None:
     (scipy / "misc.py").write_text("def imread(): return 'own'")
     module = importlib.import_module("scipy.misc")
 

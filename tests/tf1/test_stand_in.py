@@ -13,7 +13,7 @@ from placement_checks.tf1.lazy_modules import UsedNames
 Run = Callable[[str], dict[str, Any]]
 
 
-def test_it_is_version_1(run: Run) -> None:
+def test_the_stand_in_is_version_1(run: Run) -> None:
     made = run(
         """
         import tensorflow as tf
@@ -27,7 +27,7 @@ def test_it_is_version_1(run: Run) -> None:
     assert repr(made["tf"]).startswith("<module 'tensorflow' from")
 
 
-def test_it_has_the_compat_of_tensorflow_2(run: Run) -> None:
+def test_the_stand_in_has_compat_of_tensorflow_2(run: Run) -> None:
     """`tf.compat.v1.compat.v1` is another module, without the patches."""
     made = run("import tensorflow as tf")
 
@@ -73,13 +73,13 @@ def test_a_missing_name_is_reported_and_recorded(run: Run, used: UsedNames) -> N
     with pytest.raises(AttributeError) as error:
         run("import tensorflow as tf\ntf.no_such")
 
-    message = "tf.no_such is not in this TensorFlow, and --v1 has nothing in its place"
+    message = "tf.no_such is not in this TensorFlow, and --v1 has no replacement"
     assert str(error.value) == message
     run("import tensorflow as tf\nassert not hasattr(tf, 'no_such')")
     assert used.missing == ["tf.no_such"]
 
 
-def test_names_of_python_itself_are_not_noted(run: Run, used: UsedNames) -> None:
+def test_special_names_of_python_are_not_recorded(run: Run, used: UsedNames) -> None:
     made = run("import tensorflow as tf\nassert not hasattr(tf, '__wrapped__')")
 
     assert not used.missing

@@ -1,4 +1,4 @@
-"""A child process: the conversation with it, its end, and the message about its end."""
+"""A child process: messages to and from it, its end, and the error message about its end."""
 
 from __future__ import annotations
 
@@ -72,26 +72,26 @@ def child(start: Callable[[], Child]) -> Iterator[Child]:
         yield child
 
 
-def say(child: Child, code: str) -> None:
+def send(child: Child, code: str) -> None:
     child.requests.write(code.encode() + b"\n")
     child.requests.flush()
 
 
 def ask(child: Child, code: str, limit: float = 30.0) -> str:
     with child.time_limit(limit):
-        say(child, code)
+        send(child, code)
         line = child.replies.readline()
         if not line:
             raise EOFError
     return line.decode().strip()
 
 
-def test_answers_come_alone_and_arguments_arrive_with_the_owner_behind_them(child: Child) -> None:
+def test_answers_and_arguments(child: Child) -> None:
     assert ask(child, "print('not this') or 6 * 7") == "42"
     assert ask(child, "sys.argv[1:] == ['argument', str(os.getppid())]") == "True"
 
 
-def test_ctrl_c_in_a_terminal_does_not_reach_it(child: Child) -> None:
+def test_ctrl_c_in_a_terminal_does_not_reach_the_child(child: Child) -> None:
     assert os.getpgid(child.pid) != os.getpgid(0)
 
 
@@ -119,7 +119,7 @@ def test_a_file_of_the_users_folder_is_not_imported(
         ),
     ],
 )
-def test_one_that_ends_before_its_answer_is_reported_with_its_last_output(
+def test_an_early_end_is_reported_with_the_last_output(
     child: Child, code: str, how: str, returned: int
 ) -> None:
     with pytest.raises(Ended) as caught:
@@ -129,7 +129,7 @@ def test_one_that_ends_before_its_answer_is_reported_with_its_last_output(
     assert caught.value.output.endswith("oh")
 
 
-def test_one_that_is_late_is_ended(child: Child) -> None:
+def test_a_late_child_is_killed(child: Child) -> None:
     ask(child, "1")
     with pytest.raises(Ended) as caught:
         ask(child, "time.sleep(100)", limit=0.2)
@@ -153,7 +153,7 @@ def test_output_before_an_answer_is_discarded(child: Child) -> None:
 def test_other_errors_pass_and_keep_the_output(child: Child) -> None:
     def complain() -> None:
         with child.time_limit(30.0):
-            say(child, "sys.stderr.write('why') and sys.stderr.flush()")
+            send(child, "sys.stderr.write('why') and sys.stderr.flush()")
             child.replies.readline()
             raise KeyError
 
@@ -164,7 +164,7 @@ def test_other_errors_pass_and_keep_the_output(child: Child) -> None:
     assert ask(child, "2") == "2"
 
 
-def test_a_block_that_ends_with_any_exception_ends_it(start: Callable[[], Child]) -> None:
+def test_any_exception_in_the_block_ends_the_child(start: Callable[[], Child]) -> None:
     def interrupted() -> None:
         with start() as child:
             pids.append(child.pid)
@@ -183,18 +183,18 @@ def test_a_block_that_ends_with_any_exception_ends_it(start: Callable[[], Child]
 @pytest.mark.parametrize(
     ("code", "patience", "returned"), [("1", 30.0, 0), ("time.sleep(100)", 0.5, -signal.SIGKILL)]
 )
-def test_one_that_is_stopped_may_end_by_itself_and_else_is_ended(
+def test_a_stopped_child_may_end_by_itself(
     child: Child, code: str, patience: float, returned: int
 ) -> None:
     ask(child, "1")
-    say(child, code)
+    send(child, code)
 
     child.stop(patience)
 
     assert child.wait() == returned
 
 
-def test_a_process_that_was_forked_lets_go_of_it(child: Child) -> None:
+def test_a_forked_process_releases_the_child(child: Child) -> None:
     ask(child, "1")
     forked = os.fork()
     if forked == 0:
@@ -225,7 +225,7 @@ OWNER = """
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_it_ends_with_its_owner_while_a_fork_holds_its_input(tmp_path: Path, forks: bool) -> None:
+def test_the_child_ends_even_if_a_fork_holds_its_input(tmp_path: Path, forks: bool) -> None:
     (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
     (tmp_path / "server.py").write_text(textwrap.dedent(SERVER))
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
@@ -248,7 +248,7 @@ def test_it_ends_with_its_owner_while_a_fork_holds_its_input(tmp_path: Path, for
 @pytest.mark.parametrize(
     ("code", "words"), [(0, "ended with status 0"), (-15, "was ended by SIGTERM")]
 )
-def test_ending(code: int, words: str) -> None:
+def test_messages_about_the_end(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 
@@ -266,14 +266,12 @@ def test_the_user_s_folder_is_not_searched_for_modules(
         assert ask(child, "__import__('os').getcwd() in sys.path") == "False"
 
 
-def test_ctrl_c_while_it_is_stopped_ends_it_at_once(
-    child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_during_stop_kills_the_child(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_patience: float | None = None) -> int:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    say(child, "time.sleep(100)")
+    send(child, "time.sleep(100)")
     monkeypatch.setattr(child._process, "wait", interrupt)
 
     child.stop(30.0)

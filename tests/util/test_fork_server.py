@@ -16,7 +16,7 @@ from placement_checks.util.child import Child
 from placement_checks.util.fork_server import ForkedProcess, ForkServer
 
 ROOT = Path(__file__).parents[2]
-# It has loaded a module, and so have its children.
+# The server has loaded a module, and so have its children.
 SERVER = """
     import sys
     import textwrap
@@ -55,7 +55,7 @@ def start(server: ForkServer, code: str, status: int = 0) -> ForkedProcess:
     return server.start("forked", [code, str(status)], os.environ, errors=2)
 
 
-def told(process: ForkedProcess) -> object:
+def answer_of(process: ForkedProcess) -> object:
     with process.stdout:
         answer: object = eval(process.stdout.read())
     return answer
@@ -64,7 +64,7 @@ def told(process: ForkedProcess) -> object:
 def test_children_have_loaded_modules_and_the_current_environment(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(start(server, "0"))
+    answer_of(start(server, "0"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEW", "variable")
     monkeypatch.delenv("HOME", raising=False)
@@ -72,13 +72,13 @@ def test_children_have_loaded_modules_and_the_current_environment(
     code = "was_loaded, os.getcwd(), os.getenv('NEW'), os.getenv('HOME'), __name__"
     process = start(server, code)
 
-    assert told(process) == (True, str(tmp_path), "variable", None, "forked")
+    assert answer_of(process) == (True, str(tmp_path), "variable", None, "forked")
     assert os.getpgid(process.pid) == process.pid
 
 
 def test_the_end_of_each_child_is_reported(server: ForkServer) -> None:
     first, second = start(server, "1", status=3), start(server, "2", status=0)
-    assert (told(first), told(second)) == (1, 2)
+    assert (answer_of(first), answer_of(second)) == (1, 2)
 
     second.stdin.close()
     assert second.wait(30.0) == 0
@@ -88,10 +88,8 @@ def test_the_end_of_each_child_is_reported(server: ForkServer) -> None:
     assert first.wait(30.0) == first.wait() == 3
 
 
-def test_where_the_server_has_ended_a_new_interpreter_takes_its_place(
-    server: ForkServer, path: str
-) -> None:
-    told(start(server, "0"))
+def test_without_a_server_a_new_interpreter_starts(server: ForkServer, path: str) -> None:
+    answer_of(start(server, "0"))
     os.kill(server._pid, signal.SIGKILL)
 
     with pytest.raises(ConnectionError):
@@ -104,13 +102,13 @@ def test_where_the_server_has_ended_a_new_interpreter_takes_its_place(
 
 def test_children_count_as_ended_with_the_server(server: ForkServer) -> None:
     process = start(server, "0")
-    told(process)
+    answer_of(process)
     os.kill(server._pid, signal.SIGKILL)
 
     assert process.wait(30.0) == -signal.SIGKILL
 
 
-def test_one_that_was_forked_from_the_owner_does_not_end_the_server(server: ForkServer) -> None:
+def test_a_fork_of_the_owner_does_not_end_the_server(server: ForkServer) -> None:
     forked = os.fork()
     if forked == 0:
         server.end()
@@ -118,10 +116,10 @@ def test_one_that_was_forked_from_the_owner_does_not_end_the_server(server: Fork
 
     assert os.waitpid(forked, 0)[1] == 0
     assert server.is_own
-    assert told(start(server, "6 * 7")) == 42
+    assert answer_of(start(server, "6 * 7")) == 42
 
 
-# A process that makes a fork of itself, and prints what one is that the fork forks.
+# A process forks itself, and prints the state of a fork of the fork.
 OF_THIS_PROCESS = """
     import os
     import signal
@@ -160,7 +158,7 @@ def of_this_process(path: str, folder: Path, before: str = "") -> subprocess.Com
 
 
 @pytest.mark.parametrize("before", ["", A_THREAD])
-def test_a_process_that_forks_itself_leaves_its_own_ways_behind(
+def test_a_process_that_forks_itself_keeps_no_state(
     path: str, tmp_path: Path, before: str
 ) -> None:
     folder = tmp_path / "users"
@@ -172,7 +170,7 @@ def test_a_process_that_forks_itself_leaves_its_own_ways_behind(
     assert ran.stdout == f"once\n('let go', set(), {signal.SIG_DFL!r})\n"
 
 
-def test_one_with_a_thread_of_c_does_not(path: str, tmp_path: Path) -> None:
+def test_a_process_with_a_c_thread_does_not_fork(path: str, tmp_path: Path) -> None:
     ran = of_this_process(path, tmp_path, A_THREAD_OF_C)
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "once\n", "none\n")

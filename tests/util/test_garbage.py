@@ -8,7 +8,7 @@ from placement_checks.util.resources import freeze_loaded, gc_paused
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_rests_and_is_left_as_it_was(enabled: bool) -> None:
+def test_the_collector_is_paused_and_restored(enabled: bool) -> None:
     was_enabled = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:

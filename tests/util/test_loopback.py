@@ -11,7 +11,7 @@ import pytest
 from placement_checks.util import loopback
 
 
-def test_connections_go_on_and_no_new_one_is_made() -> None:
+def test_existing_connections_continue_and_new_ones_are_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client, server.accept()[0] as accepted:
@@ -38,7 +38,7 @@ def test_an_ipv6_socket_that_takes_ipv4_too_is_closed_for_both() -> None:
                     socket.create_connection((host, address[1]), timeout=5)
 
 
-def test_a_used_port_is_kept_for_its_connection() -> None:
+def test_a_used_port_stays_open_for_its_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client:

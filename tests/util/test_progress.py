@@ -74,7 +74,7 @@ def on_a_terminal(
         os.close(end)
 
 
-def test_a_terminal_shows_one_line_and_gets_it_back() -> None:
+def test_a_terminal_shows_one_line_and_erases_it() -> None:
     done, drawn = on_a_terminal(QUICK + WORK)
     assert (done.returncode, done.stdout) == (0, REPORT)
     *lines, last = drawn.split(ERASED)[1:]
@@ -101,9 +101,9 @@ def test_a_long_name_is_cut() -> None:
 
 
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_a_terminal_that_cannot_or_shall_not_erase_gets_lines(plain: dict[str, str]) -> None:
-    _, told = on_a_terminal(QUICK + WORK, environment(**plain))
-    assert set(told.splitlines()) == {"placement-checks: building train.py:build (0 s)"}
+def test_a_terminal_without_erasing_gets_lines(plain: dict[str, str]) -> None:
+    _, messages = on_a_terminal(QUICK + WORK, environment(**plain))
+    assert set(messages.splitlines()) == {"placement-checks: building train.py:build (0 s)"}
 
 
 def test_quick_work_shows_nothing() -> None:
@@ -125,12 +125,12 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
     assert re.fullmatch(r"building a/.*….*/train\.py:build … 0 s  ", line)
 
 
-def test_a_name_cannot_drive_the_terminal() -> None:
+def test_names_are_escaped() -> None:
     _, drawn = on_a_terminal(QUICK + WORK.replace("train", r"\x1b[31m"))
     assert drawn.split(ERASED)[1] == r"building \x1b[31m.py:build … 0 s  "
 
 
-def test_a_stream_that_cannot_be_written_is_left_alone() -> None:
+def test_an_unwritable_stream_is_ignored() -> None:
     with open("/dev/full", "wb") as full:
         assert ran(QUICK + WORK, full.fileno()).stdout == REPORT
     assert ran("os.close(2)\n" + QUICK + WORK).stdout == REPORT
@@ -140,7 +140,7 @@ def test_a_stream_that_cannot_be_written_is_left_alone() -> None:
     os.close(writing)
 
 
-def test_a_full_pipe_that_nobody_reads_does_not_hold_the_work_up() -> None:
+def test_a_full_pipe_does_not_block() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with contextlib.suppress(BlockingIOError):
@@ -152,7 +152,7 @@ def test_a_full_pipe_that_nobody_reads_does_not_hold_the_work_up() -> None:
     os.close(writing)
 
 
-def test_an_interrupt_erases_the_line_too() -> None:
+def test_an_interrupt_erases_the_line() -> None:
     interrupted = """
 try:
     with progress.step("building"), progress.live():
@@ -167,7 +167,7 @@ except KeyboardInterrupt:
     assert drawn.endswith(ERASED)
 
 
-def test_it_is_shown_where_standard_error_led_at_first(tmp_path: Path) -> None:
+def test_progress_goes_to_the_original_standard_error(tmp_path: Path) -> None:
     redirected = f"""
 with progress.step("importing TensorFlow"), progress.live():
     os.dup2(os.open({str(tmp_path / "held")!r}, os.O_WRONLY | os.O_CREAT), 2)
@@ -185,21 +185,21 @@ with progress.step("building"), progress.live():
         time.sleep(0.002)
 """
     lines = ran(QUICK + printing).stderr.splitlines()
-    told = [line for line in lines if line.startswith("placement-checks: building (")]
-    assert told
-    own = [line for line in lines if line not in told]
+    messages = [line for line in lines if line.startswith("placement-checks: building (")]
+    assert messages
+    own = [line for line in lines if line not in messages]
     assert own == [f"user {number} says so" for number in range(200)]
 
 
 def test_nested_work_is_shown_from_the_outside_in() -> None:
     with step("running train.py:build"):
-        told = [progress._current_step() for _ in track("abc", "step")]
+        messages = [progress._current_step() for _ in track("abc", "step")]
         assert progress._current_step() == "running train.py:build"
-    assert told == [f"running train.py:build: step {number} of 3" for number in (1, 2, 3)]
+    assert messages == [f"running train.py:build: step {number} of 3" for number in (1, 2, 3)]
     assert progress._current_step() == "working"
 
 
-def test_one_of_one_is_not_counted() -> None:
+def test_a_single_step_is_not_counted() -> None:
     with step("running"):
         assert [progress._current_step() for _ in track("a", "step")] == ["running"]
 

@@ -71,7 +71,7 @@ def test_nearest_is_in_another_scope_or_spelled_alike(name: str, text: str | Non
     assert nearest(name, ["bias", "tower_0/w"]) == text
 
 
-def test_difflib_is_loaded_for_a_wrong_word_alone() -> None:
+def test_difflib_is_loaded_only_for_wrong_words() -> None:
     code = (
         "import sys; from placement_checks.util import text; known = 'difflib' in sys.modules; "
         "text.did_you_mean('a', 'b'); assert (known, 'difflib' in sys.modules) == (False, True)"
@@ -95,7 +95,7 @@ def test_numbered_names_are_shown_as_a_range(numbers: tuple[int, ...], text: str
     assert range_text(f"/gpu:{number}" for number in numbers) == text
 
 
-def test_names_that_count_up_have_one_stem() -> None:
+def test_numbered_names_have_one_stem() -> None:
     names = ["a", "/gpu:0", "/cpu:1", "/gpu:2", "/gpu:3", "b"]
 
     assert range_text(names) == "a, /gpu:0, /cpu:1, /gpu:2, /gpu:3 and b"

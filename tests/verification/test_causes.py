@@ -23,20 +23,20 @@ def causes(*verdicts: Verdict) -> dict[str, dict[str, str | None]]:
     }
 
 
-def test_a_finding_follows_one_on_the_same_object_whichever_rule_is_first() -> None:
+def test_a_finding_follows_a_finding_on_the_same_object() -> None:
     expected = {"names": {"w": "shared", "v": None}, "shared": {"w": None}}
 
     assert causes(broken("names", "w", "v"), broken("shared", "w")) == expected
     assert causes(broken("shared", "w"), broken("names", "w", "v")) == expected
 
 
-def test_the_other_ops_that_show_a_breach_are_explained_by_it() -> None:
+def test_other_ops_of_a_finding_explain_findings() -> None:
     assert causes(broken("shared", "w_1", ops=("w_1", "w")), broken("names", "w"))["names"] == {
         "w": "shared"
     }
 
 
-def test_the_root_is_named_not_what_lies_between() -> None:
+def test_the_root_cause_is_named() -> None:
     assert causes(broken("weights", "w"), broken("gradients", "w"), broken("shared", "w")) == {
         "weights": {"w": "shared"},
         "gradients": {"w": "shared"},
@@ -44,7 +44,7 @@ def test_the_root_is_named_not_what_lies_between() -> None:
     }
 
 
-def test_a_rule_that_is_kept_or_left_out_explains_nothing() -> None:
+def test_kept_and_unselected_rules_explain_nothing() -> None:
     kept = Verdict("shared", "kept", "requested")
 
     assert causes(broken("names", "w"), kept)["names"] == {"w": None}
@@ -53,9 +53,9 @@ def test_a_rule_that_is_kept_or_left_out_explains_nothing() -> None:
 
 def test_a_declared_cause_stays() -> None:
     verdict = broken("weights", "w/Momentum")
-    said = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
+    changed = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
 
-    assert causes(said)["weights"] == {"w/Momentum": "gradients"}
+    assert causes(changed)["weights"] == {"w/Momentum": "gradients"}
 
 
 def test_each_rule_names_rules_that_exist_and_none_explains_itself() -> None:

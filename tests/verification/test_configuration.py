@@ -82,7 +82,7 @@ def test_programs_are_strings_or_tables_with_settings_of_their_own(
     ]
 
 
-def test_nearest_file_above_counts_and_paths_are_meant_from_it(
+def test_paths_are_relative_to_the_nearest_file(
     project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project('gpus = 3\nprograms = ["a/train.py:build", "net:build", "b/saved"]')
@@ -98,7 +98,7 @@ def test_nearest_file_above_counts_and_paths_are_meant_from_it(
     ]
 
 
-def test_whole_programs_and_their_references_are_named_from_it(
+def test_paths_of_whole_programs_are_relative_to_the_file(
     project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project(
@@ -166,23 +166,23 @@ def test_the_nearest_file_wins(project: Callable[..., Path]) -> None:
     ],
 )
 @pytest.mark.parametrize("beside", ["", f"\n[{AT}]\ngpus = 2\n"], ids=["alone", "beside ours"])
-def test_a_table_of_another_spelling_is_not_passed_over(
+def test_a_misspelled_table_is_an_error(
     project: Callable[..., Path], table: str, beside: str
 ) -> None:
     folder = project(f"[{table}]\ngpus = 4\n{beside}", bare=True)
     error = error_of(folder)
     assert error.object == f"{folder / 'pyproject.toml'}: {table}"
-    assert (error.message, error.fix) == ("is not read", f"write [{AT}]")
+    assert (error.message, error.fix) == ("is ignored", f"write [{AT}]")
 
 
 @pytest.mark.parametrize(
     "table", ["tool.placement", "tool.checks", "tool.placeholder-checks", "tool.ruff", "placement"]
 )
-def test_tables_of_other_tools_are_left_alone(project: Callable[..., Path], table: str) -> None:
+def test_tables_of_other_tools_are_ignored(project: Callable[..., Path], table: str) -> None:
     assert load(project(f"[{table}]\ngpus = 4", bare=True)) == Config(Settings(), [])
 
 
-def test_a_file_that_may_not_be_read(
+def test_a_file_without_read_permission(
     project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -208,7 +208,7 @@ def test_malformed_toml_names_the_file(project: Callable[..., Path], text: str) 
     assert error.message.startswith("is not valid TOML: ")
 
 
-def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
+def test_a_binary_file_is_not_toml(project: Callable[..., Path]) -> None:
     folder = project("")
     (folder / "pyproject.toml").write_bytes(b"\xff\xfe")
     assert error_of(folder).message.startswith("is not valid TOML: ")
@@ -318,7 +318,7 @@ def test_a_wrong_field_is_named_with_its_fix(
     assert (error.message, error.fix) == (message, fix)
 
 
-def test_section_that_is_no_table(project: Callable[..., Path]) -> None:
+def test_a_section_that_is_not_a_table(project: Callable[..., Path]) -> None:
     error = error_of(project("[tool]\nplacement_checks = 3", bare=True))
     assert error.object.endswith(f"pyproject.toml: {AT}")
     assert error.message == "is not a table"
@@ -365,7 +365,7 @@ def test_gpus_and_machine_are_mutually_exclusive(project: Callable[..., Path]) -
 @pytest.mark.parametrize(
     "text", ["tool = 3", "tool.placement_checks = 3", f"a = {'9' * 5000}", f"a = {'[' * 3000}"]
 )
-def test_no_text_of_a_pyproject_is_a_traceback(tmp_path: Path, text: str) -> None:
+def test_any_pyproject_is_read_or_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"is not (valid TOML|a table)"):
         load(tmp_path)
@@ -393,7 +393,7 @@ def test_no_text_of_a_pyproject_is_a_traceback(tmp_path: Path, text: str) -> Non
         ),
     ],
 )
-def test_inner_settings_go_before_outer_ones(
+def test_inner_settings_precede_outer_settings(
     inner: Settings, outer: Settings, merged: Settings
 ) -> None:
     assert inner.defaulting_to(outer) == merged
@@ -438,7 +438,7 @@ def written(value: object) -> str:
 
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
 @settings(max_examples=200, deadline=None)
-def test_any_table_is_a_configuration_or_an_error_of_its_fields(
+def test_any_table_is_read_or_an_error_of_its_fields(
     table: Mapping[str, object],
 ) -> None:
     with TemporaryDirectory() as folder, suppress(ConfigError):
@@ -449,7 +449,7 @@ def test_any_table_is_a_configuration_or_an_error_of_its_fields(
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_damaged_file_is_a_configuration_or_an_error(data: st.DataObject) -> None:
+def test_a_damaged_file_is_read_or_an_error(data: st.DataObject) -> None:
     content = bytearray(VALID.encode())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""The present state of a program, declared as meant."""
+"""The current state of a program, declared as intended."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def on_gpu(*names: str, gpu: int = 0) -> Placement:
     return program(*places, variables=("a", "b", "c"))
 
 
-def test_a_device_where_all_variables_are_on_one() -> None:
+def test_one_device_of_all_variables() -> None:
     graph = on_gpu("a", "b", "c", "step", gpu=1)
 
     assert fields_of(graph) == {"variables-on-host": {"device": "/gpu:1"}}
 
 
-def test_names_where_others_are_on_the_host() -> None:
+def test_names_if_other_variables_are_on_the_host() -> None:
     assert fields_of(on_gpu("a")) == {"variables-on-host": {"allow": ["a"]}}
 
 
@@ -75,7 +75,7 @@ def test_a_device_of_a_cluster_is_written_in_full() -> None:
     assert declared["variables-on-host"] == {"device": device}
 
 
-def test_where_gradients_are_brought_together() -> None:
+def test_the_device_of_averaged_gradients() -> None:
     assert fields_of(program(on(1, "sum/w", "AddN", *program().ops["sum/w"].inputs))) == {
         "averaging-on-host": {"device": "/gpu:1"}
     }
@@ -109,7 +109,7 @@ def test_variables_that_no_step_trains(frozen: Sequence[str]) -> None:
     assert declared == {"trainables-trained": {"frozen": [*frozen, "head"]}}
 
 
-def test_memory_for_other_programs_fits_no_field() -> None:
+def test_memory_for_other_programs_cannot_be_declared() -> None:
     policy = {"session-memory": {"others": [{"allow_growth": False}]}}
     graph = program(step={"session": {"gpu_options": {"allow_growth": True}}})
 
@@ -129,19 +129,19 @@ def test_a_budget_is_the_present_number_of_copies() -> None:
     assert report_of(graph, {"transfer-budget": fields}).count("broken") == 0
 
 
-def test_losses_that_read_other_towers() -> None:
+def test_losses_that_depend_on_other_towers() -> None:
     assert fields_of(mixed_losses())["losses-apart"] == {"allow": ["tower_1/loss"]}
 
 
-def test_all_that_a_known_behavior_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_objects_of_a_known_behavior(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["a/moving_mean", "b/moving_mean"]
     graph = program(*(variable(name) for name in names))
     found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
-    told = Verdict("replicas-in-sync", "broken", "requested", None, [found])
+    verdict = Verdict("replicas-in-sync", "broken", "requested", None, [found])
     declared = Verdict("replicas-in-sync", "kept", "requested")
-    monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else told)
+    monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else verdict)
 
-    (declaration,) = declarations(Report(Evidence.wrap(graph), [told]), {})
+    (declaration,) = declarations(Report(Evidence.wrap(graph), [verdict]), {})
 
     assert declaration.fields == {"allow": names}
 
@@ -155,7 +155,7 @@ def test_an_op_that_fell_back() -> None:
 
 
 @pytest.mark.parametrize("rule", ["one-update", "every-tower-counts"])
-def test_what_makes_the_training_wrong_is_no_policy(rule: str) -> None:
+def test_wrong_training_cannot_be_declared(rule: str) -> None:
     twice = host("again/w", "ResourceApplyGradientDescent", "w", "rate", "mean/w")
     lost = host("mean/w", "Mul", program().ops["sum/w"].inputs[0], "share")
     train = host("train", "NoOp", "^update/w", "^again/w", "^step/add")
@@ -168,7 +168,7 @@ def test_what_makes_the_training_wrong_is_no_policy(rule: str) -> None:
 
 
 def test_each_rule_is_a_policy_or_it_is_not() -> None:
-    """A new one has to be thought about."""
+    """A new rule needs a decision."""
     assert set(NAMES) - declare._MEANINGS.keys() == {
         *("placeable", "every-tower-counts", "one-update", "gradients-averaged"),
         *("gradients-equal", "weights-equal", "towers-overlap"),
@@ -178,7 +178,7 @@ def test_each_rule_is_a_policy_or_it_is_not() -> None:
 def test_consequences_of_allowed_objects_are_allowed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Slots of variables are found when those are excused."""
+    """If variables are allowed, findings on their slots remain."""
 
     def judged(_evidence: Evidence, _policy: object, _rule: str, fields: Any) -> Verdict:
         found = ["w/slot"] if "w/slot" not in fields["allow"] else []

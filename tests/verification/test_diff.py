@@ -1,4 +1,4 @@
-"""What two placements have not in common."""
+"""The differences between two placements."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_devices_of_an_op_are_counted_through() -> None:
     assert moved.old == tuple(map(Device.parse, names))
 
 
-def test_what_nobody_placed_cannot_be_compared() -> None:
+def test_unplaced_programs_cannot_be_compared() -> None:
     graph = placement(
         op("a", "Add", "/gpu:0"), placer=None, assigned=Missing("no CUDA build here")
     )

@@ -1,4 +1,4 @@
-"""Values against the types of the fields that they are meant for."""
+"""Values are checked with the types of their fields."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Fields:
         ("flag", True, True),
     ],
 )
-def test_a_value_that_fits(name: str, value: object, found: object) -> None:
+def test_valid_values(name: str, value: object, found: object) -> None:
     fit = convert_value(Fields, name, value)
 
     assert (fit, type(fit)) == (found, type(found))
@@ -87,7 +87,7 @@ NO_WAYS: Sequence[Any] = ("Fast", 1, [])
         *(("flag", value, "give yes or no") for value in (1, "true")),
     ],
 )
-def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
+def test_invalid_values(name: str, value: object, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
         convert_value(Fields, name, value)
 
@@ -107,7 +107,7 @@ def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
         ("placeable", "allow", "it has no fields"),
     ],
 )
-def test_a_field_that_there_is_not(rule: str, name: str, fix: str) -> None:
+def test_an_unknown_field(rule: str, name: str, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
         convert_value(RULES[rule], name, 1)
 
@@ -133,7 +133,7 @@ anything = st.recursive(
 
 
 @given(st.sampled_from([field.name for field in dataclasses.fields(Fields)]), anything)
-def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) -> None:
+def test_any_value_is_valid_or_a_configuration_error(name: str, value: object) -> None:
     try:
         found = convert_value(Fields, name, value)
     except ConfigError:
@@ -155,7 +155,7 @@ def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) ->
         ),
     ],
 )
-def test_errors_are_collected_where_they_stand(error: ConfigError, text: str) -> None:
+def test_errors_name_their_position(error: ConfigError, text: str) -> None:
     errors: list[ConfigError] = []
 
     with collect_errors(errors, "a.b"):
@@ -164,7 +164,7 @@ def test_errors_are_collected_where_they_stand(error: ConfigError, text: str) ->
     assert list(map(str, errors)) == [text]
 
 
-def test_msgspec_is_loaded_for_a_value_alone() -> None:
+def test_msgspec_is_loaded_only_for_values() -> None:
     code = (
         "import sys; from placement_checks.testing import assertions, pytest_plugin; "
         "from placement_checks.verification import configuration, judging, policy; "

@@ -49,7 +49,7 @@ def test_the_status_counts_requested_rules(
 
 @pytest.mark.parametrize("other", [KEPT, BROKEN, NOT_CHECKED])
 @pytest.mark.parametrize("require_all", [False, True])
-def test_a_rule_that_an_error_ended_is_the_worst(other: State, require_all: bool) -> None:
+def test_a_rule_with_an_error_has_the_worst_status(other: State, require_all: bool) -> None:
     error = as_error("train.py:build", RuntimeError("a fault"))
     verdicts = [Verdict("a", other, None), Verdict("b", NOT_CHECKED, None, error=error)]
 
@@ -62,8 +62,8 @@ def test_an_unplaced_program_is_refused(program: Any) -> None:
         verify(program)
 
     assert str(refused.value) == (
-        f"{program!r:.60} is not a placement; give what place(build_towers) returns, or of a "
-        "log read_logs(['outputlog']).placement()"
+        f"{program!r:.60} is not a placement; pass the result of place(build_towers), or for a "
+        "log, read_logs(['outputlog']).placement()"
     )
 
 
@@ -83,7 +83,7 @@ def test_errors_are_reported_once_with_the_rules_that_raised_them() -> None:
 
 
 @pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])
-def test_count_is_of_one_state(state: State, count: int) -> None:
+def test_count_of_a_state(state: State, count: int) -> None:
     assert report(a=KEPT, b=BROKEN, c=KEPT).count(state) == count
 
 

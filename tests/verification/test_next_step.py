@@ -1,4 +1,4 @@
-"""The one edit or command that is worth most after a report."""
+"""The most useful edit or command after a report."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_what_stops_the_program_comes_before_the_training() -> None:
     )
 
 
-def test_the_line_that_explains_most_wrong_training() -> None:
-    """What follows counts, findings of the layout on the same line do not."""
+def test_the_line_with_most_findings_on_training() -> None:
+    """Consequences count; findings on the layout do not, even on the same line."""
     layout = [finding(str(n), "a.py:4", impact=Impact.LAYOUT) for n in range(9)]
     update = finding("v", "a.py:4", impact=Impact.TRAINING)
     counts = finding("w", "a.py:6", impact=Impact.TRAINING)
@@ -101,7 +101,7 @@ def test_the_line_that_explains_most_wrong_training() -> None:
     )
 
 
-def test_of_one_rule_the_most_decisive_finding_has_the_line() -> None:
+def test_the_most_severe_finding_of_a_rule_has_the_line() -> None:
     training = [finding(str(n), "a.py:4", impact=Impact.TRAINING) for n in range(9)]
     stops = finding("sum", "a.py:6", impact=Impact.EXECUTION, alike="stops")
 
@@ -110,7 +110,7 @@ def test_of_one_rule_the_most_decisive_finding_has_the_line() -> None:
     )
 
 
-def test_what_follows_from_a_cause_counts_with_it() -> None:
+def test_consequences_count_with_their_cause() -> None:
     shared = broken("variables-shared", finding("w", "a.py:4"))
     names = broken("names-portable", finding("w", "a.py:9", follows="variables-shared"))
     update = broken("one-update", finding("v", "a.py:6"))
@@ -130,7 +130,7 @@ def test_causes_on_one_line_are_fixed_together() -> None:
     )
 
 
-def test_the_scope_that_decided_comes_before_the_lines_of_several_ops() -> None:
+def test_the_deciding_scope_precedes_lines_of_several_ops() -> None:
     findings = [
         finding(name, f"a.py:{n}", device_line="a.py:2") for n, name in enumerate("abc", 4)
     ]
@@ -140,7 +140,7 @@ def test_the_scope_that_decided_comes_before_the_lines_of_several_ops() -> None:
     )
 
 
-def test_a_scope_that_decided_of_a_few_does_not() -> None:
+def test_a_scope_that_decided_for_few_ops_does_not() -> None:
     findings = [finding("a", "a.py:4", device_line="a.py:2"), finding("b", "a.py:4")]
 
     assert next_step([report(broken("no-fallback", *findings))]) == (
@@ -148,7 +148,7 @@ def test_a_scope_that_decided_of_a_few_does_not() -> None:
     )
 
 
-def test_lines_that_have_nothing_in_common() -> None:
+def test_lines_without_a_common_caller() -> None:
     findings = [finding("a", "a.py:4"), finding("b", "a.py:5"), finding("c")]
 
     assert next_step([report(broken("names-portable", *findings[:2]))]) == (
@@ -156,7 +156,7 @@ def test_lines_that_have_nothing_in_common() -> None:
     )
 
 
-def test_of_findings_some_have_no_line() -> None:
+def test_some_findings_without_lines() -> None:
     findings = [finding("c"), finding("a", "a.py:4")]
 
     assert next_step([report(broken("names-portable", *findings))]) == (
@@ -164,7 +164,7 @@ def test_of_findings_some_have_no_line() -> None:
     )
 
 
-def test_a_line_that_others_were_built_through_is_the_only_one() -> None:
+def test_the_common_caller_is_the_only_line() -> None:
     findings = [finding("a", "a.py:4"), finding("b", "a.py:4", "b.py:2")]
 
     assert next_step([report(broken("names-portable", *findings))]) == (
@@ -182,7 +182,7 @@ def test_no_line_is_known() -> None:
     )
 
 
-def test_the_fix_where_it_is_one_and_short() -> None:
+def test_a_short_common_fix() -> None:
     fixed = [replace(finding(name), fix="write /gpu:1") for name in "ab"]
 
     assert next_step([report(broken("no-idle-device", *fixed))]) == (
@@ -201,7 +201,7 @@ def test_findings_in_a_library_are_fixed_or_declared() -> None:
 TAKES_ALL = {"gpu_options": {"allow_growth": False}}
 
 
-def test_memory_that_is_taken_may_be_meant() -> None:
+def test_session_memory_may_be_intended() -> None:
     assert next_step([judged(program(step={"session": TAKES_ALL}), "session-memory")]) == (
         "next: set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to "
         "at most 0.95, for session-memory (1 finding); or, if that is intended: "
@@ -209,7 +209,7 @@ def test_memory_that_is_taken_may_be_meant() -> None:
     )
 
 
-def test_the_line_that_a_finding_names_comes_before_the_innermost() -> None:
+def test_the_line_of_a_finding_precedes_the_innermost() -> None:
     findings = [finding("a", "a.py:1", "a.py:4", "b.py:2", at="a.py:4")]
 
     assert next_step([report(broken("loss-of-all-towers", *findings))]) == (
@@ -247,7 +247,7 @@ def test_no_policy_fits_variables_on_several_gpus() -> None:
     assert step == "next: edit a.py:3, which breaks variables-on-host (2 findings)"
 
 
-def test_averaging_on_a_gpu_may_be_meant() -> None:
+def test_averaging_on_a_gpu_may_be_intended() -> None:
     joins = on(1, "sum/w", "AddN", *program().ops["sum/w"].inputs)
     graph = program(joins, lines={"sum/w": "a.py:3"})
 
@@ -304,17 +304,17 @@ def test_the_reference_of_a_function_that_trains_trains_too() -> None:
     [{"program": built(lambda: None)}, {"reference": NO_REFERENCE}],
     ids=["compared already", "no function"],
 )
-def test_nothing_is_to_be_compared(evidence: Any) -> None:
+def test_nothing_to_compare(evidence: Any) -> None:
     assert next_step([report(*NOT_COMPARED, **evidence)], to_hold=False) is None
 
 
-def test_rules_on_numbers_were_not_asked_for() -> None:
+def test_unselected_rules_on_numbers() -> None:
     sound = report(kept("placeable"), program=built(lambda: None), reference=NO_REFERENCE)
 
     assert next_step([sound], to_hold=False) is None
 
 
-def test_evidence_that_many_rules_lack_comes_first() -> None:
+def test_the_most_commonly_missing_evidence_comes_first() -> None:
     def build(num_gpus: int) -> None: ...
 
     few = [unchecked(rule, NO_STEP, fix=FIX) for rule in ("one-update", "update-ops-run")]
@@ -342,7 +342,7 @@ def test_one_rule_of_several_programs_is_not_many() -> None:
     ],
     ids=["one rule", "one tower", "nothing to do about it"],
 )
-def test_what_need_not_be_checked(verdicts: Sequence[Verdict]) -> None:
+def test_verdicts_that_need_no_check(verdicts: Sequence[Verdict]) -> None:
     assert next_step([report(*verdicts, kept("placeable"))], to_hold=False) is None
 
 
@@ -360,7 +360,7 @@ def test_correct_programs_are_added_to_the_configuration() -> None:
     assert next_step([report(unchecked("placeable", "it is so"))]) is None
 
 
-def test_errors_come_first_and_nothing_comes_of_nothing() -> None:
+def test_errors_come_first() -> None:
     fault = replace(unchecked("placeable", "x"), error=UsageError("", "x"))
 
     assert next_step([report(fault, broken("one-update", finding("w", "a.py:1")))]) is None

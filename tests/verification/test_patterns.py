@@ -30,7 +30,7 @@ SLOTS = [f"{name}/Adam" for name in LAYERS]
         (["a[0]/w", "b"], [], ["a[[]0]/w", "b"]),
     ],
 )
-def test_a_pattern_stands_for_many_names(
+def test_a_pattern_for_many_names(
     names: Sequence[str], others: Sequence[str], patterns: Sequence[str]
 ) -> None:
     found = patterns_for(names, others)

@@ -1,4 +1,4 @@
-"""What is gathered of a program: how often its builders are called, and that it stays as it is."""
+"""Gathering evidence: the number of calls of builders, and no change of the graph."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_towers_are_built_for_two_numbers_of_gpus_and_the_reference_once(
     assert calls == {"towers 2": 1, "towers 1": 1, "single": 1}
 
 
-def test_it_is_built_for_one_gpu_while_the_placer_works(
+def test_the_build_for_one_gpu_runs_while_the_placer_works(
     towers: Build, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = PlacerProcess.send
@@ -111,7 +111,7 @@ def test_a_target_that_names_the_same_function_is_not_built_again(tmp_path: Path
     assert (tmp_path / "calls").read_text() == "2 1 "
 
 
-def test_placing_and_running_leave_the_graph_as_it_was_built() -> None:
+def test_placing_and_running_do_not_change_the_graph() -> None:
     evidence = requested(pairs.towers)
     assert evidence.program
     before = evidence.program.graph_def.SerializeToString(deterministic=True)

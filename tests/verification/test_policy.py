@@ -95,7 +95,7 @@ def test_known_rules_are_found_by_their_names() -> None:
     assert [rule_named(name).name for name in NAMES] == NAMES
 
 
-def test_made_takes_lists_for_tuples() -> None:
+def test_lists_for_tuples() -> None:
     assert make_rule("variables-shared", {"allow": ["bn/*"]}) == VariablesShared(("bn/*",))
     assert make_rule("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
 

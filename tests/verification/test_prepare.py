@@ -1,4 +1,4 @@
-"""TensorFlow that does not load is an error of its own."""
+"""A failing import of TensorFlow has its own error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "reason"),
     [
         (
             "import nothing_of_that_name",
@@ -27,9 +27,7 @@ ROOT = Path(__file__).parents[2]
         ),
     ],
 )
-def test_the_reason_why_tensorflow_cannot_be_imported(
-    tmp_path: Path, module: str, said: str
-) -> None:
+def test_the_reason_of_a_failed_import(tmp_path: Path, module: str, reason: str) -> None:
     (tmp_path / "tensorflow.py").write_text(module)
     (tmp_path / "train.py").write_text("def build(): pass\n")
 
@@ -43,5 +41,5 @@ def test_the_reason_why_tensorflow_cannot_be_imported(
     )
 
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"placement-checks: {said}"
+    assert done.stderr.splitlines()[-1] == f"placement-checks: {reason}"
     assert "Traceback" not in done.stderr

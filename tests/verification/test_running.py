@@ -1,4 +1,4 @@
-"""What running two programs adds to the evidence, and why parts of that are missing."""
+"""Evidence from running two programs, and the reasons for missing parts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_saved_case_is_traced_and_measured_on_the_same_batches() -> None:
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_graph_that_is_there_cannot_be_run() -> None:
+def test_a_graph_without_program_cannot_be_run() -> None:
     with tf.Graph().as_default() as graph:
         pairs.towers()
 
@@ -88,11 +88,11 @@ def test_a_graph_that_is_there_cannot_be_run() -> None:
 
     assert isinstance(evidence, Evidence)
     assert evidence.measurement == Missing(
-        "the graph was built elsewhere, and only programs are run"
+        "the graph was built elsewhere, but only programs can be run"
     )
 
 
-def test_a_placement_without_a_program_is_not_run_in_silence() -> None:
+def test_a_placement_without_a_program_has_a_reason() -> None:
     log = Evidence(requested(pairs.towers).placement)
 
     with pytest.raises(InputError, match="cannot be compared with a reference") as refused:

@@ -101,7 +101,7 @@ class Journal:
         except OSError as error:
             raise InputError(
                 str(path),
-                "the program deletes or replaces it, but it cannot be set aside: "
+                "the program deletes or replaces it, but it cannot be moved to a backup: "
                 f"{error.strerror}",
                 "give the program a directory that may be lost, or move this file away",
             ) from None

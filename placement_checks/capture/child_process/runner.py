@@ -288,7 +288,7 @@ def _no_step_error(target: str, watch: SessionWatch, started: Sequence[str]) -> 
     return InputError(
         target,
         f"ended without a training step: it {_missing_part(watch)}",
-        "pass the arguments with which it trains after --, or name the function that builds its "
+        "pass the arguments for training after --, or name the function that builds its "
         f"graph, {target}:build",
         is_predicate=True,
     )

@@ -97,7 +97,7 @@ class AveragingOnHost(Rule):
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]
             ),
-            message=f"{summary}; it asks for {requested_device(op)}",
+            message=f"{summary}; it requests {requested_device(op)}",
             summary=summary,
             devices=(assigned,),
             consequence=f"all gradients travel to {assigned.short}, which adds them up in "

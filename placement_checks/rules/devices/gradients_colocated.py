@@ -17,7 +17,7 @@ from placement_checks.util.text import plural
 class GradientsColocated(Rule):
     """Each backward op sits on the device of its forward op.
 
-    If a program computes gradients outside the towers' device scopes, the backward ops ask for no
+    If a program computes gradients outside the towers' device scopes, the backward ops request no
     device. Without any warning, the placer puts the backward pass of every tower on the first GPU,
     which then computes most of the step and holds all activations.
 
@@ -110,7 +110,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
                 forward.name,
             ),
         ),
-        message=f"{summary}; it asks for {requested_device(op)}",
+        message=f"{summary}; it requests {requested_device(op)}",
         summary=summary,
         devices=(op.assigned, forward.assigned),
         consequence=f"{found} computes the backward pass "

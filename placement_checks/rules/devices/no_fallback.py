@@ -28,7 +28,7 @@ from placement_checks.rules.requirements import Need
 
 @dataclass(frozen=True)
 class NoFallback(Rule):
-    """No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
+    """No op that requests a GPU ends on a CPU, or on another GPU because its own does not exist.
 
     Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
     kernel, its GPU kernel does not support the type, or the device does not exist. If further ops
@@ -53,9 +53,9 @@ class NoFallback(Rule):
         placement = evidence.placement
         asking = {kind[1:] for kind in placement.kinds if kind.requested.is_gpu}
         if not asking:
-            return self.not_checked("no op asks for a GPU")
+            return self.not_checked("no op requests a GPU")
         if not any(assigned for _, assigned in asking):
-            return self.not_checked("no op that asks for a GPU was placed")
+            return self.not_checked("no op that requests a GPU was placed")
         fallbacks = {pair for pair in asking if _fell_back(*pair, placement.machine)}
         fallen = {
             op.name: op
@@ -216,7 +216,7 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     found = first.assigned.short if first.assigned else ""
     if itself:
         with_it = f", and {count} bound to it" if followers else ""
-        what = f"{op.name} ({op.type}) asks for {requested} and ends on {found}{with_it}"
+        what = f"{op.name} ({op.type}) requests {requested} and ends on {found}{with_it}"
     else:
         ops, end = ("an op", "ends") if count == 1 else (f"{count} ops", "end")
         what = (
@@ -272,7 +272,7 @@ def _consequence(op: Op, placement: Placement) -> str:
 def _fix(op: Op, placement: Placement) -> str:
     if _lacks_device(op, placement):
         return (
-            "correct the index, GPUs count from 0: `with tf.device(f'/gpu:{i}'):`; or set --gpus "
+            "correct the index, which starts at 0: `with tf.device(f'/gpu:{i}'):`; or set --gpus "
             "to the number of GPUs that the program names"
         )
     if op.type in CALLS:

@@ -164,9 +164,9 @@ def _describe_busy(
     wanted = [placement.ops[name].requested for name in losses if name in placement.ops]
     if len(wanted) > 1 and all(device.is_gpu and busiest.matches(device) for device in wanted):
         every = "both" if len(wanted) == 2 else f"all {len(wanted)}"
-        return f"{every} losses ask for {busiest.short}, which {ops.partition(' ')[2]}"
+        return f"{every} losses request {busiest.short}, which {ops.partition(' ')[2]}"
     if not is_pinned and placement.requested:
-        return f"no op asks for a GPU, and the placer takes the first: {ops}"
+        return f"no op requests a GPU, so the placer uses the first one: {ops}"
     return ops
 
 

@@ -154,7 +154,7 @@ class TransferBudget(Rule):
             more = ""
             if others:
                 are = "is" if len(others) == 1 else "are"
-                more = f"; {plural(len(others), 'other link')} of that task {are} over it too"
+                more = f"; {plural(len(others), 'other link')} of that task {are} also over budget"
             summary = (
                 f"one step sends {amount} from {task} to {to}, over the budget of {budget} per "
                 "link"

@@ -138,7 +138,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
     )
     request = ""
     if placement.requested:
-        request = f"; it asks for {requested_device(op)}"
+        request = f"; it requests {requested_device(op)}"
         if op.colocated:
             request = f"; it is colocated with {op.colocated[0]}"
     return Finding(
@@ -187,9 +187,9 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
         expected=devices_text(names),
         found="no device",
         alike="no device",
-        message=f"variable {op.name} asks for no device; the placer chose {found} on this "
+        message=f"variable {op.name} requests no device; the placer chose {found} on this "
         f"machine and may choose another device on other machines",
-        summary=f"variable {op.name} asks for no device",
+        summary=f"variable {op.name} requests no device",
         devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0]),
     )

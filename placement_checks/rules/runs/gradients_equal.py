@@ -207,7 +207,7 @@ def _missing(
         message=f"{name} receives no gradient, but does in {measured.reference}"
         if in_reference
         else f"{name} receives a gradient, but does not in {measured.reference}",
-        fix="give both programs the same variables to train: var_list, trainable, stop_gradient",
+        fix="train the same variables in both programs: check var_list, trainable, stop_gradient",
     )
 
 

@@ -51,7 +51,9 @@ class TowersOverlap(Rule):
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
-            raise ConfigError("least", f"{self.least} is not a share", "give one above 0, up to 1")
+            raise ConfigError(
+                "least", f"{self.least} is not a share", "give a share above 0, up to 1"
+            )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement, trace = evidence.placement, evidence.trace
@@ -80,7 +82,7 @@ class TowersOverlap(Rule):
             if observed >= self.least:
                 return self.verdict([], note)
         if not possible:
-            return self.not_checked("the ops of the step wait for each other in a circle", note)
+            return self.not_checked("the ops of the step wait for each other in a cycle", note)
         return self.verdict(list(self._wait_findings(placement, trace, possible)), note)
 
     def _wait_findings(

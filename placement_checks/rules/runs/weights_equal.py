@@ -154,7 +154,7 @@ class WeightsEqual(Rule):
             if not any(_changes(trajectory, each.variable) for each in equal):
                 reason = "no variable that the steps change is left to compare"
             elif trained and not any(_changes(trajectory, name) for name in trained):
-                reason = "no trained variable changes in these steps, as at a learning rate of 0"
+                reason = "no trained variable changes in these steps, as with a learning rate of 0"
             elif trajectory.trained and racing.keys() >= trajectory.trained:
                 reason = "no trained variable is left to compare"
             elif trained and trained == undetectable.keys() and min(undetectable.values()) > _HALF:
@@ -277,7 +277,7 @@ def _find_cause(
             f"a step changes it by {towers.flat[0]:g}, and in the reference by "
             f"{reference.flat[0]:g}"
             if towers.size == 1
-            else "a step changes it by other amounts than in the reference",
+            else "a step changes it by a different amount than in the reference",
             "count one for each step, for any number of towers and rows",
             "values that depend on it, such as a decaying learning rate, change at another time",
         )
@@ -329,7 +329,7 @@ def _is_integer(measured: Measurement, name: str) -> bool:
 
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
     device = strategy.replicas[strategy.copies[name].replica].short
-    amount = " by another amount than" if moved is None else f" {moved:.3g} times as much as"
+    amount = " by a different amount than" if moved is None else f" {moved:.3g} times as much as"
     return Cause(
         f"that step changes the copy on {device}{amount} the copy on {strategy.replicas[0].short}",
         "update every copy with the same value: a sum over all replicas, and no value that "

@@ -91,7 +91,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
         f"an optimizer of {KERAS} with {how} clips the gradients of each replica before it adds "
         f"them up: the gradients of {shorten(each.variable for each in clipped)}",
         _CONSEQUENCE,
-        "in a train_step of your own: gradients = tf.distribute.get_replica_context().all_reduce("
+        "in your own train_step: gradients = tf.distribute.get_replica_context().all_reduce("
         "'SUM', gradients), then clip, and divide by the number of replicas, since the optimizer "
         f"adds up once more{_IF_INTENDED}",
         expected=_EXPECTED,

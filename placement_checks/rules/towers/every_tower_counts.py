@@ -85,7 +85,7 @@ def _finding(
     towers = analysis.names_of(used) if used else "no tower"
     read_as = variable_layout(placement).read_as(variable)
     what = "it" if set(read_as.values()) == {variable} else "its copy"
-    others = f", but only those of {towers}" if used else ""
+    others = f", but only gradients of {towers}" if used else ""
     look_at, fix = _advice(placement, update)
     return Finding(
         **about(placement.ops[variable]),
@@ -111,7 +111,7 @@ def _finding(
 
 def _consequence(analysis: TowerAnalysis, missing: int, used: int, never_used: bool) -> str:
     if not used:
-        return "it learns from no example"
+        return "it learns from none of the examples"
     lost, all_towers = missing.bit_count(), len(analysis.towers)
     part = "half" if 2 * lost == all_towers else f"{lost}/{all_towers}"
     if never_used:

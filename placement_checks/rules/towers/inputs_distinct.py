@@ -308,7 +308,7 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-_SAME_GRADIENTS = "they compute the same gradients: one of the two works for nothing"
+_SAME_GRADIENTS = "they compute the same gradients: the work of one of them is wasted"
 _OWN_ROWS = "take rows i in tower i: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
 _OWN_PART = "take part i in tower i: tf.split(x, num_gpus)[i]"
 _OWN_BATCH = "one get_next() per tower, in the loop, or tf.split(batch, num_gpus)[i] in tower i"

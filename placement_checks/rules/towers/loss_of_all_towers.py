@@ -129,9 +129,10 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
         f"{analysis.names_of(analysis.all_towers ^ read)}",
         summary=f"{name} ({kind}) reports only the loss of {towers}",
         devices=analysis.devices_of(analysis.all_towers),
-        consequence="the printed number looks like the loss of the batch, and is the loss of a "
+        consequence="the printed number looks like the loss of the batch, but is the loss of a "
         "part of it",
-        fix="in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"
+        fix="append each tower's loss to a list in the loop, and report "
+        "tf.add_n(losses) / num_gpus after it"
         if placement.strategy is None
         else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' "
         "if each replica's loss is the mean of its rows",
@@ -161,10 +162,10 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Itera
             path=path_lines(placement, [summary, copy]),
             message=f"each tower writes its own summary: the line that builds {name} also "
             f"builds {original} for the tower on {analysis.towers[first]}",
-            consequence="there is a curve for each tower, of its part of each batch, and no "
-            "curve of the whole batch",
-            fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
-            "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
+            consequence="each curve shows one tower's part of each batch, and no curve "
+            "shows the whole batch",
+            fix="write one summary of the mean after the loop: tf.add_n(values) / num_gpus; or "
+            "write it in one tower only, and allow it: --set loss-of-all-towers.allow=PATTERN",
             alike="repeated",
             devices=analysis.towers[first].devices,
         )

@@ -146,7 +146,7 @@ def _repeated_update(
         fix = "apply the optimizer once, to all of its variables, or use one for each group"
     return Finding(
         **about(placement.ops[variable]),
-        expected="1 update a step",
+        expected="1 update per step",
         found=f"{count} updates",
         ops=(analysis.flow.names[updates[1].op],),
         path=path_lines(placement, [update.op for update in updates]),

@@ -156,7 +156,7 @@ def _equal_seeds_of_keras(
         f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "
         f"{len(strategy.replicas)} replicas, because their seeds are equal copies: {layers}",
         _SAME_NOISE,
-        "a layer of your own with tf.nn.dropout, or tf_keras. If it is intended: "
+        "your own layer with tf.nn.dropout, or tf_keras. If it is intended: "
         "--set randomness-apart.allow=*",
         expected="different random numbers for each replica",
         found="the same random numbers",

@@ -84,7 +84,7 @@ class ProgramPair:
                 raise InputError(
                     f"a batch of {plural(rows, 'row')}",
                     f"{self.towers.name} was fed {inputs.rows}",
-                    "leave the number out",
+                    "omit the number",
                 )
             return ReplayedFeeding(self.reference.name, inputs, self.towers.gpus, batch)
         return DeclaredFeeding(

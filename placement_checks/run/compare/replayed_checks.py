@@ -134,7 +134,7 @@ class ReplayedChecks:
         return CannotRun(
             f"the gradients of {listed(sorted(names), 2)} differ from "
             f"{self._sessions.reference.program.name} on the recorded rows, {why}",
-            "give --batch to compare further",
+            "pass --batch to compare on other rows",
         )
 
     def _is_mean(self) -> bool:

@@ -99,7 +99,7 @@ class DeclaredFeeding(Feeding):
         batch_size = plural(self.rows, "row")
         if fixed and fixed != self.rows:
             raise InputError(
-                f"a batch of {batch_size}", f"the programs take {fixed}", "leave the number out"
+                f"a batch of {batch_size}", f"the programs take {fixed}", "omit the number"
             )
         if self.rows % total:
             raise InputError(
@@ -265,7 +265,7 @@ def _check_inputs(*programs: RunnableProgram) -> None:
             continue
         raise InputError(
             reference.name,
-            f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
+            f"it has inputs for {len(reference.inputs)} towers, but a reference has one tower",
             "name the program for one GPU as the reference",
         )
 

@@ -70,7 +70,7 @@ def test_propagated_masks_have_the_bits_of_all_ops_that_reach_an_op(
 
 
 @given(graphs(), st.booleans(), st.data())
-def test_an_op_that_keeps_its_bits_takes_no_others(
+def test_an_op_with_fixed_bits_gets_no_others(
     case: tuple[Placement, set[OpId]], to_inputs: bool, data: st.DataObject
 ) -> None:
     graph, sources = case
@@ -90,7 +90,7 @@ def test_an_op_that_keeps_its_bits_takes_no_others(
 
 
 @given(graphs(), st.data())
-def test_reachable_ops_are_found_up_to_the_ops_that_end_the_search(
+def test_reachable_ops_end_at_the_given_ops(
     case: tuple[Placement, set[OpId]], data: st.DataObject
 ) -> None:
     graph, start = case
@@ -119,7 +119,7 @@ def test_the_search_may_follow_a_mapping_or_a_function() -> None:
     ) == {a, b, c}
 
 
-def test_masks_may_be_carried_along_some_edges_alone() -> None:
+def test_masks_along_some_edges_only() -> None:
     graph = placement(op("a", "Add"), op("b", "Add", "", "", "a"), op("c", "Add", "", "", "b"))
 
     flow = DataFlow(graph)
@@ -136,7 +136,7 @@ def test_marks_number_the_groups_of_an_op() -> None:
 
 
 @given(graphs())
-def test_all_ops_that_an_op_waits_for_are_reachable_along_all_inputs(
+def test_all_awaited_ops_are_reachable_along_all_inputs(
     case: tuple[Placement, set[OpId]],
 ) -> None:
     graph, starts = case
@@ -155,7 +155,7 @@ def test_all_ops_that_an_op_waits_for_are_reachable_along_all_inputs(
 
 
 @given(graphs(), st.data())
-def test_a_path_is_a_shortest_one(case: tuple[Placement, set[OpId]], data: st.DataObject) -> None:
+def test_a_path_is_shortest(case: tuple[Placement, set[OpId]], data: st.DataObject) -> None:
     graph, ends = case
     flow = DataFlow(graph)
     values = value_edges(graph).reverse()
@@ -176,7 +176,7 @@ def test_a_path_is_a_shortest_one(case: tuple[Placement, set[OpId]], data: st.Da
         )
 
 
-def test_a_call_computes_with_the_ops_of_its_body() -> None:
+def test_a_call_depends_on_the_ops_of_its_body() -> None:
     graph = placement(
         op("x", "Placeholder"),
         op("call", "PartitionedCall", "", "", "x"),
@@ -330,7 +330,7 @@ def test_ops_of_some_types_are_in_the_order_of_the_graph() -> None:
     assert DataFlow(graph).having({"Sub", "Add"}.__contains__) == [0, 2, 3]
 
 
-def test_a_holder_is_passed_on_by_the_first_input_alone_and_through_a_loop() -> None:
+def test_a_holder_follows_first_inputs_and_loops() -> None:
     graph = placement(
         op("v", "VarHandleOp"),
         op("merge", "RefMerge", "", "", "v", "next"),
@@ -393,7 +393,7 @@ def test_an_input_from_identity_n_is_the_op_that_it_passes_on() -> None:
 
     assert flow.inputs[number["of_b"]] == [number["b"]]
     assert flow.inputs[number["of_a"]] == [number["a"]]
-    # All that it passes on has to be there before it passes on any of it.
+    # It waits for all its inputs before it passes on any of them.
     needed = flow.reachable([number["of_b"]], along=flow.all_inputs)
     assert all(number[name] in needed for name in ("a", "b", "both", "again"))
 

@@ -9,7 +9,7 @@ from placement_checks.analysis.objective.objective import objective
 
 
 def towers(*changes: Op, share: float = 0.5, **values: float) -> Placement:
-    """Two towers whose gradients are added up and multiplied by a share."""
+    """Two towers. Their gradients are added up and multiplied by a share."""
     gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
     return program(*changes, values={"share": share, **values}, step={"gradients": gradients})
 

@@ -122,7 +122,7 @@ def test_ops_ready_at_once_run_in_the_order_of_building(
 
 
 @given(steps())
-def test_a_step_takes_at_least_its_longest_path_and_at_most_the_sum_of_its_ops(
+def test_the_length_of_a_step_is_bounded_by_longest_path_and_sum(
     tasks: Sequence[TimedOp],
 ) -> None:
     timeline = simulate(tasks)

@@ -15,7 +15,7 @@ SHAPES = {
 }
 
 
-def told(graph: Placement) -> dict[str, tuple[str, str, int | None]]:
+def summaries(graph: Placement) -> dict[str, tuple[str, str, int | None]]:
     """The phase, variable and tower of each copy, by tensor and target device."""
     return {
         f"{each.copied.tensor} > {each.copied.to.short}": (each.phase, each.variable, each.tower)
@@ -26,7 +26,7 @@ def told(graph: Placement) -> dict[str, tuple[str, str, int | None]]:
 def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
     graph = program(variables=["conv/w"], outputs=SHAPES)
 
-    assert told(graph) == {
+    assert summaries(graph) == {
         "tower_0/conv/w/read:0 > /device:GPU:0": ("forward", "conv/w", 0),
         "tower_1/conv/w/read:0 > /device:GPU:1": ("forward", "conv/w", 1),
         f"{gradient(0, 'conv/w')}:0 > /device:CPU:0": ("average", "conv/w", 0),
@@ -71,7 +71,7 @@ def test_parameters_are_sent_forward_and_gradients_to_the_average() -> None:
 def test_the_copies_of_an_op_that_moved(
     moved: Op, tensor: str, expected: tuple[str, str, int]
 ) -> None:
-    assert told(program(moved))[tensor] == expected
+    assert summaries(program(moved))[tensor] == expected
 
 
 def test_inputs_without_a_layer_have_their_own_row() -> None:
@@ -81,7 +81,7 @@ def test_inputs_without_a_layer_have_their_own_row() -> None:
         outputs={"batch": (8,)},
     )
 
-    assert told(graph)["batch:0 > /device:GPU:1"] == ("input", "", 1)
+    assert summaries(graph)["batch:0 > /device:GPU:1"] == ("input", "", 1)
     layers = by_layer(sent_tensors(graph, copies(graph)))
     assert [each.layer for each in layers] == ["", "w"]  # w is of unknown size, and so the last
     assert layers[1].total == TransferTotal(4, 0, 4)
@@ -116,7 +116,7 @@ def test_a_value_for_an_update_belongs_to_its_variable() -> None:
     takes = [gradient(0, "b"), gradient(1, "b"), "tower_0/a/MatMul"]
     graph = program(host("sum/b", "AddN", *takes), variables=["a", "b"])
 
-    assert told(graph)["tower_0/a/MatMul:0 > /device:CPU:0"] == ("average", "b", 0)
+    assert summaries(graph)["tower_0/a/MatMul:0 > /device:CPU:0"] == ("average", "b", 0)
 
 
 def test_layers_of_equal_size_are_sorted_by_copies() -> None:

@@ -39,7 +39,7 @@ def test_a_loss_of_several_towers_belongs_to_the_tower_without_a_loss() -> None:
 
 
 def test_the_parts_of_one_loss_are_the_last_ops_of_the_towers() -> None:
-    """On the host as well; the GPU of a constant has no influence."""
+    """This also holds on the host. The GPU of a constant does not matter."""
     ops = [
         host("squared", "Square", "tower_1/loss"),
         on(0, "half", "Const"),

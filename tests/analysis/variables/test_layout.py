@@ -204,7 +204,7 @@ def test_the_ops_between_the_sum_and_the_copies_do_not_matter(
     ]
 
 
-# What goes with copies.
+# Variables that belong to copies.
 
 
 def momentum(i: int, slot: str) -> Op:

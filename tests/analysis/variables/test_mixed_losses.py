@@ -34,7 +34,7 @@ def losses(count: int, kind: str, *inputs: str) -> list[Op]:
     return [on(i, f"tower_{i}/loss", kind, outputs(count)[i], *inputs) for i in range(count)]
 
 
-# Symmetry is no leak.
+# Symmetric dependence is no mistake.
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
@@ -137,7 +137,7 @@ def test_the_activations_of_another_tower_that_has_copies_of_the_variables() -> 
     assert mixed(program(mirrored=True)) == []
 
 
-# What is added, or averaged, is a part of a loss.
+# Added or averaged values are parts of a loss.
 
 
 def own(count: int) -> list[Op]:
@@ -191,7 +191,7 @@ def test_a_part_that_is_used_twice_counts_once() -> None:
     assert [found[:2] for found in mixed(graph)] == [(0, 1), (1, 0)]
 
 
-# What depends on weights alone is of no tower.
+# Values computed from weights alone belong to no tower.
 
 
 def penalties(count: int) -> list[Op]:

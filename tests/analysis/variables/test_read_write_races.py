@@ -224,7 +224,7 @@ def test_towers_that_update_each_by_itself(kind: str) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("type", ["AssignAdd", "ScatterSub"])
-def test_an_average_with_two_updates(kind: str, type: str) -> None:
+def test_an_average_of_a_variable_with_two_updates(kind: str, type: str) -> None:
     """A read after one of the updates is ordered."""
     again = host("w/more", type, "w", "share", "^update/w")
 

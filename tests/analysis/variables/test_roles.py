@@ -84,7 +84,7 @@ def of_strategy() -> Placement:
     return replace(program(mirrored=True), strategy=Strategy("MirroredStrategy", gpus, copies))
 
 
-# For each role a program, the variable, and whether it may be on the GPU that it is on.
+# For each role: a program, a variable with this role, and whether it may be on its GPU.
 ROLES: dict[RoleKind, tuple[Placement, str, bool]] = {
     "cached input": (program(*of_tower_1(), collections=SAVED), "own", True),
     "accumulator": (accumulating(), "shown1", True),
@@ -121,7 +121,7 @@ def test_every_role_has_a_program() -> None:
     assert set(ROLES) == set(get_args(RoleKind))
 
 
-@pytest.mark.parametrize("heading", ["# Roles of variables", "## What rules make of a role"])
+@pytest.mark.parametrize("heading", ["# Roles of variables", "## Verdicts of rules for each role"])
 def test_the_page_has_every_role_in_order(heading: str) -> None:
     assert [row[0] for row in table(heading)] == list(get_args(RoleKind))
 
@@ -139,7 +139,7 @@ def test_where_a_variable_of_a_role_may_be(kind: RoleKind) -> None:
     """As in the table of the page: on the host alone, or on a GPU too."""
     graph, name, may_be_on_gpu = ROLES[kind]
     at = {op.name: op for op in graph.ops.values()}[name].assigned
-    cell = {row[0]: row[1] for row in table("## What rules make of a role")}[kind]
+    cell = {row[0]: row[1] for row in table("## Verdicts of rules for each role")}[kind]
     if at is not None and not at.is_gpu:  # the partitions of this program are on the host
         assert cell == "host"
         return

@@ -12,7 +12,7 @@ from placement_checks.capture.child_process.file_journal import birth_time
 TICK = 0.02 * 1e9  # ns; the clock of a file system is this coarse
 
 
-def test_when_a_file_was_made(tmp_path: Path) -> None:
+def test_the_creation_time_of_a_file(tmp_path: Path) -> None:
     before = time.time_ns()
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("x")
@@ -30,7 +30,7 @@ def test_when_a_file_was_made(tmp_path: Path) -> None:
     assert (birth_time(link) or 0) > born
 
 
-def test_where_it_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_creation_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert birth_time(tmp_path / "nothing") is None
     assert birth_time(Path("/proc/self/stat")) is None  # lacks a creation time
     monkeypatch.setattr(file_journal, "_statx", None)

@@ -185,7 +185,7 @@ def test_existing_files_are_restored(name: str, home: Path) -> None:
         during = tree(home)
 
     visible = {path: what for path, what in during.items() if ".kept-" not in path}
-    assert visible != before, "the program did not do what it was to do"
+    assert visible != before, "the program did not finish"
     after = tree(home)
     assert {path: after.get(path) for path in before} == before
     assert set(after) - set(before) <= {"backup", "new"}
@@ -193,7 +193,7 @@ def test_existing_files_are_restored(name: str, home: Path) -> None:
     assert not (home.parent / "journal").exists()
 
 
-def test_a_name_may_be_as_long_as_any(home: Path) -> None:
+def test_the_longest_possible_name(home: Path) -> None:
     long = home / ("x" * 255)
     long.write_text("old")
     with guard_files(home.parent / "journal"):
@@ -203,7 +203,7 @@ def test_a_name_may_be_as_long_as_any(home: Path) -> None:
     assert long.read_text() == "old"
 
 
-def test_a_folder_that_was_only_passed_through_stays_gone(home: Path) -> None:
+def test_a_temporary_directory_stays_deleted(home: Path) -> None:
     before = tree(home)
     with guard_files(home.parent / "journal"):
         moved_through_a_folder_that_is_gone()
@@ -245,7 +245,7 @@ def test_without_creation_times_an_existing_file_belongs_to_the_program(
     assert tree(home) == before
 
 
-def test_a_link_in_the_place_of_a_folder_is_thrown_away(home: Path) -> None:
+def test_a_link_that_replaced_a_directory_is_removed(home: Path) -> None:
     before = tree(home)
     with guard_files(home.parent / "journal"):
         shutil.rmtree("logs")
@@ -254,7 +254,7 @@ def test_a_link_in_the_place_of_a_folder_is_thrown_away(home: Path) -> None:
     assert tree(home) == before
 
 
-def test_a_users_folder_in_one_of_the_programs_is_the_users(home: Path) -> None:
+def test_a_user_directory_inside_a_program_directory_is_restored(home: Path) -> None:
     with guard_files(home.parent / "journal"):
         Path("new").mkdir()
         os.rename("empty", "new/empty")  # noqa: PTH104
@@ -263,7 +263,7 @@ def test_a_users_folder_in_one_of_the_programs_is_the_users(home: Path) -> None:
     assert Path("empty").is_dir()
 
 
-def test_a_folder_is_named_in_another(home: Path) -> None:
+def test_a_directory_relative_to_another(home: Path) -> None:
     Path("old").mkdir()
     before = tree(home)
     folder = os.open("logs", os.O_RDONLY)
@@ -391,7 +391,7 @@ def test_files_read_or_appended_to_stay(home: Path) -> None:
     assert (home / "notes.txt").read_text() == "notes, more"
 
 
-def test_functions_that_the_program_keeps_are_pythons_again(home: Path) -> None:
+def test_functions_that_the_program_stored_are_restored(home: Path) -> None:
     originals = [os.remove, os.unlink, os.rename, os.replace, os.rmdir, shutil.rmtree]
     with guard_files(home.parent / "journal"):
         kept = [shutil.rmtree, open, os.remove, tf.io.gfile.rmtree]
@@ -408,7 +408,7 @@ def test_functions_that_the_program_keeps_are_pythons_again(home: Path) -> None:
     assert set(tree(home)) == {"empty", "link"}
 
 
-def test_a_process_that_is_killed_leaves_the_journal(home: Path) -> None:
+def test_a_killed_process_leaves_the_journal(home: Path) -> None:
     journal = home.parent / "journal"
     before = tree(home)
     child = os.fork()
@@ -429,7 +429,7 @@ def test_a_process_that_is_killed_leaves_the_journal(home: Path) -> None:
     assert tree(home) == after
 
 
-def test_a_process_that_the_program_forks_puts_nothing_back(home: Path) -> None:
+def test_a_forked_process_restores_nothing(home: Path) -> None:
     before = tree(home)
     owner = os.getpid()
     try:
@@ -456,7 +456,7 @@ def test_workers_of_multiprocessing_still_work(home: Path) -> None:
     assert back == []
 
 
-def test_what_cannot_be_renamed_is_not_deleted(
+def test_files_that_cannot_be_renamed_are_not_deleted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refusing(*_: object) -> None:
@@ -469,8 +469,9 @@ def test_what_cannot_be_renamed_is_not_deleted(
 
     assert (home / "logs" / "model.ckpt").exists()
     assert str(error.value) == (
-        f"{home}/logs: the program deletes or replaces it, but it cannot be set aside: Device or "
-        "resource busy; give the program a directory that may be lost, or move this file away"
+        f"{home}/logs: the program deletes or replaces it, but it cannot be moved to a "
+        "backup: Device or resource busy; give the program a directory that may be lost, or move "
+        "this file away"
     )
 
 
@@ -499,7 +500,9 @@ def test_a_failing_move_leaves_its_destination(home: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("home")
-def test_what_lies_elsewhere_is_refused(tmp_path: Path, delete: Callable[[], None]) -> None:
+def test_files_on_another_file_system_are_refused(
+    tmp_path: Path, delete: Callable[[], None]
+) -> None:
     with guard_files(tmp_path / "journal"), pytest.raises(InputError) as error:
         delete()
 
@@ -579,7 +582,7 @@ def test_restoring_twice_keeps_restored_files(home: Path, monkeypatch: pytest.Mo
     assert tree(home) == before
 
 
-def test_a_file_of_two_names_is_renamed_to_the_other(home: Path) -> None:
+def test_a_rename_between_two_links_of_a_file(home: Path) -> None:
     os.link("notes.txt", "same.txt")
     with guard_files(home.parent / "journal") as back:
         os.rename("notes.txt", "same.txt")  # noqa: PTH104
@@ -642,7 +645,7 @@ def unfinished(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     later=st.booleans(),
 )
 @pytest.mark.usefixtures("unfinished")
-def test_whatever_a_program_does_with_files(
+def test_any_sequence_of_file_operations(
     made: list[tuple[str, str, str]],
     program: list[tuple[str, str, str]],
     interrupted_at: int,

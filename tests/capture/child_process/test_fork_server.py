@@ -61,7 +61,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
     return servers
 
 
-def test_variables_read_after_the_import_share_a_server(started: list[Stub]) -> None:
+def test_variables_read_after_the_import_need_no_new_server(started: list[Stub]) -> None:
     first = fork_server.fork_server({"PATH": "/bin", "TMPDIR": "/a", "TF_CONFIG": "{}"})
     second = fork_server.fork_server(
         {"PATH": "/bin", "TMPDIR": "/b", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -79,14 +79,14 @@ def test_other_variables_need_another_server(started: list[Stub]) -> None:
     assert [server.ended for server in started] == [1, 0]
 
 
-def test_a_process_that_was_forked_has_a_server_of_its_own(started: list[Stub]) -> None:
+def test_a_forked_process_has_its_own_server(started: list[Stub]) -> None:
     fork_server.fork_server({})
     started[0].is_ours = False
 
     assert fork_server.fork_server({}) is started[1]
 
 
-def test_where_a_driver_is_nothing_is_forked(
+def test_with_a_gpu_driver_nothing_is_forked(
     started: list[Stub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fork_server, "DRIVER", tmp_path)
@@ -109,7 +109,7 @@ def numbers_and_commands(folder: Path) -> tuple[set[str], set[str]]:
     return {number for number, _ in seen}, {command for _, command in seen}
 
 
-def test_numbers_that_nobody_seeds_are_others_in_each(folder: Path) -> None:
+def test_unseeded_random_numbers_differ_between_forks(folder: Path) -> None:
     for gpus in (1, 2):
         load("train.py:train", gpus)
 

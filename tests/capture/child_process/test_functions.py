@@ -166,7 +166,7 @@ BOTH = {"/device:GPU:0", "/device:GPU:1"}
     ],
     ids=str,
 )
-def test_it_is_watched_until_its_first_step(target: str | Script) -> None:
+def test_a_function_is_captured_until_its_first_step(target: str | Script) -> None:
     built = load(target, 2)
 
     assert {variable.name for variable in built.requested.variables} == {"w"}
@@ -186,7 +186,7 @@ def test_the_function_receives_the_number_of_gpus() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_its_module_makes_is_known() -> None:
+def test_variables_of_the_module_are_captured() -> None:
     built = load("train.py:mirrored", 2)
 
     names = {variable.name for variable in built.requested.variables}
@@ -196,7 +196,7 @@ def test_what_its_module_makes_is_known() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_step_may_be_returned() -> None:
+def test_a_function_may_return_its_step() -> None:
     built = load("train.py:step_returned", 2)
 
     assert built.step.policy == {"towers-alike": {"ops": 0.5}}
@@ -233,7 +233,7 @@ def test_a_step_may_be_returned() -> None:
         ),
     ],
 )
-def test_bad_input_is_reported(function: str, message: str) -> None:
+def test_invalid_functions_are_errors(function: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load(f"train.py:{function}", 2)
 
@@ -252,14 +252,14 @@ def test_a_builder_with_a_bug_is_not_run_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_builder_that_fails_in_a_graph_and_eagerly() -> None:
+def test_a_builder_that_fails_both_in_a_graph_and_eagerly() -> None:
     with pytest.raises(InputError, match=r"the builder raised TypeError: float\(\) arg") as caught:
         load("train.py:for_graphs", 2)
 
     assert "note: run eagerly, it raised RuntimeError: tf.placeholder()" in caught.value.details
 
 
-def test_a_function_that_no_other_process_can_load(folder: Path) -> None:
+def test_a_function_that_other_processes_cannot_load(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     try:
         import train  # type: ignore[import-not-found]

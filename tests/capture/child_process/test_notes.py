@@ -156,7 +156,7 @@ def on_a_server() -> None:
         ),
     ],
 )
-def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
+def test_the_note_on_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     found: list[str] = []
 
     def trains(building: BuildRecorder) -> NoReturn:
@@ -197,7 +197,7 @@ def test_a_note_names_deleted_files(
         (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
     ],
 )
-def test_what_version_1_lacks(missing: list[str], names: str | None) -> None:
+def test_the_note_on_names_missing_in_version_1(missing: list[str], names: str | None) -> None:
     used = UsedNames()
     used.missing.extend(missing)
 
@@ -207,5 +207,5 @@ def test_what_version_1_lacks(missing: list[str], names: str | None) -> None:
 
 
 @pytest.mark.parametrize(("op", "number"), [("VariableV2", 1), ("VarHandleOp", 0)])
-def test_variables_that_are_references(op: str, number: int) -> None:
+def test_the_note_on_ref_variables(op: str, number: int) -> None:
     assert len(list(version_1_notes(UsedNames(), [node_def_pb2.NodeDef(op=op)]))) == number

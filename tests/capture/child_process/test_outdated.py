@@ -34,7 +34,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("from tensorflow import Session", "ImportError: cannot import name 'Session' from"),
     ],
 )
-def test_what_version_1_had_is_asked_of_version_2(file: Path, code: str, reason: str) -> None:
+def test_names_that_version_2_removed_suggest_version_1(
+    file: Path, code: str, reason: str
+) -> None:
     with pytest.raises(InputError) as caught:
         run(code, file)
 
@@ -113,7 +115,7 @@ def test_code_of_python_2(file: Path, line: str, cause: str) -> None:
         "next(1)",
     ],
 )
-def test_an_error_of_python_3_is_not_of_python_2(file: Path, line: str) -> None:
+def test_errors_of_python_3_do_not_mention_python_2(file: Path, line: str) -> None:
     with pytest.raises((AttributeError, ImportError, TypeError)) as caught:
         run(line, file)
 
@@ -136,7 +138,7 @@ def test_an_implicit_relative_import(file: Path) -> None:
     )
 
 
-def test_a_missing_package_is_no_relative_import(file: Path) -> None:
+def test_a_missing_package_is_not_an_implicit_relative_import(file: Path) -> None:
     package = file.parent / "models_of_today"
     package.mkdir()
     (package / "__init__.py").write_text("import nosuchmodule\n")
@@ -145,7 +147,7 @@ def test_a_missing_package_is_no_relative_import(file: Path) -> None:
         run("import models_of_today", file)
 
 
-def test_the_line_is_the_users_where_a_library_raises(file: Path) -> None:
+def test_the_users_line_is_named_if_a_library_raises(file: Path) -> None:
     with pytest.raises(
         InputError, match=r"^train\.py:2 is written in Python 2: it uses dict\.val"
     ):

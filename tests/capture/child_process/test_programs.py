@@ -21,7 +21,7 @@ from placement_checks.core.program import CapturedProgram
 
 pytestmark = pytest.mark.one_version
 
-# Its model is a neighbor's, so that both are found as python finds them.
+# Its model is in a neighboring file, to test imports.
 MODEL = """
 import numpy as np
 import tensorflow as tf
@@ -81,7 +81,7 @@ IMPORTS_SETTINGS = """
 """
 
 
-def test_a_value_of_another_file(folder: Path) -> None:
+def test_a_let_value_in_another_file(folder: Path) -> None:
     (folder / "settings.py").write_text("NUM_GPUS = 3\n")
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
@@ -92,7 +92,7 @@ def test_a_value_of_another_file(folder: Path) -> None:
     assert len(single.fed) == 1
 
 
-def test_a_value_that_no_file_has_ends_it_at_its_first_step(folder: Path) -> None:
+def test_a_let_name_without_assignment_is_an_error(folder: Path) -> None:
     (folder / "settings.py").write_text("import json\nNUM_GPUS = json.load(open('x.json'))['n']\n")
     (folder / "x.json").write_text('{\n "n": 2\n}')
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
@@ -107,7 +107,7 @@ def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
     return str(caught.value)
 
 
-def test_a_program_is_known_as_one_of_this_process(folder: Path) -> None:
+def test_a_captured_program_is_like_one_of_this_process(folder: Path) -> None:
     """A recorded program has the properties of a live graph, without frames of the caller."""
     program = """
         import sys
@@ -197,9 +197,7 @@ def test_a_killed_program_with_child_processes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_files_are_put_back_though_the_command_is_ended(
-    folder: Path, ending: signal.Signals
-) -> None:
+def test_files_are_restored_if_the_command_is_killed(folder: Path, ending: signal.Signals) -> None:
     (folder / "train.log").write_text("a week of training")
     (folder / "train.py").write_text(
         "import time\nopen('train.log', 'w').close()\nopen('there', 'w').close()\n"
@@ -222,9 +220,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_one_that_trains_in_a_thread_and_asks_for_gpus(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_trains_in_a_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = """
         import os
         import threading
@@ -263,7 +259,7 @@ def test_a_program_without_a_gpu_option_is_built_for_one_number(folder: Path) ->
     )
 
 
-def test_one_that_trains_in_a_process_that_it_starts(folder: Path) -> None:
+def test_a_program_that_trains_in_its_own_child_process(folder: Path) -> None:
     program = """
         import multiprocessing
         from model import train
@@ -278,7 +274,7 @@ def test_one_that_trains_in_a_process_that_it_starts(folder: Path) -> None:
     )
 
 
-def test_one_that_starts_another_program(folder: Path) -> None:
+def test_a_program_that_starts_another_program(folder: Path) -> None:
     (folder / "other.py").write_text("")
     program = """
         import subprocess
@@ -302,9 +298,7 @@ def test_a_timeout_names_the_current_line(folder: Path) -> None:
     )
 
 
-def test_one_that_asks_on_the_terminal_meets_the_end_of_its_input(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_standard_input_is_empty(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert refused(folder, 'input("Overwrite? ")\n') == (
         "train.py: before its first training step it raised EOFError: EOF when reading a line; "
         "look at train.py:1"
@@ -331,7 +325,7 @@ def test_deprecation_warnings_are_hidden_and_other_warnings_shown(
     assert "deprecated" not in output
 
 
-def test_one_that_only_evaluates(folder: Path) -> None:
+def test_a_program_that_only_evaluates(folder: Path) -> None:
     program = """
         import sys
 

@@ -35,7 +35,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "arguments", [["-rf"], ["-R"], ["--recursive", "--force"], ["-fr", "--"], ["-vr"]]
 )
-def test_folders_are_set_aside(journal: Path, arguments: list[str]) -> None:
+def test_directories_are_moved_to_the_backup(journal: Path, arguments: list[str]) -> None:
     done = run(*arguments, "logs", "notes")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -45,7 +45,7 @@ def test_folders_are_set_aside(journal: Path, arguments: list[str]) -> None:
     assert Path("logs/model.ckpt").read_text() == "a week of training"
 
 
-def test_what_rm_refuses_it_refuses(journal: Path) -> None:
+def test_invalid_arguments_are_refused_as_by_rm(journal: Path) -> None:
     refused = run("logs", "nothing")
 
     assert refused.returncode == 1
@@ -75,7 +75,7 @@ def test_an_empty_folder(journal: Path) -> None:
     assert Path("logs/old").is_dir()
 
 
-def test_after_it_was_put_back_it_is_the_real_one(journal: Path) -> None:
+def test_the_real_command_is_restored(journal: Path) -> None:
     put_back(journal)
 
     assert run("notes").returncode == 0
@@ -83,7 +83,7 @@ def test_after_it_was_put_back_it_is_the_real_one(journal: Path) -> None:
     assert os.listdir() == ["logs"]
 
 
-def test_what_cannot_be_set_aside_stays(
+def test_files_that_cannot_be_moved_stay(
     journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refusing(*_: object) -> None:

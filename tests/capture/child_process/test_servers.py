@@ -129,7 +129,9 @@ def test_a_local_server() -> None:
         ),
     ],
 )
-def test_one_that_waits(cluster: dict[str, list[str]], job: str, message: str, fix: str) -> None:
+def test_a_server_that_waits(
+    cluster: dict[str, list[str]], job: str, message: str, fix: str
+) -> None:
     with record_servers():
         server = tf1.train.Server(cluster, job, 0)
         with pytest.raises(InputError) as error:
@@ -161,7 +163,7 @@ def test_an_invalid_address_is_refused() -> None:
     assert error.value.object == "the cluster of the server"
 
 
-def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     """The C library must not stop a server that it did not create."""
     errors: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", errors.append)
@@ -177,7 +179,7 @@ def test_a_server_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not errors
 
 
-def test_servers_are_real_ones_again() -> None:
+def test_servers_are_restored() -> None:
     with record_servers() as servers:
         pass
     server = tf.distribute.Server.create_local_server()

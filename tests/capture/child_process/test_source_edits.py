@@ -65,7 +65,7 @@ def test_assignments_in_a_script(source: str) -> None:
     assert after(source, n="4")["n"] == 4
 
 
-def test_other_names_get_what_they_got() -> None:
+def test_other_names_keep_their_values() -> None:
     found = after(
         """
         a = n = 8
@@ -149,7 +149,7 @@ def test_a_dataclass_has_another_default() -> None:
         ("-" * 100_000 + "1", "-" * 100_000 + "1"),
     ],
 )
-def test_values(text: str, value: Any) -> None:
+def test_values_of_each_type(text: str, value: Any) -> None:
     found = after("n = 8", n=text)["n"]
     assert (found, type(found)) == (value, type(value))
 
@@ -158,7 +158,7 @@ def test_values(text: str, value: Any) -> None:
     ("text", "value"),
     [("0", "0"), ("1.50", "1.50"), ("0,1", "0,1"), ("'x'", "x"), ("None", None), ("True", True)],
 )
-def test_a_number_is_a_string_where_the_script_has_one(text: str, value: Any) -> None:
+def test_a_number_becomes_a_string_in_place_of_a_string(text: str, value: Any) -> None:
     assert after("gpus = '0,1,2,3'", gpus=text)["gpus"] == value
 
 
@@ -174,7 +174,7 @@ def test_a_number_is_a_string_where_the_script_has_one(text: str, value: Any) ->
         "2*n(3)",
     ],
 )
-def test_what_would_have_to_be_computed_is_refused(text: str) -> None:
+def test_expressions_are_refused(text: str) -> None:
     with pytest.raises(InputError) as error:
         after("n = 8", n=text)
 
@@ -184,13 +184,13 @@ def test_what_would_have_to_be_computed_is_refused(text: str) -> None:
     )
 
 
-def test_an_expression_is_a_text_where_the_script_has_one() -> None:
+def test_an_expression_becomes_a_string_in_place_of_a_string() -> None:
     assert after("day = '2020-11-12'", day="2021-12-24")["day"] == "2021-12-24"
     assert after("name = 'x'", name="model(1)")["name"] == "model(1)"
 
 
 @given(st.text())
-def test_any_text_is_a_value_where_the_script_has_one(text: str) -> None:
+def test_any_text_is_allowed_in_place_of_a_string(text: str) -> None:
     assert "n" in after("n = 'x'", n=text)
 
 
@@ -203,7 +203,7 @@ def test_lines_and_the_name_of_the_file_are_as_before() -> None:
     assert (frame.filename, frame.lineno) == ("train.py", 7)
 
 
-def test_a_value_is_where_the_old_one_was() -> None:
+def test_a_new_value_has_the_position_of_the_old_one() -> None:
     code = compile_script(SCRIPT, b"\n\nn = 8\n", {"n": "[1,\n2]"})
 
     assert {line for *_, line in code.co_lines()} <= {0, 3}  # 0 is where the module begins
@@ -214,7 +214,7 @@ def instructions(code: CodeType) -> list[Any]:
     return [code.co_code, code.co_names, code.co_flags, list(code.co_positions()), *inner]
 
 
-def test_without_values_it_is_what_python_makes_of_it() -> None:
+def test_without_values_the_code_is_unchanged() -> None:
     source = Path(__file__).read_bytes()
 
     code = compile_script(SCRIPT, source, {})
@@ -234,7 +234,7 @@ def test_future_imports_of_this_package_do_not_apply_to_scripts() -> None:
         "x = 'é'\r\nn = 8\r\n".encode(),
     ],
 )
-def test_the_encoding_is_the_one_that_it_names(source: bytes) -> None:
+def test_the_encoding_declaration_applies(source: bytes) -> None:
     namespace: dict[str, Any] = {}
     exec(compile_script(SCRIPT, source, {"n": "ü"}), namespace)
     assert (namespace["x"], namespace["n"]) == ("é", "ü")
@@ -260,7 +260,7 @@ def test_the_encoding_is_the_one_that_it_names(source: bytes) -> None:
         ("for n in (): x = 1", "n", "n", "train.py assigns to x"),
     ],
 )
-def test_a_name_that_is_assigned_nowhere(source: str, let: str, message: str, fix: str) -> None:
+def test_a_name_without_assignment(source: str, let: str, message: str, fix: str) -> None:
     with pytest.raises(InputError) as error:
         after_dotted(source, {let: "4"})
 
@@ -342,7 +342,7 @@ def test_a_name_of_the_main_file_and_of_a_module(folder: Path) -> None:
     assert found["found"] == (4, 4)
 
 
-def test_a_module_without_the_name_is_imported_as_ever(folder: Path) -> None:
+def test_a_module_without_the_name_is_imported_unchanged(folder: Path) -> None:
     (folder / "settings_of_it.py").write_text("m = 8\n")
 
     run("import settings_of_it\nn = 9", n="4")
@@ -350,14 +350,14 @@ def test_a_module_without_the_name_is_imported_as_ever(folder: Path) -> None:
     assert (folder / "__pycache__").exists()
 
 
-def test_a_module_that_is_no_python_is_an_error_as_ever(folder: Path) -> None:
+def test_an_invalid_module_is_an_ordinary_syntax_error(folder: Path) -> None:
     (folder / "settings_of_it.py").write_text("n = = 8\n")
 
     with pytest.raises(SyntaxError, match="invalid syntax"):
         run("import settings_of_it", n="4")
 
 
-def test_an_expression_is_refused_though_the_program_goes_on(folder: Path) -> None:
+def test_an_expression_is_refused_even_if_the_program_continues(folder: Path) -> None:
     (folder / "settings_of_it.py").write_text("n = 8\n")
 
     with pytest.raises(InputError, match=r"^--let n=2\*3: must be a literal"):

@@ -70,13 +70,13 @@ def test_code_of_python_2_on_several_lines(source: str, line: int, what: str) ->
         ("x = 'a", "unterminated string literal (detected at line 2)"),
     ],
 )
-def test_other_faults_are_no_python_2(line: str, reason: str) -> None:
+def test_other_syntax_errors_do_not_mention_python_2(line: str, reason: str) -> None:
     assert str(error_of(f"import os\n{line}")) == (
         f"train.py:2 is not valid Python 3: {reason}; run it with python to see why"
     )
 
 
-def test_a_file_of_another_encoding() -> None:
+def test_a_file_with_another_encoding() -> None:
     error = error_of("import os\nx = 'é'\n".encode("latin-1"))
     assert error.object == "train.py"
     assert error.message == "is not valid utf-8: it contains the byte 0xe9"

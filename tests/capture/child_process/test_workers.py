@@ -47,7 +47,7 @@ def resolves_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("program", [reads_its_task, resolves_its_cluster])
-def test_a_function_that_reads_its_task_runs_with_one(
+def test_a_function_that_reads_its_task_has_one(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[], None]
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -72,7 +72,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
         ),
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}}',
-            "TF_CONFIG has a cluster, and does not state the task of this process; "
+            "TF_CONFIG has a cluster, but does not state the task of this process; "
             'add "task": {"type": "worker", "index": 0} next to "cluster"',
         ),
         (
@@ -122,7 +122,7 @@ def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_sums_of_eager_code_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_collectives_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_of(TWO, "worker", 0).items():
         monkeypatch.setenv(name, value)
     with record_eager_code(Program("train", train), 1):
@@ -131,7 +131,7 @@ def test_sums_of_eager_code_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> 
         assert strategy.reduce("SUM", ones, axis=None).numpy().tolist() == [2.0, 2.0]
 
 
-def test_more_parameter_servers_than_were_known_of() -> None:
+def test_additional_parameter_servers() -> None:
     def build() -> None:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         tf.distribute.ParameterServerStrategy(resolver)
@@ -160,7 +160,7 @@ def first() -> CapturedProgram:
         ),
     ],
 )
-def test_worker_that_fails_is_named(
+def test_a_failing_worker_is_named(
     monkeypatch: pytest.MonkeyPatch, first: CapturedProgram, failure: str, expected: str
 ) -> None:
     def watched(_script: Script, _gpus: int, environment: Mapping[str, str]) -> CapturedProgram:
@@ -198,7 +198,7 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
     )
 
 
-def test_every_worker_is_watched_as_its_own_task(
+def test_every_worker_is_captured_as_its_own_task(
     monkeypatch: pytest.MonkeyPatch, first: CapturedProgram
 ) -> None:
     cluster = {"chief": {0: "a:1"}, "worker": {0: "b:1", 1: "c:1"}, "evaluator": {0: "d:1"}}

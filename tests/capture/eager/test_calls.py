@@ -66,7 +66,7 @@ def test_patches_of_one_attribute_are_applied_in_the_order_of_the_list(
     assert len({patch.path for patch in applied}) < len(applied) == len({*applied})
 
 
-def test_a_function_that_trains_is_not_run() -> None:
+def test_a_training_step_is_not_executed() -> None:
     after: list[Any] = []
 
     def program() -> None:
@@ -78,11 +78,11 @@ def test_a_function_that_trains_is_not_run() -> None:
     building = seen(program)
 
     assert steps(building) == ["step"]
-    assert after == [(0.0, 3.0)]  # made up; the weights as they were
+    assert after == [(0.0, 3.0)]  # substitute results; the weights are unchanged
     assert building.calls.steps[0].called_at.startswith("tests/capture/eager/test_calls.py:")
 
 
-def test_others_run_and_are_named() -> None:
+def test_other_functions_run_and_are_named() -> None:
     def program() -> None:
         w = weights()
         double = tf.function(lambda x: x * 2.0)
@@ -108,7 +108,7 @@ def test_others_run_and_are_named() -> None:
     assert list(building.calls.others)[1:] == ["gradient_of", "reset"]
 
 
-def test_steps_that_take_turns_are_all_seen() -> None:
+def test_all_alternating_steps_are_recorded() -> None:
     def program() -> None:
         first, second = step_on(weights(), "train_d"), step_on(weights(), "train_g")
         for _ in range(9):
@@ -121,7 +121,7 @@ def test_steps_that_take_turns_are_all_seen() -> None:
     assert building.trained().turns == 2
 
 
-def test_a_short_last_batch_is_another_trace() -> None:
+def test_a_shorter_last_batch_is_another_trace() -> None:
     def program() -> None:
         step = step_on(weights())
         for number in (8, 8, 5):
@@ -139,7 +139,7 @@ def test_a_short_last_batch_is_another_trace() -> None:
     assert list(map(shape, seen(at_once).calls.steps)) == [8, 5]
 
 
-def test_steps_that_never_repeat_come_to_an_end() -> None:
+def test_steps_that_never_repeat_end() -> None:
     called: list[int] = []
 
     def program() -> None:
@@ -152,7 +152,7 @@ def test_steps_that_never_repeat_come_to_an_end() -> None:
     assert 10 < len(called) < 30
 
 
-def test_results_are_made_up_of_any_form() -> None:
+def test_substitute_results_of_any_structure() -> None:
     results: list[Any] = []
 
     def program() -> None:
@@ -198,7 +198,7 @@ def test_a_step_without_substitute_results_is_the_last() -> None:
     assert steps(seen(program)) == ["step"]
 
 
-def test_a_function_that_makes_its_variables_is_a_step_once() -> None:
+def test_a_function_that_creates_variables_is_one_step() -> None:
     """Its first call checks whether the variables exist."""
 
     def program() -> None:
@@ -249,7 +249,7 @@ def test_a_step_in_a_graph_is_refused() -> None:
     )
 
 
-def test_pipelines_are_not_tuned_but_stay_as_they_are_in_graphs() -> None:
+def test_pipelines_are_not_autotuned_except_in_graphs() -> None:
     """An iterator that a program leaves behind would wait for its autotuning thread."""
     dataset = tf.data.Dataset.range(3)
     tuned: list[bool | None] = []

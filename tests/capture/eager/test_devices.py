@@ -54,7 +54,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_with_its_line(name: str) -> None:
+def test_a_simulating_cpu_device_is_refused_with_its_line(name: str) -> None:
     with pytest.raises(InputError) as caught:
         watched(REFUSED[name])
 
@@ -69,7 +69,7 @@ def test_it_is_refused_with_its_line(name: str) -> None:
     )
 
 
-def test_where_a_variable_is_may_be_asked_of_it() -> None:
+def test_a_program_may_read_the_device_of_a_variable() -> None:
     """TensorFlow reports the name of the CPU device that simulates the GPU."""
 
     def program() -> None:
@@ -89,7 +89,7 @@ def test_where_a_variable_is_may_be_asked_of_it() -> None:
     assert devices(watched(program), ["w", "slot"]) == ["/device:GPU:1"] * 2
 
 
-def test_the_host_may_be_named() -> None:
+def test_a_program_may_name_the_host() -> None:
     def program() -> None:
         with tf.device("/cpu:0"):
             w = weights()

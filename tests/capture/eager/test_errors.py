@@ -44,7 +44,7 @@ def fails_eagerly(builder: Callable[..., Any]) -> InputError:
     ],
     ids=["numpy", "variable", "mean", "float", "range", "format", "len", "branch", "dataset"],
 )
-def test_an_error_of_tensorflow_for_eager_code(use: Callable[[Any], Any]) -> None:
+def test_an_error_of_eager_code_in_a_graph(use: Callable[[Any], Any]) -> None:
     error = fails_in_a_graph(lambda: use(tf.constant([1.0])))
 
     assert isinstance(error, EagerOnlyError)
@@ -86,11 +86,11 @@ def wrong_shapes() -> None:
         wrong_shapes,
     ],
 )
-def test_an_error_of_the_builder_itself(builder: Callable[[], None]) -> None:
+def test_an_error_of_the_builder(builder: Callable[[], None]) -> None:
     assert not isinstance(fails_in_a_graph(builder), EagerOnlyError)
 
 
-def test_a_value_that_is_made_of_another_variable() -> None:
+def test_an_initial_value_from_another_variable() -> None:
     """In a graph TensorFlow raises an error without a message, in its own frames."""
 
     def of_a_generator() -> None:
@@ -99,7 +99,7 @@ def test_a_value_that_is_made_of_another_variable() -> None:
     assert isinstance(fails_in_a_graph(of_a_generator), EagerOnlyError)
 
 
-def test_a_variable_that_was_made_eagerly() -> None:
+def test_a_variable_that_was_created_eagerly() -> None:
     """Such as variables of modules that are imported before a graph is built."""
     with tf.init_scope():
         w = tf.Variable([1.0])
@@ -114,7 +114,7 @@ def test_a_variable_that_was_made_eagerly() -> None:
     assert isinstance(fails_in_a_graph(lambda: step(tf.constant([1.0]))), EagerOnlyError)
 
 
-def test_a_strategy_is_no_guess() -> None:
+def test_a_program_with_a_strategy_is_eager() -> None:
     def mirrored() -> None:
         tf.distribute.MirroredStrategy(["/cpu:0"])
         raise ValueError("wrong")
@@ -135,7 +135,7 @@ def reads_a_missing_file() -> None:
     tf.io.read_file("nosuchfile")
 
 
-def test_the_builders_error_comes_first_where_eager_execution_is_refused() -> None:
+def test_the_builders_error_comes_first_if_eager_execution_fails() -> None:
     first, second = fails_in_a_graph(builds_a_graph), fails_eagerly(builds_a_graph)
 
     assert isinstance(first, EagerOnlyError)
@@ -153,7 +153,7 @@ def test_the_builders_error_comes_first_where_eager_execution_is_refused() -> No
     )
 
 
-def test_the_error_of_eager_code_comes_first_where_it_runs_eagerly() -> None:
+def test_the_eager_error_comes_first_if_the_program_runs_eagerly() -> None:
     first, second = fails_in_a_graph(reads_a_missing_file), fails_eagerly(reads_a_missing_file)
 
     assert isinstance(first, EagerOnlyError)
@@ -172,7 +172,7 @@ def test_one_error_is_reported_once() -> None:
     assert first.with_eager_error(second) is second
 
 
-def test_words_of_a_program_are_no_refusal_of_eager_execution() -> None:
+def test_messages_of_the_program_are_not_read_as_refusals() -> None:
     def raises() -> None:
         raise ValueError("in eager mode it is slow")
 

@@ -25,7 +25,7 @@ def test_channels_first() -> None:
     assert added.shape == (2, 4, 4, 4)
 
 
-def test_an_op_that_is_given_lists() -> None:
+def test_an_op_with_list_arguments() -> None:
     images, weights = tf.ones([2, 3, 8, 8]), tf.ones([3, 3, 4, 3])
 
     with fake_gpu_only_ops():
@@ -36,7 +36,7 @@ def test_an_op_that_is_given_lists() -> None:
     assert (grown.shape, grown.dtype) == ((2, 4, 16, 16), tf.float32)
 
 
-def test_several_results() -> None:
+def test_an_op_with_several_results() -> None:
     images, scale = tf.ones([2, 3, 8, 8]), tf.ones([3])
 
     with fake_gpu_only_ops():
@@ -55,12 +55,12 @@ def test_ops_with_a_cpu_kernel_run() -> None:
     assert convolved[0, 0, 0, 0] == 1
 
 
-def test_a_mistake_stays_one() -> None:
+def test_an_invalid_op_stays_an_error() -> None:
     with fake_gpu_only_ops(), pytest.raises(tf.errors.InvalidArgumentError):
         tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
 
 
-def test_it_ends_with_the_block() -> None:
+def test_after_the_block_the_ops_fail_again() -> None:
     with fake_gpu_only_ops():
         pass
 

@@ -101,7 +101,7 @@ def fits_batches() -> None:
 
 
 @pytest.mark.parametrize("program", [fits, fits_batches])
-def test_what_fits_a_model_is_eager_code_and_does_not_train_in_a_graph(
+def test_a_function_that_fits_a_model_is_eager(
     program: Callable[[], None],
 ) -> None:
     with pytest.raises(EagerOnlyError):
@@ -132,7 +132,7 @@ def test_a_model_with_its_data_is_trained(program: Callable[[], object]) -> None
         "To use this dataset, you need to pass it to create_per_worker_dataset",
     ],
 )
-def test_errors_of_what_keras_calls_back_are_left_as_they_are(message: str) -> None:
+def test_errors_in_callbacks_are_unchanged(message: str) -> None:
     def called_back(_: object) -> None:
         raise ValueError(message)
 
@@ -146,7 +146,7 @@ def test_errors_of_what_keras_calls_back_are_left_as_they_are(message: str) -> N
     assert explain_keras_error(error) is error
 
 
-def test_errors_of_other_code_are_left_as_they_are() -> None:
+def test_errors_of_other_code_are_unchanged() -> None:
     error = InputError("train.py", "it raised it")
     error.__context__ = ValueError("Data cardinality is ambiguous. 'x' sizes: 3")
 

@@ -21,7 +21,7 @@ def devices() -> None:
     configure_logical_cpus(3)
 
 
-def test_nothing_is_noted_of_a_graph() -> None:
+def test_nothing_is_recorded_in_graphs() -> None:
     before = tf.Graph.device, tf.Variable.__init__
 
     with record_tracing(eager=False) as tracing:
@@ -31,7 +31,7 @@ def test_nothing_is_noted_of_a_graph() -> None:
     assert not list(tracing.variables.all())
 
 
-def test_tensorflow_is_as_before() -> None:
+def test_tensorflow_is_restored() -> None:
     before = tf.Graph.device
 
     with record_tracing(eager=True) as tracing:
@@ -216,7 +216,7 @@ def test_the_step_reads_the_next_element_of_an_iterator() -> None:
     assert {name.rpartition(":")[2] for name in found[0]} == {"0", "1"}
 
 
-def test_an_iterator_that_is_not_given_is_not_asked() -> None:
+def test_an_iterator_outside_the_arguments_is_not_read() -> None:
     graph_def, _ = reads(iter(tf.data.Dataset.from_tensor_slices(([1.0], [3]))))
 
     assert next_elements(graph_def, {}) == {}

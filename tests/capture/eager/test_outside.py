@@ -55,7 +55,7 @@ def in_a_library(raises: Callable[[], object]) -> AssertionError:
         "Mixing different tf.distribute.Strategy objects: <…> is not <…>",
     ],
 )
-def test_variables_that_were_made_outside_are_named(message: str) -> None:
+def test_variables_outside_the_scope_are_named(message: str) -> None:
     error = explained(ValueError(message), made("w"), made("b"), made("n", strategy=object()))
 
     assert error.message == (
@@ -69,7 +69,7 @@ def test_variables_that_were_made_outside_are_named(message: str) -> None:
     assert error.details == "  line 1"
 
 
-def test_of_many_some_are_named() -> None:
+def test_some_of_many_variables_are_named() -> None:
     error = explained(RuntimeError("with strategy.scope()"), *map(made, "abcde"))
 
     assert "it created a, b, c and 2 more outside" in error.message

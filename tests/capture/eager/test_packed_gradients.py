@@ -94,7 +94,7 @@ def behind(graph_def: Any, name: str) -> set[str]:
     st.lists(st.lists(st.integers(1, 3), max_size=2), min_size=2, max_size=4),
     st.sampled_from([added_up, added_up_by_nccl]),
 )
-def test_the_sums_are_the_same(shapes: list[list[int]], adding: Any) -> None:
+def test_the_sums_are_unchanged(shapes: list[list[int]], adding: Any) -> None:
     with tf.Graph().as_default() as graph:
         results = [part.name for gpu in (0, 1) for part in packed(gpu, shapes, adding)]
     whole, apart = graph.as_graph_def(), graph.as_graph_def()
@@ -108,7 +108,7 @@ def test_the_sums_are_the_same(shapes: list[list[int]], adding: Any) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_each_is_made_of_its_own_gradient_alone() -> None:
+def test_each_sum_depends_on_its_own_gradient_only() -> None:
     with tf.Graph().as_default() as graph:
         results = [packed(gpu) for gpu in (0, 1)]
     graph_def = graph.as_graph_def()
@@ -156,7 +156,7 @@ def unchanged(graph: tf.Graph) -> bool:
     return not split_packed_sums(graph_def, made_by_strategy) and graph_def == graph.as_graph_def()
 
 
-def test_replicas_that_are_packed_otherwise_stay_as_they_are() -> None:
+def test_differently_packed_replicas_are_unchanged() -> None:
     with tf.Graph().as_default() as graph:
         packed(0)
         packed(1, SHAPES[:2])
@@ -164,7 +164,7 @@ def test_replicas_that_are_packed_otherwise_stay_as_they_are() -> None:
     assert unchanged(graph)
 
 
-def test_a_vector_that_others_take_too_stays_as_it_is() -> None:
+def test_a_packed_vector_with_other_users_is_unchanged() -> None:
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):
             packed(gpu)
@@ -174,7 +174,7 @@ def test_a_vector_that_others_take_too_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("known", [0, 1])
-def test_keys_that_only_a_run_knows_stay_as_they_are(known: int) -> None:
+def test_dynamic_keys_are_unchanged(known: int) -> None:
     with tf.Graph().as_default() as graph:
         keys = [tf1.placeholder(tf.int32, []), 1]
         packed(0, instance=keys[known])
@@ -183,7 +183,7 @@ def test_keys_that_only_a_run_knows_stay_as_they_are(known: int) -> None:
     assert unchanged(graph)
 
 
-def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
+def test_new_keys_of_two_sums_follow_from_the_old_keys() -> None:
     """Each worker has its own graph, and one may have an additional collective."""
 
     def keys_of(*instances: int) -> set[tuple[int, ...]]:
@@ -206,7 +206,7 @@ def test_two_sums_in_turn_have_keys_that_follow_from_theirs() -> None:
     assert keys_of(2) < keys_of(1, 2)
 
 
-def test_splits_of_the_program_stay() -> None:
+def test_splits_of_the_program_are_unchanged() -> None:
     """The program may split at other positions than it concatenates."""
     with tf.Graph().as_default() as graph:
         for gpu in (0, 1):

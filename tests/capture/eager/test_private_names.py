@@ -65,7 +65,7 @@ def test_every_call_of_a_traced_function_ends_in_one_method() -> None:
     assert [each.op.type for each in function.graph.inputs] == ["Placeholder", "Placeholder"]
 
 
-def test_a_function_that_makes_variables_in_its_first_call_has_a_name() -> None:
+def test_a_function_that_creates_variables_has_a_name() -> None:
     made: list[Any] = []
 
     @tf.function
@@ -89,7 +89,7 @@ def test_a_function_that_makes_variables_in_its_first_call_has_a_name() -> None:
     assert eager.VARIABLE_CREATING_FUNCTION in names
 
 
-def test_the_functions_that_a_function_calls() -> None:
+def test_the_called_functions_of_a_function() -> None:
     inner = tf.function(tf.tanh)
     outer = tf.function(lambda x: inner(x) + 1.0).get_concrete_function(tf.constant(1.0))
 
@@ -100,7 +100,7 @@ def test_the_functions_that_a_function_calls() -> None:
     assert "Tanh" in {op.type for op in body.get_operations()}
 
 
-def test_variables_of_every_kind_are_made_by_one_constructor(
+def test_all_variables_are_created_by_one_constructor(
     mirrored: tf.distribute.Strategy,
 ) -> None:
     calls = Calls()
@@ -130,7 +130,7 @@ def test_a_distributed_variable_has_a_handle_per_replica(
     assert {handle.dtype for handle in handles} == {tf.resource}
 
 
-def test_handles_are_made_by_one_function() -> None:
+def test_handles_are_created_by_one_function() -> None:
     calls = Calls()
 
     with patched(Patch.NEW_HANDLE, calls):
@@ -140,7 +140,7 @@ def test_handles_are_made_by_one_function() -> None:
     assert (tuple(shape), dtype) == ((2,), tf.int32)
 
 
-def test_variables_of_strategies_are_made_of_others(
+def test_distributed_variables_consist_of_variables(
     mirrored: tf.distribute.Strategy, central: tf.distribute.Strategy
 ) -> None:
     calls = Calls()
@@ -235,7 +235,7 @@ def test_values_of_replicas_are_added_up_by_three_methods(
     assert several.noted
 
 
-def test_strategies_are_made_by_one_constructor() -> None:
+def test_strategies_are_created_by_one_constructor() -> None:
     calls = Calls()
 
     with patched(Patch.NEW_STRATEGY, calls):
@@ -358,7 +358,7 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     assert distribution.strategy_name(strategy) == "MultiWorkerMirroredStrategy"
 
 
-def test_collectives_are_made_by_functions_with_a_size() -> None:
+def test_collectives_are_created_by_functions_with_a_size() -> None:
     made = Calls()
     with patched(Patch.ALL_REDUCE_OP, made), contextlib.suppress(Exception):
         tf.function(
@@ -418,7 +418,7 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
     assert calls == ["wait"] * 3  # two workers, and what waits for their failures
 
 
-def test_whether_the_eager_runtime_has_begun() -> None:
+def test_whether_the_eager_runtime_has_started() -> None:
     tf.constant(1.0) + 1.0
     assert distribution.has_eager_runtime_started()
 

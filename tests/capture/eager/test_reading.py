@@ -93,7 +93,7 @@ def test_a_loop_under_mirrored_strategy(name: str) -> None:
     assert report.count("kept") >= 14
 
 
-def test_what_orders_sums_is_no_variable() -> None:
+def test_ordering_tokens_are_not_variables() -> None:
     built = watched(lambda: loop(mirrored()))
 
     assert "CollectiveReduceV2" in types(built)
@@ -165,7 +165,7 @@ def test_towers_by_hand() -> None:
     assert report.count("kept") >= 10
 
 
-def test_a_loop_inside_of_a_step_stays_a_loop() -> None:
+def test_a_loop_inside_a_step_stays_a_loop() -> None:
     def program() -> None:
         w = weights()
 
@@ -211,7 +211,7 @@ def over_iterator() -> None:
 
 
 @pytest.mark.parametrize("program", [over_distributed, over_iterator])
-def test_of_a_loop_of_steps_one_trip_is_taken(program: Callable[[], None]) -> None:
+def test_a_loop_of_steps_is_one_iteration(program: Callable[[], None]) -> None:
     built = watched(program)
 
     assert "While" not in types(built)
@@ -220,7 +220,7 @@ def test_of_a_loop_of_steps_one_trip_is_taken(program: Callable[[], None]) -> No
     assert built.fed == {}
 
 
-def test_steps_inside_of_a_dataset_are_refused() -> None:
+def test_steps_inside_a_dataset_are_refused() -> None:
     def program() -> None:
         w = weights()
 
@@ -275,7 +275,7 @@ def in_a_while_loop() -> None:
 
 
 @pytest.mark.parametrize("program", [in_a_loop_of_autograph, in_a_while_loop])
-def test_gradients_inside_a_loop_are_noted(program: Callable[[], None]) -> None:
+def test_gradients_inside_a_loop_get_a_remark(program: Callable[[], None]) -> None:
     built = watched(program)
 
     lines = inspect.getsourcelines(program)
@@ -295,7 +295,7 @@ def test_numbers_of_gradients_inside_a_loop_are_not_compared() -> None:
         check_comparable(program, program)
 
 
-def test_gradients_inside_a_branch_are_noted() -> None:
+def test_gradients_inside_a_branch_get_a_remark() -> None:
     def program() -> None:
         w = weights()
 
@@ -336,7 +336,7 @@ def test_gradients_inside_a_loop_are_not_the_steps() -> None:
     assert built.gradients_inside == ""
 
 
-def test_slots_that_are_made_as_the_step_is_traced_are_variables_of_it() -> None:
+def test_slots_that_tracing_creates_are_variables() -> None:
     def program() -> None:
         with tf.device("/gpu:1"):
             w = weights()
@@ -383,7 +383,7 @@ def test_variables_of_one_name_are_numbered_with_their_copies() -> None:
     assert built.initial.mirrors == {"w/replica_1": "w", "w_1/replica_1": "w_1"}
 
 
-def test_a_variable_that_asks_for_no_device_is_on_the_first_gpu() -> None:
+def test_a_variable_without_request_is_on_the_first_gpu() -> None:
     """If the dtype has a GPU kernel, as on a machine with GPUs."""
 
     def program() -> None:
@@ -405,7 +405,7 @@ def test_a_variable_that_asks_for_no_device_is_on_the_first_gpu() -> None:
     ]
 
 
-def test_a_sparse_gradient_is_known_with_its_rows() -> None:
+def test_a_sparse_gradient_has_its_rows() -> None:
     def program() -> None:
         w = weights()
         optimizer = tf.keras.optimizers.SGD(0.1)

@@ -108,7 +108,7 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
         ),
     ],
 )
-def test_the_steps_that_are_judged(
+def test_the_selected_steps(
     program: Callable[[], None],
     updated: set[str],
     turns: int,
@@ -127,7 +127,7 @@ def test_the_steps_that_are_judged(
         assert re.fullmatch(expected, note)
 
 
-def test_what_steps_share_is_one() -> None:
+def test_shared_variables_of_steps_are_one() -> None:
     with watch(2, eager=True) as code:
         adversaries()
     placement = place(code).placement

@@ -25,7 +25,7 @@ CONFIGS = {
     "tf.compat.v1.compat.v1": tf1.compat.v1.config,
     "tf.compat.v2": tf.compat.v2.config,
 }
-# Modules of TensorFlow that programs import, of its name alone.
+# Modules that programs import, named like TensorFlow's.
 device_lib = importlib.import_module("tensorflow.python.client.device_lib")
 context = importlib.import_module("tensorflow.python.eager.context")
 
@@ -66,7 +66,7 @@ WAYS: dict[str, Callable[[], int]] = {
 
 @pytest.mark.parametrize("gpus", [0, 1, 3])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_number_by_each_way(way: str, gpus: int) -> None:
+def test_the_number_of_gpus_by_each_function(way: str, gpus: int) -> None:
     with fake_gpu_count(gpus) as asked:
         assert not asked
         assert WAYS[way]() == gpus
@@ -112,7 +112,7 @@ def test_local_devices_come_as_tensorflow_lists_them() -> None:
 
 
 @pytest.mark.parametrize("test", [tf.test, tf1.test, tf1.compat.v1.test])
-def test_what_tests_ask(test: Any) -> None:
+def test_functions_of_tf_test(test: Any) -> None:
     with fake_gpu_count(2) as asked:
         assert test.is_gpu_available()
         assert test.is_gpu_available(True, (7, 0))
@@ -147,7 +147,7 @@ def test_a_program_configures_its_gpus_freely() -> None:
         assert len(tf.config.list_logical_devices("GPU")) == 2
 
 
-def test_the_devices_that_are_no_gpus_are_left_to_tensorflow() -> None:
+def test_devices_other_than_gpus_are_tensorflows() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     logical = tf.config.get_logical_device_configuration(cpu)
     with fake_gpu_count(2):
@@ -190,7 +190,7 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
     assert given
 
 
-def test_to_ask_for_cpus_is_not_to_ask() -> None:
+def test_asking_for_cpus_does_not_count_as_asking() -> None:
     with fake_gpu_count(2) as asked:
         tf.config.list_physical_devices("CPU")
         tf.config.set_visible_devices([], "GPU")
@@ -217,7 +217,7 @@ def test_tensorflow_and_keras_see_the_real_devices(module: str) -> None:
         assert asked
 
 
-def test_a_function_that_is_traced_asks_for_the_program() -> None:
+def test_a_traced_function_asks_on_behalf_of_the_program() -> None:
     found: list[int] = []
 
     @tf.function
@@ -240,7 +240,7 @@ def test_a_recurrent_layer_is_made_of_ops_that_cpus_have() -> None:
     assert not asked
 
 
-def test_a_strategy_without_devices_asks_for_the_program() -> None:
+def test_a_strategy_without_devices_asks_on_behalf_of_the_program() -> None:
     with fake_gpu_count(2) as asked:
         tf.distribute.MirroredStrategy(["/gpu:0", "/gpu:1"])
         assert not asked
@@ -252,7 +252,7 @@ def test_a_strategy_without_devices_asks_for_the_program() -> None:
     assert asked
 
 
-def test_the_context_itself_meets_the_devices_of_the_machine() -> None:
+def test_the_context_has_the_real_devices() -> None:
     start = within(context.__name__)
     with fake_gpu_count(2) as asked:
         assert start(context.context().list_physical_devices, "GPU") == []
@@ -260,13 +260,13 @@ def test_the_context_itself_meets_the_devices_of_the_machine() -> None:
     assert asked
 
 
-def test_a_function_taken_before_answers_as_well() -> None:
-    taken = tf.config.list_physical_devices
+def test_a_function_imported_before_the_block() -> None:
+    list_devices = tf.config.list_physical_devices
     with fake_gpu_count(5):
-        assert len(taken("GPU")) == 5
+        assert len(list_devices("GPU")) == 5
 
 
-def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     path, loading = os.environ["PATH"], ctypes.CDLL.__init__
     with fake_gpu_count(2):
@@ -282,7 +282,7 @@ def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tf.config.list_physical_devices("GPU") == []
 
 
-def test_a_variable_that_was_not_set_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unset_variable_stays_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with fake_gpu_count(2):
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"

@@ -23,7 +23,7 @@ def logged(
 
 
 @pytest.mark.parametrize("error", [None, KeyError, SystemExit])
-def test_it_is_logged_at_the_end(
+def test_records_are_logged_at_the_end(
     logged: Callable[[], list[str]],
     error: type[BaseException] | None,
 ) -> None:
@@ -38,7 +38,7 @@ def test_it_is_logged_at_the_end(
     assert logged() == ["one", "two", "three"]
 
 
-def test_it_is_not_logged_where_it_does_not_matter(logged: Callable[[], list[str]]) -> None:
+def test_irrelevant_records_are_dropped(logged: Callable[[], list[str]]) -> None:
     with contextlib.suppress(ValueError), hold_logs(unless=ValueError):
         LOGGER.warning("one")
         raise ValueError
@@ -47,7 +47,7 @@ def test_it_is_not_logged_where_it_does_not_matter(logged: Callable[[], list[str
     assert logged() == ["two"]
 
 
-def test_it_can_be_logged_before_the_end(logged: Callable[[], list[str]]) -> None:
+def test_records_can_be_logged_before_the_end(logged: Callable[[], list[str]]) -> None:
     with hold_logs(unless=ValueError) as log:
         LOGGER.warning("one")
         log()

@@ -32,7 +32,7 @@ def ways() -> Iterator[set[str]]:
 
 
 @pytest.mark.usefixtures("ways")
-def test_the_library_answers_what_programs_ask_of_a_gpu() -> None:
+def test_the_library_answers_common_queries() -> None:
     nvml = ctypes.cdll.LoadLibrary(str(ctypes.util.find_library("nvidia-ml")))
     handle, memory = POINTER(Handle)(), Memory()
     name = ctypes.create_string_buffer(64)
@@ -51,14 +51,14 @@ def test_the_library_answers_what_programs_ask_of_a_gpu() -> None:
     assert nvml.nvmlShutdown() == 0
 
 
-def test_a_class_that_was_imported_before_loads_it_too(ways: set[str]) -> None:
+def test_a_class_imported_before_loads_the_fake_library(ways: set[str]) -> None:
     number = c_uint()
     assert CDLL("libnvidia-ml.so").nvmlDeviceGetCount(byref(number)) == 0
     assert number.value == 2
     assert ways == {"nvidia-ml"}
 
 
-def test_other_libraries_are_loaded_as_ever(ways: set[str]) -> None:
+def test_other_libraries_are_loaded_as_usual(ways: set[str]) -> None:
     strlen = CDLL(None).strlen
     strlen.argtypes = [c_char_p]
     assert strlen(b"four") == 4
@@ -89,7 +89,9 @@ def test_the_command(options: list[str], lines: list[str]) -> None:
     assert answer(*options).splitlines() == lines
 
 
-def test_a_folder_with_quotes_and_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_quotes_and_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "it's a folder"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -101,7 +103,7 @@ def test_a_folder_with_quotes_and_spaces(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(folder.iterdir())
 
 
-def test_a_process_that_the_program_forks_leaves_the_command(ways: set[str]) -> None:
+def test_a_forked_process_leaves_the_command(ways: set[str]) -> None:
     with fake_nvidia_tools(3, ways):
         child = os.fork()
         if child == 0:

@@ -21,7 +21,7 @@ QUEUE = Node("queue", "FIFOQueueV2")
 DEQUEUE = Node("dequeue", "QueueDequeueManyV2", ("queue", "n"))
 
 
-def test_the_outputs_that_are_read_by_way_of_any_edge() -> None:
+def test_outputs_are_found_along_any_edge() -> None:
     found = outputs(
         Node("loss", "Mean", ("dequeue:10", "dequeue:2", "dequeue")),
         QUEUE,
@@ -33,7 +33,7 @@ def test_the_outputs_that_are_read_by_way_of_any_edge() -> None:
     assert found == ["dequeue:0", "dequeue:2", "dequeue:10"]
 
 
-def test_only_the_last_of_pipelines_that_follow_each_other() -> None:
+def test_only_the_last_of_chained_pipelines() -> None:
     found = outputs(
         Node("next", "IteratorGetNext", ("iterator",)),
         Node("prefetch", "QueueDequeueV2", ("queue", "next:1")),

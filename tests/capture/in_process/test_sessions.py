@@ -142,7 +142,7 @@ WAYS = [
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_step_is_seen_and_not_run(way: Callable[[], None]) -> None:
+def test_a_step_is_recorded_and_not_run(way: Callable[[], None]) -> None:
     seen = built(way)
 
     assert len(seen.requested.step.train_op) == 1
@@ -173,7 +173,7 @@ def with_a_hook() -> None:
         session.run([m.train, m.loss, statistics.op, m.rows, *others], {m.x: ROWS})
 
 
-def test_what_changes_other_variables_is_part_of_the_step() -> None:
+def test_updates_of_other_variables_are_part_of_the_step() -> None:
     step = built(with_a_hook).requested.step
 
     assert len(step.train_op) == 3
@@ -203,7 +203,7 @@ def with_configuration() -> None:
     session.run(m.train, {m.x: ROWS})
 
 
-def test_the_configuration_is_the_one_that_was_written() -> None:
+def test_the_configuration_is_recorded_as_written() -> None:
     assert built(with_configuration).requested.step.session == {
         "allow_soft_placement": True,
         "gpu_options": {"allow_growth": True},
@@ -219,7 +219,7 @@ def test_a_function_that_trains_is_placed() -> None:
 
 
 @pytest.mark.skipif(not hasattr(tf, "estimator"), reason="this TensorFlow has no Estimator")
-def test_an_estimator_is_watched(tmp_path: Path) -> None:
+def test_an_estimator_is_captured(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
         w = tf1.get_variable("w", [2, 1])
         loss = tf.reduce_mean(tf.square(features @ w - labels), name="loss")
@@ -247,12 +247,12 @@ def adversaries() -> None:
     session.run(tf1.global_variables_initializer())
     while True:
         _, loss = session.run([one.train, one.loss], {one.x: ROWS})
-        assert loss == 0  # made up
+        assert loss == 0  # substitute results
         for _ in range(2):
             session.run(other.train, {other.x: ROWS})
 
 
-def test_steps_that_take_turns_are_one() -> None:
+def test_alternating_steps_are_one_step() -> None:
     seen = built(adversaries)
 
     assert seen.requested.step.train_op == ("train_generator", "train_discriminator")
@@ -271,7 +271,9 @@ def normalized(m: Model, initialize: Callable[[Any, Any], Any]) -> Any:
     [lambda g, value: g.assign(value), lambda g, value: g.assign_add(value)],
     ids=["assigned", "added"],
 )
-def test_an_initialization_by_a_batch_is_no_step(initialize: Callable[[Any, Any], Any]) -> None:
+def test_an_initialization_from_a_batch_is_not_a_step(
+    initialize: Callable[[Any, Any], Any],
+) -> None:
     values: list[float] = []
 
     def program() -> None:
@@ -291,7 +293,7 @@ def test_an_initialization_by_a_batch_is_no_step(initialize: Callable[[Any, Any]
     assert values != [0.0]  # it was executed
 
 
-def test_what_updates_variables_again_and_again_is_a_step() -> None:
+def test_repeated_updates_are_a_step() -> None:
     """No gradient is found behind it: another run may have computed the gradient."""
 
     def program() -> None:
@@ -452,7 +454,7 @@ def empty_queue() -> Any:
 
 
 @pytest.mark.parametrize("rows", [lambda: dataset(0), empty_queue], ids=["no row", "a queue"])
-def test_a_pipeline_that_gives_nothing_is_not_waited_for(
+def test_an_empty_pipeline_is_not_waited_for(
     rows: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_runs, "_PIPELINE_LIMIT", 50)
@@ -468,7 +470,7 @@ def evaluating_first() -> None:
     pictures.set_shape([2, 1])
     first = session.run(pictures)
     assert first.any()
-    assert not session.run(pictures).any()  # made up, as the time is over
+    assert not session.run(pictures).any()  # zeros, because the time is over
     session.run(m.train, {m.x: ROWS})
 
 
@@ -485,7 +487,7 @@ def when_the_time_is_over() -> None:
     session = tf1.Session()
     session.run(tf1.global_variables_initializer())
     size = tf.reduce_sum(tf.abs(m.w))
-    assert session.run(size) == 0  # made up
+    assert session.run(size) == 0  # substitute results
     assert session.run(size, options=tf1.RunOptions()) > 0  # which may have a limit of their own
     assert session.run(tf.constant(3.0)) == 3  # reads no model
     assert session.run(counter.assign_add(size + 1)) > 1
@@ -493,7 +495,7 @@ def when_the_time_is_over() -> None:
     session.run(m.train, {m.x: ROWS})
 
 
-def test_other_runs_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_runs_have_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_READING_LIMIT", 0.0)
 
     assert built(when_the_time_is_over).requested.step.train_op == ("train_w",)
@@ -510,7 +512,7 @@ def failing() -> None:
     session.run(m.train, {m.x: ROWS})
 
 
-def test_a_run_that_fails_fails_as_ever() -> None:
+def test_a_failing_run_raises_its_error() -> None:
     assert built(failing).requested.step.train_op == ("train_w",)
 
 
@@ -530,7 +532,7 @@ def test_a_server_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert built(on_a_server).requested.step.train_op == ("train_w",)
 
 
-def test_a_session_is_as_before_when_a_program_is_built() -> None:
+def test_sessions_are_restored_after_building() -> None:
     built(by_a_session)
     with tf.Graph().as_default():
         m = Model()
@@ -541,7 +543,7 @@ def test_a_session_is_as_before_when_a_program_is_built() -> None:
     assert m.trained == [1.0]
 
 
-def test_threads_that_build_leave_no_session_watched() -> None:
+def test_building_in_threads_restores_sessions() -> None:
     """If both built at once, the second would end last and restore the patches of the first."""
     first_builds, second_builds, first_ended = (threading.Event() for _ in range(3))
 
@@ -567,10 +569,10 @@ def test_threads_that_build_leave_no_session_watched() -> None:
     other.join()
     thread.join()
 
-    test_a_session_is_as_before_when_a_program_is_built()
+    test_sessions_are_restored_after_building()
 
 
-def test_a_block_is_watched() -> None:
+def test_a_block_is_captured() -> None:
     with watch(gpus=2) as watched:
         by_a_session()
         raise AssertionError("the block ends at the step")
@@ -581,7 +583,7 @@ def test_a_block_is_watched() -> None:
     assert evidence.placement.program.startswith("tests/capture/in_process/test_sessions.py:")
 
 
-def test_a_block_that_only_builds_will_do() -> None:
+def test_a_block_may_only_build_a_graph() -> None:
     with watch(name="the model") as watched:
         Model()
 
@@ -594,7 +596,7 @@ def test_a_block_that_builds_nothing_is_an_error() -> None:
             pass
 
 
-def test_a_block_is_a_target_when_it_has_ended() -> None:
+def test_a_block_is_a_target_after_its_end() -> None:
     with watch(name="the model") as watched:
         Model()
         with pytest.raises(UsageError, match="the model is still being captured; place it after"):

@@ -33,7 +33,7 @@ def write(console: Console) -> None:
     console.print(Text("KEPT  a rule", "green"), Text("<b>{braces} & @title@"), sep="\n")
 
 
-def test_the_page_has_the_report_and_the_pictures_below() -> None:
+def test_the_page_has_report_and_pictures() -> None:
     html = page("a <title>", write, [Picture("<svg></svg>", "one & only")])
 
     found = read(html)

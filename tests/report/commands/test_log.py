@@ -8,7 +8,7 @@ from placement_checks.report.commands.log import render_lines, render_text
 HOST = "/job:localhost/replica:0/task:0/device"
 
 
-def test_nodes_on_several_devices_torn_records_and_ops_without_a_place() -> None:
+def test_all_sections_of_the_report() -> None:
     log = Log(
         "a.log",
         {

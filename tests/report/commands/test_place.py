@@ -28,7 +28,7 @@ def text(graph: Placement) -> list[str]:
     return list(render_text(graph, sent_tensors(graph, copies(graph))))
 
 
-def test_pairs_and_then_layers_and_phases() -> None:
+def test_the_table_of_copies() -> None:
     assert text(GRAPH) == [
         "/device:CPU:0 -> /device:GPU:0: 4,001,000 bytes in 2 copies",
         "/device:CPU:0 -> /device:GPU:1: 4,001,000 bytes in 2 copies",
@@ -43,7 +43,7 @@ def test_pairs_and_then_layers_and_phases() -> None:
     ]
 
 
-def test_many_layers_are_summed_up() -> None:
+def test_many_layers_are_summarized() -> None:
     names = [f"layer{number:02}/w" for number in range(20)]
     graph = program(
         variables=names,

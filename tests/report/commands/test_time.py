@@ -53,7 +53,7 @@ def test_the_table_has_a_column_for_each_batch() -> None:
     ]
 
 
-def test_why_nothing_is_measured_stands_below_the_table() -> None:
+def test_reasons_for_missing_figures_are_below_the_table() -> None:
     lines = written(QUIET, BUSY)
 
     assert lines[13] == (
@@ -63,7 +63,7 @@ def test_why_nothing_is_measured_stands_below_the_table() -> None:
     assert not any("no ratio is measured" in line for line in written(QUIET))
 
 
-def test_every_line_of_the_table_that_needs_it_is_explained() -> None:
+def test_unusual_lines_of_the_table_are_explained() -> None:
     legend = written(QUIET)[13:]
 
     names = [line[:12].strip() for line in legend]

@@ -32,7 +32,7 @@ def test_every_device_has_a_lane_and_every_op_its_time() -> None:
     ]
 
 
-def test_ops_are_as_wide_as_they_are_long() -> None:
+def test_the_width_of_an_op_is_its_duration() -> None:
     one, other = (
         float(element.attrib["width"]) for element in parts(lanes_svg(STEP, ""), "rect")[2:]
     )
@@ -40,13 +40,13 @@ def test_ops_are_as_wide_as_they_are_long() -> None:
     assert abs(one / other - 7 / 8) < 0.001
 
 
-def test_the_axis_goes_from_nothing_to_the_end_in_round_steps() -> None:
+def test_the_axis_has_round_steps() -> None:
     texts = [element.text for element in parts(lanes_svg(STEP, ""), "text")]
 
     assert texts[:6] == ["0 ms", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"]
 
 
-def test_ops_too_short_to_be_seen_are_drawn_together() -> None:
+def test_short_ops_are_drawn_together() -> None:
     short = [(f"op{number}", 1 + number * 1e-6, 1 + (number + 1) * 1e-6) for number in range(50)]
     step = timeline({"/gpu:0": [("long", 0.0, 1.0), *short, ("last", 1.5, 2.0)]})
 
@@ -57,13 +57,13 @@ def test_ops_too_short_to_be_seen_are_drawn_together() -> None:
     ]
 
 
-def test_names_cannot_break_the_picture() -> None:
+def test_names_are_escaped() -> None:
     step = timeline({"/gpu:0": [('<script>&"', 0.0, 1.0)]})
 
     assert titles(lanes_svg(step, "<b>")) == ['<script>&": 1000 ms']
 
 
-def test_an_empty_step_is_still_drawn() -> None:
+def test_an_empty_step() -> None:
     assert titles(lanes_svg(Timeline({}), "")) == []
 
 

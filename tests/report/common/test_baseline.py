@@ -1,4 +1,4 @@
-"""How a difference from a baseline reads."""
+"""The text and JSON of a difference from a baseline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_text_of_a_difference() -> None:
     assert render_text(DIFFERENT) == TEXT
 
 
-def test_nothing_elsewhere() -> None:
+def test_nothing_moved() -> None:
     same = Difference("placements/mnist.txt", "train.py:build", 1, notes=["one note"])
 
     assert render_text(same) == (
@@ -71,13 +71,13 @@ def test_the_first_ten_are_listed() -> None:
     assert len(render_text(many, 12).split("\n")) == 14
 
 
-def test_names_cannot_drive_a_terminal() -> None:
+def test_names_are_escaped() -> None:
     hostile = Difference("m.txt", "p", 1, [Change("ops", "a\x1b[31m\nb", "/cpu:0", "/gpu:0")])
 
     assert "a\\x1b[31m\\nb: /cpu:0 -> /gpu:0" in render_text(hostile)
 
 
-def test_json() -> None:
+def test_the_json_document() -> None:
     document = json.loads(render_json(DIFFERENT))
 
     assert document.pop("versions").keys() == {"placement_checks", "tensorflow"}

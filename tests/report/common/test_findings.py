@@ -20,7 +20,7 @@ def titles(*verdicts: Verdict) -> tuple[list[str], list[str]]:
     )
 
 
-def test_what_follows_is_apart() -> None:
+def test_consequences_are_separate() -> None:
     follows = broken("names-portable", *[finding("w", follows="variables-shared")] * 2)
 
     assert titles(SHARED, follows) == (
@@ -33,7 +33,7 @@ def test_what_follows_is_apart() -> None:
     assert sections.cause_of("variables-shared") is None
 
 
-def test_a_rule_with_findings_of_its_own_too() -> None:
+def test_a_rule_with_root_causes_and_consequences() -> None:
     both = broken("names-portable", finding("u"), finding("w", follows="variables-shared"))
 
     assert titles(SHARED, both) == (
@@ -47,7 +47,7 @@ def test_a_rule_with_findings_of_its_own_too() -> None:
     assert sections.cause_of("names-portable") is None
 
 
-def test_two_causes_are_two_lines() -> None:
+def test_two_causes_have_two_lines() -> None:
     other = broken("one-update", finding("x"))
     both = broken(
         "weights-equal",
@@ -77,7 +77,7 @@ def figures(*ratios: float) -> list[dict[str, Any]]:
     return [{"error": 1.0, "state": "differs", "ratio": ratio} for ratio in ratios]
 
 
-def test_the_picture_of_what_follows_goes_with_it() -> None:
+def test_a_picture_belongs_to_its_consequence() -> None:
     follows = broken(
         "weights-equal", finding("w", follows="variables-shared"), figures=figures(1, 2)
     )

@@ -26,13 +26,16 @@ def test_groups_keep_the_order_of_their_first_finding() -> None:
 @pytest.mark.parametrize(
     "more", [{"fix": "drop it"}, {"device_line": "a.py:3"}, {"message": "v is [on a TPU]"}]
 )
-def test_what_else_they_differ_in_parts_them(more: dict[str, Any]) -> None:
+def test_other_differences_split_groups(more: dict[str, Any]) -> None:
     assert objects(finding("w"), finding("v", **more)) == [["w"], ["v"]]
 
 
 def test_a_rule_can_group_different_messages() -> None:
-    told = [finding(name, message=f"{name}: {name}s", alike="pairs") for name in ("a", "bb")]
-    assert objects(*told, finding("c", message="c: cs", alike="others")) == [["a", "bb"], ["c"]]
+    findings = [finding(name, message=f"{name}: {name}s", alike="pairs") for name in ("a", "bb")]
+    assert objects(*findings, finding("c", message="c: cs", alike="others")) == [
+        ["a", "bb"],
+        ["c"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +50,12 @@ def test_a_rule_can_group_different_messages() -> None:
         ("w w", "v", False),
     ],
 )
-def test_the_name_is_left_out_where_it_is_a_whole_one(of_w: str, of_v: str, alike: bool) -> None:
-    told = objects(finding("w", message=of_w), finding("v", message=of_v))
-    assert told == ([["w", "v"]] if alike else [["w"], ["v"]])
+def test_only_whole_names_are_removed(of_w: str, of_v: str, alike: bool) -> None:
+    names = objects(finding("w", message=of_w), finding("v", message=of_v))
+    assert names == ([["w", "v"]] if alike else [["w"], ["v"]])
 
 
-def test_a_finding_about_no_object() -> None:
+def test_a_finding_without_object() -> None:
     assert objects(finding("", message="a"), finding("", message="b")) == [[""], [""]]
 
 
@@ -66,10 +69,10 @@ def group(*frames: str) -> Group:
     ("frames", "where", "callers"),
     [
         (["a.py:9 b.py:2"], "b.py:2", ["a.py:9"]),
-        # Each finding has a line of its own: a caller of all of them leads to none.
+        # Each finding has its own line; a common caller is not the line of any.
         (["a.py:9 b.py:2", "a.py:9 b.py:3"], "b.py:2", ["a.py:9"]),
         (["a.py:7 a.py:9 b.py:2", "a.py:7 a.py:9 b.py:3"], "b.py:2", ["a.py:9", "a.py:7"]),
-        # A helper that several lines call: the line to edit is the helper's.
+        # Several lines call one helper: the line to edit is in the helper.
         (["a.py:7 a.py:8 b.py:2", "a.py:7 a.py:9 b.py:2"], "b.py:2", ["a.py:7"]),
         (["a.py:7", "b.py:2"], "a.py:7", []),
         (["a.py:7", ""], "a.py:7", []),
@@ -80,8 +83,8 @@ def group(*frames: str) -> Group:
 def test_the_line_of_a_group(
     frames: Sequence[str], where: str | None, callers: Sequence[str]
 ) -> None:
-    told = group(*frames)
-    assert (told.where, told.callers) == (where, callers)
+    group_ = group(*frames)
+    assert (group_.where, group_.callers) == (where, callers)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +102,8 @@ def test_a_line_to_look_at_that_is_not_the_innermost(
     at: Sequence[str | None], where: str, callers: Sequence[str]
 ) -> None:
     frames = ("a.py:1", "b.py:2", "c.py:3")
-    told = Group([finding(f"v{n}", frames=frames, at=line) for n, line in enumerate(at)])
-    assert (told.where, told.callers) == (where, callers)
+    group_ = Group([finding(f"v{n}", frames=frames, at=line) for n, line in enumerate(at)])
+    assert (group_.where, group_.callers) == (where, callers)
 
 
 def test_the_others_are_named_once_with_a_line_of_their_own() -> None:

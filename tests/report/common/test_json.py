@@ -105,7 +105,7 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
                 "known": None,
                 "others": [],
                 "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
-                "it asks for /device:GPU:0",
+                "it requests /device:GPU:0",
                 "fix": "create it under `with tf.device('/cpu:0'):`",
             }
         ],
@@ -125,13 +125,13 @@ def test_names_are_written_as_they_are(report: Report) -> None:
     assert '"größe"' in render([report], [])
 
 
-def test_placement_that_was_only_requested() -> None:
+def test_a_placement_with_requested_devices_only() -> None:
     bare = verify(placement(op("a", "NoOp"), machine=None, placer=None))
     (program,) = json.loads(render([bare], []))["programs"]
     assert (program["machine"], program["placer"]) == (None, None)
 
 
-def test_no_programs() -> None:
+def test_a_document_without_programs() -> None:
     document = json.loads(render([], []))
 
     assert document == {"schema": 2, "versions": versions(), "programs": []}
@@ -154,7 +154,7 @@ def test_versions_are_reported_without_importing_tensorflow() -> None:
     ("installed", "version"),
     [({}, None), ({"tensorflow-cpu": "2.16.1"}, "2.16.1"), ({"tf-nightly": "2.22.0"}, "2.22.0")],
 )
-def test_tensorflow_comes_under_several_names(
+def test_tensorflow_has_several_distribution_names(
     monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], version: str | None
 ) -> None:
     def of(distribution: str) -> str:

@@ -31,7 +31,7 @@ def test_the_text_of_a_line() -> None:
 
 
 @pytest.mark.parametrize("line", ["train.py:3", "train.py:5", "train.py:0", "train.py:-1"])
-def test_an_empty_line_and_one_that_is_not_there(line: str) -> None:
+def test_empty_and_missing_lines(line: str) -> None:
     write("train.py", "a\nb\n\nd\n")
     assert source_text(line) is None
 
@@ -49,7 +49,7 @@ def test_an_empty_line_and_one_that_is_not_there(line: str) -> None:
         "a\0b.py:1",
     ],
 )
-def test_no_text_where_no_file_can_be_read(line: str) -> None:
+def test_an_unreadable_file_has_no_text(line: str) -> None:
     write("train.py", "a\n")
     Path("folder").mkdir()
     with zipfile.ZipFile("package.zip", "w") as archive:
@@ -63,7 +63,7 @@ def test_a_pipe_is_not_waited_for() -> None:
     assert source_text("pipe.py:1") is None
 
 
-def test_the_encoding_that_the_file_names() -> None:
+def test_the_declared_encoding_applies() -> None:
     write("latin.py", "# coding: latin-1\nname = 'ü'\n".encode("latin-1"))
     write("broken.py", b"name = '\xff'\n")
     write("no_codec.py", "# coding: nothing\na\n")

@@ -52,9 +52,9 @@ def texts(line: int, program: str = PROGRAM, built: Sequence[int] = (13,)) -> li
     """The statements that give a line its values, if ops were built on some lines."""
     ops = {f"op_{number}": f"main.py:1 train.py:{number}" for number in (line, *built)}
     graph = placement(*(op(name, "MatMul") for name in ops), lines=ops)
-    told = (each.rpartition(":") for each in value_lines(f"train.py:{line}", graph))
+    found = (each.rpartition(":") for each in value_lines(f"train.py:{line}", graph))
     lines = program.split("\n")
-    return [lines[int(number) - 1].strip() for _, _, number in told]
+    return [lines[int(number) - 1].strip() for _, _, number in found]
 
 
 @pytest.mark.usefixtures("folder")
@@ -110,7 +110,7 @@ def build(num_gpus, deep):
 
 
 @pytest.mark.parametrize(
-    ("built", "told"),
+    ("built", "values"),
     [
         ((), ["first = num_gpus", "shape = [small]"]),
         ((6,), ["first = num_gpus", "shape = [small]", "size = large"]),
@@ -118,25 +118,25 @@ def build(num_gpus, deep):
     ],
     ids=["no branch is known to have run", "the first branch ran", "the second branch ran"],
 )
-def test_only_a_value_that_the_program_took_is_named(
-    folder: Path, built: Sequence[int], told: Sequence[str]
+def test_only_values_of_executed_branches_are_named(
+    folder: Path, built: Sequence[int], values: Sequence[str]
 ) -> None:
     """Not one of a skipped branch, nor one that a branch may have replaced."""
     write(folder, "train.py", BRANCHES)
 
-    assert texts(24, BRANCHES, built) == told
+    assert texts(24, BRANCHES, built) == values
 
 
-def test_a_value_of_a_context_is_taken_and_one_of_a_loop_without_ops_is_not(folder: Path) -> None:
+def test_values_in_contexts_and_in_loops_without_ops(folder: Path) -> None:
     write(folder, "train.py", BRANCHES)
 
     assert texts(28, BRANCHES, ()) == ["name = late"]
     assert texts(28, BRANCHES, (24,)) == ["name = late", "late = num_gpus"]
 
 
-@pytest.mark.parametrize(("leaves", "told"), [("continue", []), ("pass", ["scale = weight"])])
-def test_a_branch_that_may_have_been_left_before_the_assignment(
-    leaves: str, told: Sequence[str], folder: Path
+@pytest.mark.parametrize(("leaves", "values"), [("continue", []), ("pass", ["scale = weight"])])
+def test_a_branch_that_may_end_before_the_assignment(
+    leaves: str, values: Sequence[str], folder: Path
 ) -> None:
     program = f"""
 for part in parts:
@@ -148,7 +148,7 @@ tf.add_n(parts, scale)
 """
     write(folder, "train.py", program)
 
-    assert texts(7, program, built=(3,)) == told
+    assert texts(7, program, built=(3,)) == values
 
 
 def test_a_branch_of_one_line_has_no_value(folder: Path) -> None:
@@ -162,7 +162,7 @@ tf.add_n(parts, scale)
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_function_within_has_names_of_its_own() -> None:
+def test_an_inner_function_has_its_own_names() -> None:
     assert texts(20) == []
 
 
@@ -181,7 +181,7 @@ def test_a_line_outside_the_file_gives_nothing(folder: Path, line: str) -> None:
     assert list(value_lines(line)) == []
 
 
-def test_a_file_that_was_changed_since_gives_none(folder: Path) -> None:
+def test_a_changed_file_gives_nothing(folder: Path) -> None:
     (folder / "train.py").touch()
 
     assert list(value_lines("train.py:17")) == []

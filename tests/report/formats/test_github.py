@@ -59,7 +59,7 @@ def test_a_group_is_one_error_at_the_users_line() -> None:
 
 @given(st.text())
 @example("100%, 50%25: x%0Ay")
-def test_any_name_is_read_back(name: str) -> None:
+def test_any_name_reads_back(name: str) -> None:
     text = written_as("github", report(broken(f"a{name}", finding(name, message=name))))
 
     (_, properties, message), *_ = read(text)
@@ -67,7 +67,7 @@ def test_any_name_is_read_back(name: str) -> None:
     assert message.split("\n")[0] == " ".join(map(shorten, printable(name).split(" ")))
 
 
-def test_a_hostile_name_makes_no_command_of_its_own() -> None:
+def test_a_name_cannot_add_a_command() -> None:
     text = written_as("github", report(broken("a", finding(HOSTILE))), next_step=HOSTILE)
 
     assert [kind for kind, _, _ in read(text)] == ["error", "notice"]
@@ -100,7 +100,7 @@ def test_shared_findings_of_programs_come_once_and_first() -> None:
     assert second.endswith("\nin p on gpu*2")
 
 
-def test_what_must_be_checked_is_a_warning() -> None:
+def test_unchecked_required_rules_are_warnings() -> None:
     unchecked = [Verdict(rule, "not-checked", None, "no reference") for rule in ("a", "b", "c")]
 
     assert "::warning" not in written_as("github", report(*unchecked))
@@ -109,7 +109,7 @@ def test_what_must_be_checked_is_a_warning() -> None:
     assert (all_of_them, one) == ("a, b and c: no reference", "b: no reference")
 
 
-def test_what_failed_comes_first() -> None:
+def test_errors_come_first() -> None:
     error = InputError("b.py", "is not there", "name another", is_predicate=True)
 
     commands = read(written_as("github", report(broken("a", finding("w"))), errors=[error]))
@@ -128,7 +128,7 @@ def test_what_failed_comes_first() -> None:
         ("../../b.py:3", "p", {}, None),
     ],
 )
-def test_a_line_that_is_in_no_file_of_the_repository_is_in_the_message(
+def test_a_line_outside_the_repository_is_in_the_message(
     line: str, program: str, properties: dict[str, str], message: str | None
 ) -> None:
     program_report = report(broken("a", finding("w", frames=(line,))), program=program)
@@ -149,7 +149,7 @@ def test_without_a_runner_paths_are_relative_to_the_current_folder(
     assert text.startswith("::error file=a.py,line=1,title=a::")
 
 
-def test_what_differs_from_a_baseline_is_an_error_for_the_program() -> None:
+def test_a_difference_from_a_baseline_is_an_error() -> None:
     program = replace(report(Verdict("a", "kept", None)), baseline=MOVED)
 
     (kind, properties, message), _ = read(written_as("github", program))

@@ -69,7 +69,7 @@ def test_a_suite_for_each_program_and_a_case_for_each_rule() -> None:
     assert [(each.tag, each.attrib["message"]) for each in c] == [("skipped", "no reference")]
 
 
-def test_what_must_be_checked_fails() -> None:
+def test_unchecked_required_rules_fail() -> None:
     open_one = report(
         Verdict("a", "not-checked", None, "no reference"), Verdict("b", "kept", None)
     )
@@ -81,7 +81,7 @@ def test_what_must_be_checked_fails() -> None:
         assert failure.attrib["message"] == "not checked: no reference"
 
 
-def test_what_failed_is_an_error_once() -> None:
+def test_an_error_is_reported_once() -> None:
     fault = PlacementError("p", "KeyError: 'x'")
     of_rule = report(Verdict("a", "not-checked", None, "it failed", error=fault))
     other = PlacementError("b.py", "is not there", "name another", is_predicate=True)
@@ -98,7 +98,7 @@ def test_what_failed_is_an_error_once() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_any_text_is_shown_in_xml(text: str) -> None:
+def test_any_text_is_valid_xml(text: str) -> None:
     evidence = Evidence(placement(program=text))
     verdicts = [
         broken("a", finding(text, fix=text, message=text, consequence=text)),
@@ -121,7 +121,7 @@ def test_control_characters_are_visible() -> None:
     assert r"\u202e\x00 is [on a GPU]" in str(failure.text)
 
 
-def test_a_baseline_is_a_case() -> None:
+def test_a_baseline_is_a_test_case() -> None:
     program = report(Verdict("a", "kept", None))
 
     (failure,) = suites_of(replace(program, baseline=MOVED)).iter("failure")

@@ -21,7 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_checkout_counts_only_around_the_current_folder(
+def test_the_checkout_contains_the_current_directory(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Repository().root == here
@@ -31,7 +31,7 @@ def test_the_checkout_counts_only_around_the_current_folder(
     assert Repository().root == here
 
 
-def test_a_checkout_may_be_named_by_a_link(
+def test_a_checkout_behind_a_link(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "link").symlink_to(here.parent)
@@ -63,7 +63,7 @@ def test_files_outside_have_absolute_paths(here: Path, tmp_path: Path) -> None:
         ("gone.py:build", None),
     ],
 )
-def test_without_a_line_it_is_the_file_of_the_program(
+def test_without_a_line_the_location_is_the_program_file(
     here: Path, program: str, file: str | None
 ) -> None:
     expected = Location(file, None) if file else None

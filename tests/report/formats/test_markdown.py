@@ -85,19 +85,19 @@ def test_a_comment() -> None:
 
 
 def test_a_sound_program() -> None:
-    text = written_as("markdown", report(Verdict("a", "kept", None)))
+    comment = written_as("markdown", report(Verdict("a", "kept", None)))
 
-    assert text.startswith("**placement_checks: passed.** 1 program, rules: 1 kept, 0 broken")
-    assert text.count("\n") == 5
+    assert comment.startswith("**placement_checks: passed.** 1 program, rules: 1 kept, 0 broken")
+    assert comment.count("\n") == 5
 
 
-def test_what_must_be_checked_is_a_failure() -> None:
+def test_unchecked_required_rules_are_a_failure() -> None:
     open_one = report(Verdict("a", "kept", None), Verdict("b", "not-checked", None, "why"))
 
     assert "passed" in written_as("markdown", open_one)
-    text = written_as("markdown", open_one, require_all=True)
-    assert "failed" in text
-    assert "<p>not checked, although required: b</p>" in text
+    comment = written_as("markdown", open_one, require_all=True)
+    assert "failed" in comment
+    assert "<p>not checked, although required: b</p>" in comment
 
 
 def many(text: str) -> list[Report]:
@@ -114,18 +114,18 @@ def many(text: str) -> list[Report]:
 
 
 @pytest.mark.parametrize("text", ["v", "<" * 5000, "w " * 3000, "< " * 3000, HOSTILE * 90])
-def test_it_is_never_longer_than_a_comment_may_be(text: str) -> None:
+def test_the_length_of_a_comment_is_limited(text: str) -> None:
     errors = [PlacementError(f"p{n}", text) for n in range(9)]
-    told = written_as(
+    comment = written_as(
         "markdown", *many(text), errors=errors, require_all=True, next_step=f"next: {text}"
     )
 
-    assert told.count("\n") <= 40
-    assert len(told) < 65_536
-    assert "and 12 programs more" in told
-    assert re.search(r"<p>and [\d,]+ findings more</p>", told)
-    assert "<p>and 6 errors more</p>" in told
-    read(told)
+    assert comment.count("\n") <= 40
+    assert len(comment) < 65_536
+    assert "and 12 programs more" in comment
+    assert re.search(r"<p>and [\d,]+ findings more</p>", comment)
+    assert "<p>and 6 errors more</p>" in comment
+    read(comment)
 
 
 @given(st.text() | st.text("ab1|`*_<>[]()@#&;!~\\$:/.-+= \n"))
@@ -133,15 +133,15 @@ def test_it_is_never_longer_than_a_comment_may_be(text: str) -> None:
 @example("</code></summary></details>")
 @example(":100: www.x.y $x$ GH-1 o/r#2")
 @example("* a\n\n# b")
-def test_any_name_is_a_text(name: str) -> None:
-    told = written_as(
+def test_any_name_is_shown_as_text(name: str) -> None:
+    comment = written_as(
         "markdown",
         report(broken("a", finding(name, fix=name, consequence=name)), program=name),
         next_step=f"next: {name}",
         errors=[PlacementError(name, name)],
     )
 
-    page = read(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(told))
+    page = read(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(comment))
     assert page.tags[:2] == ["p", "strong"]
     assert (page.tags.count("table"), page.tags.count("td"), page.tags.count("details")) == (
         1,
@@ -154,14 +154,14 @@ def test_any_name_is_a_text(name: str) -> None:
 
 
 def test_a_hostile_name_mentions_nobody() -> None:
-    told = written_as("markdown", report(broken("a", finding(HOSTILE))), next_step=HOSTILE)
+    comment = written_as("markdown", report(broken("a", finding(HOSTILE))), next_step=HOSTILE)
 
-    plain = read(told).plain
+    plain = read(comment).plain
     assert "@\u200byou #\u200b1 https:\u200b//x.y" in plain
-    assert "\x1b" not in told
+    assert "\x1b" not in comment
 
 
-def test_the_table_has_the_programs_that_break_most() -> None:
+def test_programs_with_most_broken_rules_are_in_the_table() -> None:
     programs = [
         report(*[broken(f"r{rule}", finding("w")) for rule in range(n)], program=f"p{n}")
         for n in range(10)
@@ -171,14 +171,14 @@ def test_the_table_has_the_programs_that_break_most() -> None:
     assert rows == [f"p{n}" for n in range(2, 10)]
 
 
-def test_what_differs_from_a_baseline_is_a_fold() -> None:
+def test_a_difference_from_a_baseline_is_folded() -> None:
     program = report(Verdict("a", "kept", None))
 
-    told = written_as("markdown", replace(program, baseline=MOVED))
-    assert told.startswith("**placement_checks: failed.**")
+    comment = written_as("markdown", replace(program, baseline=MOVED))
+    assert comment.startswith("**placement_checks: failed.**")
     assert (
         "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops as in w.txt"
-        "</summary>moved:<br>" in told
+        "</summary>moved:<br>" in comment
     )
-    assert "variable w|@\u200byou: /cpu:0 -&gt; /gpu:0" in told
+    assert "variable w|@\u200byou: /cpu:0 -&gt; /gpu:0" in comment
     assert "baseline" not in written_as("markdown", replace(program, baseline=SAME))

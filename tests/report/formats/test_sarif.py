@@ -49,11 +49,11 @@ def test_the_schema_refuses_unknown_keys() -> None:
         Sarif.model_validate(document)
 
 
-def test_a_group_is_a_result_with_the_lines_that_led_there() -> None:
+def test_a_group_is_a_result_with_its_call_stack() -> None:
     frames = ("a.py:9", "größe 1.py:3", "a.py:5")
-    told = finding("w", frames=frames, device_line="größe 1.py:2", consequence="It is slow.")
+    found = finding("w", frames=frames, device_line="größe 1.py:2", consequence="It is slow.")
 
-    result = result_of(report(broken("a", told)))
+    result = result_of(report(broken("a", found)))
 
     (place,) = result["locations"]
     assert place["logicalLocations"] == [{"fullyQualifiedName": "w"}]
@@ -98,7 +98,7 @@ def test_files_are_listed_once_under_the_folder_of_the_repository(repository: Pa
 
 
 @pytest.mark.parametrize("line", ["gone.py:3", "<ipython-input-1>:1"])
-def test_without_a_line_it_is_in_the_file_of_the_program_or_in_none(line: str) -> None:
+def test_without_a_line_the_location_is_the_program_file(line: str) -> None:
     program = report(broken("a", finding("w", frames=(line,))), program="a.py:build")
     (of_program,) = result_of(program)["locations"]
     (of_none,) = result_of(report(broken("a", finding("w", frames=(line,)))))["locations"]
@@ -117,7 +117,7 @@ def prints(*lines: str) -> list[str]:
     return [result["partialFingerprints"]["placementChecks/v1"] for result in results]
 
 
-def test_fingerprints_stay_where_lines_move() -> None:
+def test_fingerprints_survive_moved_lines() -> None:
     assert prints("a.py:1", "a.py:2") == prints("a.py:31", "a.py:7")
     assert len({*prints("a.py:1", "a.py:2", "größe 1.py:1")}) == 3
     assert prints("a.py:1") != prints("größe 1.py:1")
@@ -132,10 +132,10 @@ def test_equal_fingerprints_are_numbered() -> None:
     assert first[:-2] == second[:-2]
 
 
-def test_what_follows_is_a_warning_and_the_causes_come_first() -> None:
+def test_consequences_are_warnings_after_their_causes() -> None:
     run = run_of(report(broken("b", finding("w", follows="a")), broken("a", finding("w"))))
-    told = [(each["ruleId"], each["ruleIndex"], each["level"]) for each in run["results"]]
-    assert told == [("a", 1, "error"), ("b", 0, "warning")]
+    results = [(each["ruleId"], each["ruleIndex"], each["level"]) for each in run["results"]]
+    assert results == [("a", 1, "error"), ("b", 0, "warning")]
 
 
 def test_rules_have_their_explanation() -> None:
@@ -176,7 +176,7 @@ def test_errors_are_reported() -> None:
     )  # fmt: skip
 
 
-def test_hostile_names_are_no_links_and_no_escapes() -> None:
+def test_hostile_names_are_neither_links_nor_escapes() -> None:
     text = written_as("sarif", report(broken("a", finding(HOSTILE)), program=HOSTILE))
 
     Sarif.model_validate_json(text)
@@ -196,7 +196,7 @@ def test_lines_are_distinct_and_limited() -> None:
     assert [each["id"] for each in many] == list(range(1, 31))
 
 
-def test_what_differs_from_a_baseline_is_a_result() -> None:
+def test_a_difference_from_a_baseline_is_a_result() -> None:
     program = replace(report(Verdict("a", "kept", None)), baseline=MOVED)
 
     run = run_of(program)

@@ -20,17 +20,17 @@ def changes(old: Placement, new: Placement) -> dict[str, Any]:
 def test_moved_ops_are_grouped_by_route() -> None:
     data = changes(program(program="old.py"), program(MOVED, program="new.py"))
 
-    (told,) = data["findings"]
-    assert (told["rule"], told["message"]) == (
+    (finding,) = data["findings"]
+    assert (finding["rule"], finding["message"]) == (
         "moved",
         "from /device:GPU:1 to /device:CPU:0: tower_1/loss (Mean)",
     )
-    assert [names(data["ops"]["names"])[n] for n in told["ops"]] == ["tower_1/loss"]
+    assert [names(data["ops"]["names"])[n] for n in finding["ops"]] == ["tower_1/loss"]
     assert (data["state"], data["program"]) == ("differs", "new.py")
     assert data["headline"] == f"1 of {len(program().ops)} ops have moved."
 
 
-def test_where_an_op_was_is_one_more_view() -> None:
+def test_old_devices_are_another_view() -> None:
     data = changes(program(), program(MOVED, host("new", "NoOp")))
 
     labels = [each["label"] for each in data["devices"]]
@@ -45,15 +45,15 @@ def test_ops_of_one_placement_are_listed_and_highlighted() -> None:
         program(extra, program="old.py"), program(host("new", "NoOp"), program="new.py")
     )
 
-    told = {each["rule"]: (each["message"], len(each["ops"])) for each in data["findings"]}
-    assert told == {
+    findings = {each["rule"]: (each["message"], len(each["ops"])) for each in data["findings"]}
+    assert findings == {
         "only in new.py": ("new (NoOp)", 1),
         "only in old.py": ("extra (Tanh)", 0),
     }
     assert data["facts"][0] == "1 only in new.py, 1 only in old.py."
 
 
-def test_equal_placements_differ_in_nothing() -> None:
+def test_equal_placements_have_no_changes() -> None:
     data = changes(program(), program())
 
     assert (data["state"], data["findings"]) == ("placed", [])

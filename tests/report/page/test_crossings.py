@@ -41,7 +41,7 @@ def test_a_copy_of_unknown_size_is_reported() -> None:
     assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", -1, 0)
 
 
-def test_what_gpus_reduce_among_themselves_leaves_each_and_comes_back() -> None:
+def test_a_collective_is_a_copy_from_and_to_each_gpu() -> None:
     sums = [on(i, f"sum{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)]
     rule = "ResourceApplyGradientDescent"
     updates = [on(i, f"update/v{i}/w", rule, f"v{i}/w", "rate", f"sum{i}") for i in (0, 1)]
@@ -52,5 +52,5 @@ def test_what_gpus_reduce_among_themselves_leaves_each_and_comes_back() -> None:
     assert found == {(f"sum{i}", f"GPU:{i}", f"GPU:{i}"): ("all-reduce", 32, 0) for i in (0, 1)}
 
 
-def test_nothing_is_known_to_be_copied_before_ops_are_placed() -> None:
+def test_unplaced_ops_have_no_copies() -> None:
     assert copies(data_of(program(placer=None))) == {}

@@ -57,7 +57,7 @@ def test_devices_of_a_cluster_have_their_task() -> None:
     assert [each["task"] for each in data["devices"]][:2] == ["ps 0", "worker 0"]
 
 
-def test_where_ops_ran_is_known_of_a_traced_program() -> None:
+def test_a_traced_program_has_executed_devices() -> None:
     trace = Trace(8, [timeline({"/gpu:0": [("a", 0.0, 1.0)]})], [])
 
     data = data_of(Evidence(fallen("/gpu:1"), trace=trace))

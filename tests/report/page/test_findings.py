@@ -37,7 +37,7 @@ def test_equal_findings_are_grouped_with_all_names() -> None:
     assert [op_names[op] for op in told["objects"]] == ["w", "step"]
 
 
-def test_a_finding_lights_its_object_its_ops_and_its_path() -> None:
+def test_a_finding_highlights_object_ops_and_path() -> None:
     found = finding(
         "w",
         ops=("update/w",),
@@ -62,7 +62,7 @@ def test_highlighted_devices_are_named_in_the_message() -> None:
     assert data["uncounted"] == data["findings"][0]["devices"]
 
 
-def test_a_misplaced_op_lights_its_device() -> None:
+def test_a_misplaced_op_highlights_its_device() -> None:
     data = data_of(
         program(), broken("some-rule", finding("w"), finding("w", evidence="requested"))
     )
@@ -71,7 +71,7 @@ def test_a_misplaced_op_lights_its_device() -> None:
     assert lit == [["CPU:0"]]
 
 
-def test_a_device_is_not_taken_for_one_with_a_longer_number() -> None:
+def test_a_device_does_not_match_a_longer_index() -> None:
     graph = program(gpus=range(12))
 
     data = data_of(graph, broken("no-idle-device", finding("/device:GPU:11", message="x")))

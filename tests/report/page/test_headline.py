@@ -87,11 +87,11 @@ def test_a_program_that_was_only_placed_is_described() -> None:
     )
 
 
-def test_nothing_checked_is_no_praise() -> None:
+def test_a_program_without_checked_rules() -> None:
     assert data_of(program(), UNCHECKED)["state"] == "not-checked"
 
 
-def test_where_the_trained_variables_are_is_a_fact() -> None:
+def test_the_devices_of_trained_variables() -> None:
     data = data_of(program(collections={TRAINABLE: ["w"]}), KEPT)
 
     assert "1 trained variable on CPU:0." in data["facts"]

@@ -16,7 +16,7 @@ LOG = placement(
     *(op(f"dense{n}/{a}", a, assigned="GPU:0") for n in ("", "_1") for a in ("Add", "Mul", "Neg")),
     op("truediv/a", "RealDiv", assigned="GPU:0"),
     op("truediv_1/a", "RealDiv", assigned="GPU:0"),
-    requested=Missing("a log has no requests"),
+    requested=Missing("a log lacks requested devices"),
     placer="log",
 )
 

@@ -9,17 +9,17 @@ from placement_checks.report.page.write import encode_runs, front_code, index_te
 
 
 @given(st.lists(st.integers(-1, 3)))
-def test_runs_are_read_as_what_they_were(values: list[int]) -> None:
+def test_runs_read_back(values: list[int]) -> None:
     assert pictures.numbers(encode_runs(values)) == values
 
 
-def test_equal_values_in_a_row_are_written_once() -> None:
+def test_repeated_values_are_written_once() -> None:
     assert encode_runs([3] * 5 + [4, -1, -1]) == "3*5,4,-1*2"
     assert encode_runs([]) == ""
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r")), min_size=1))
-def test_names_are_read_as_what_they_were(names: list[str]) -> None:
+def test_names_read_back(names: list[str]) -> None:
     assert pictures.names(front_code(names)) == names
 
 
@@ -33,5 +33,5 @@ def test_a_packed_name_shares_at_most_1295_characters(shared: int) -> None:
     assert len(coded.split("\n")[1]) == 2 + len(other) - min(shared + 1, 1295)
 
 
-def test_a_text_of_a_table_is_there_once() -> None:
+def test_a_text_is_in_the_table_once() -> None:
     assert index_texts(["b", "a", "b", ""]) == (["b", "a", ""], [0, 1, 0, 2])

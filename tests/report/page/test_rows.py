@@ -29,13 +29,13 @@ def test_rows_are_numbered_from_top_to_bottom() -> None:
     assert [tree.number[row] for row in (last, deep, beside)] == [1, 4, 5]
 
 
-def test_a_path_is_one_row_however_often_it_is_asked_for() -> None:
+def test_a_path_has_one_row() -> None:
     rows = Rows()
 
     assert rows.row(["a", "b"]) == rows.row(["a", "b"]) != rows.row(["a"])
 
 
-def test_a_layer_that_is_called_as_a_section_is_another_row() -> None:
+def test_a_layer_named_like_a_section_has_its_own_row() -> None:
     rows = Rows()
     section = rows.section("inputs")
 
@@ -44,7 +44,7 @@ def test_a_layer_that_is_called_as_a_section_is_another_row() -> None:
 
 
 @pytest.mark.parametrize("layers", [14, 15, 100, 1000])
-def test_no_level_is_wider_than_can_be_seen(layers: int) -> None:
+def test_the_width_of_levels_is_limited(layers: int) -> None:
     rows = Rows()
     rows.section("inputs")
     for number in range(layers):
@@ -58,7 +58,7 @@ def test_no_level_is_wider_than_can_be_seen(layers: int) -> None:
     assert leaves == [f"w{number}" for number in range(layers)]
 
 
-def test_a_range_is_called_by_its_first_and_last() -> None:
+def test_a_range_is_named_after_its_ends() -> None:
     rows = Rows()
     for number in range(20):
         rows.row([f"w{number}"])
@@ -69,7 +69,7 @@ def test_a_range_is_called_by_its_first_and_last() -> None:
     assert tree["w18 … w19"] == ["w18", "w19"]
 
 
-def test_a_single_remaining_row_is_no_range() -> None:
+def test_a_single_remaining_row_is_not_a_range() -> None:
     rows = Rows()
     for number in range(19):
         rows.row([f"w{number}"])

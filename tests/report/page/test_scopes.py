@@ -44,7 +44,7 @@ def test_a_layer_is_the_scope_of_its_variables(name: str, scope: tuple[str, ...]
     assert variable_scopes(with_names(name))[name] == scope
 
 
-def test_mirrored_copies_are_of_one_layer() -> None:
+def test_mirrored_copies_are_one_layer() -> None:
     found = variable_scopes(program(variables=["fc/w"], mirrored=True))
 
     assert found["v0/fc/w"] == found["v1/fc/w"] == ("fc",)
@@ -58,13 +58,13 @@ def test_variables_of_each_tower_are_aligned() -> None:
     assert found["tower_0/fc/w"] == found["tower_1/fc/w"] == ("fc",)
 
 
-def test_what_one_tower_alone_reads_keeps_its_name() -> None:
+def test_variables_of_one_tower_keep_their_names() -> None:
     found = variable_scopes(with_names("tower_0/fc/w", towers={"tower_0/fc/w": 0}))
 
     assert found["tower_0/fc/w"] == ("tower_0", "fc")
 
 
-def test_numbered_names_of_towers_are_called_by_the_first() -> None:
+def test_numbered_names_have_the_name_of_the_first_tower() -> None:
     towers = {"dense/kernel": 0, "dense_1/kernel": 1}
 
     found = variable_scopes(with_names(*towers, towers=towers))
@@ -101,7 +101,7 @@ def test_numbered_names_of_towers_are_called_by_the_first() -> None:
         ),
     ],
 )
-def test_the_scope_of_a_whole_model_is_no_layer(
+def test_the_scope_of_a_whole_model_is_not_a_layer(
     scope_of: Mapping[str, Scope], found: Mapping[str, Scope]
 ) -> None:
     assert strip_common_scopes(scope_of) == found

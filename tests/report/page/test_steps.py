@@ -32,5 +32,5 @@ def test_short_ops_are_drawn_together() -> None:
     assert (short[:2], long[:2]) == (["op0", 50], ["long", 1])
 
 
-def test_a_program_that_was_not_run_has_none() -> None:
+def test_a_program_that_was_not_run_has_no_steps() -> None:
     assert data_of(program())["timeline"] is None

@@ -10,7 +10,7 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE
 
 
 def variables(graph: Placement) -> dict[str, list[Any]]:
-    """The data of each variable without its op: bytes, kind, dtype and shape, towers."""
+    """The data of each variable without its op: bytes, kind, dtype, shape and towers."""
     data = data_of(graph)
     found = names(data["ops"]["names"])
     return {found[op]: rest for op, *rest in data["variables"]}

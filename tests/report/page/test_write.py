@@ -32,7 +32,7 @@ class Reader(HTMLParser):
         self.attributes += attributes
 
 
-def test_the_page_holds_everything_and_names_no_other_place() -> None:
+def test_the_page_loads_nothing() -> None:
     html = render_page([data_of(program())])
 
     read = Reader(html)
@@ -42,7 +42,7 @@ def test_the_page_holds_everything_and_names_no_other_place() -> None:
     assert re.findall(r"https?://[\w./]+", html) == ["http://www.w3.org/2000/svg"]
 
 
-def test_the_policy_lets_a_browser_run_this_script_alone() -> None:
+def test_the_content_policy_allows_only_this_script() -> None:
     html = render_page([data_of(program())])
 
     policy = next(text for _, text in Reader(html).attributes if text and "default-src" in text)
@@ -70,7 +70,7 @@ def test_names_that_look_like_markup_are_data() -> None:
     assert data["program"] == HOSTILE.replace("\u2028", "\\u2028")
 
 
-def test_what_cannot_be_printed_is_shown_in_escapes() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     html = render_page([data_of(program(program="a\x1b[31m\udcffb\u202e"))])
 
     assert html.encode()
@@ -89,7 +89,7 @@ def test_several_programs_have_an_overview_of_their_rules() -> None:
 
 
 @pytest.mark.parametrize("step", [None, "next: edit train.py:3 & more"])
-def test_what_to_do_next_stands_below_the_headline(step: str | None) -> None:
+def test_the_next_step_is_below_the_headline(step: str | None) -> None:
     html = render_page([data_of(program())], step)
 
     assert f'<p id="next">{(step or "").replace("&", "&amp;")}</p>' in html

@@ -37,13 +37,13 @@ def test_lines_are_allotted_by_cost(
         ([[], [2]], 2, [0], [0, 1]),
     ],
 )
-def test_the_first_item_of_some_is_always_given(
+def test_the_first_item_is_always_shown(
     costs: Sequence[Sequence[int]], lines: int, always: Sequence[int], given: Sequence[int]
 ) -> None:
     assert allot_lines(costs, lines, always) == given
 
 
-def test_costs_are_asked_for_only_as_far_as_there_are_lines() -> None:
+def test_costs_are_computed_as_needed() -> None:
     asked = []
 
     def costs() -> Iterator[int]:

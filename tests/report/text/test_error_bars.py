@@ -20,12 +20,12 @@ def figure(variable: str, error: float | None, **more: Any) -> dict[str, Any]:
     return {**values, **more}
 
 
-def drawn(*figures: dict[str, Any]) -> list[str]:
+def bars(*figures: dict[str, Any]) -> list[str]:
     return [line.plain for line in draw_error_bars(figures)]
 
 
 def names(lines: Sequence[str]) -> list[str]:
-    """Of the variables, in their order."""
+    """The names of the shown variables, in order."""
     return [line.split()[0] for line in lines[1:]]
 
 
@@ -43,7 +43,7 @@ def test_a_picture_has_a_bar_for_each_variable() -> None:
         figure("zero", 0.0, ratio=None, limit=0.0),
     ]
 
-    assert drawn(*figures) == [
+    assert bars(*figures) == [
         "  variable          ratio  error, eps",
         "  a                     -           -  ━━━━┃━━━━━━━━━━━━━━━━━━━",
         "  fc1/weights           2     8.4e+06  ━━━━┃━━━━━━━━━━━━━      ",
@@ -55,7 +55,7 @@ def test_a_picture_has_a_bar_for_each_variable() -> None:
 
 def test_the_worst_come_first() -> None:
     """Different variables come first, whatever the limit of the others."""
-    lines = drawn(
+    lines = bars(
         figure("little", 1.0),
         figure("noisy", 1e6, state="noise"),
         figure("wrong", 40.0),
@@ -69,7 +69,7 @@ def test_the_worst_come_first() -> None:
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=12))
 def test_no_more_than_eight_are_shown(errors: list[float]) -> None:
-    lines = drawn(*(figure(f"v{n}", error) for n, error in enumerate(errors)))
+    lines = bars(*(figure(f"v{n}", error) for n, error in enumerate(errors)))
 
     shown = [errors[int(name[1:])] for name in names(lines) if name != "and"]
     assert shown == sorted(errors, reverse=True)[:8]
@@ -85,13 +85,13 @@ ratios = st.floats(1e-9, 1e9) | st.floats(-9000, -0.001)
 
 
 @given(sizes, sizes, sizes)
-def test_a_larger_error_has_no_shorter_bar(one: float, other: float, limit: float) -> None:
+def test_larger_errors_have_longer_bars(one: float, other: float, limit: float) -> None:
     assume(one < other)
 
     longer, shorter = (
         len(bar(line).replace("┃", "━").rstrip()) if limit < error else bar(line).count("━")
         for line, error in zip(
-            drawn(
+            bars(
                 figure("a", other, state="equal", limit=limit),
                 figure("b", one, state="equal", limit=limit),
             )[1:],
@@ -105,8 +105,8 @@ def test_a_larger_error_has_no_shorter_bar(one: float, other: float, limit: floa
 
 @given(sizes, sizes)
 def test_the_mark_is_where_the_limit_is(error: float, limit: float) -> None:
-    """The bar goes beyond it only where the error does."""
-    (_, line) = drawn(figure("w", error, limit=limit))
+    """The bar passes the mark only if the error exceeds the limit."""
+    (_, line) = bars(figure("w", error, limit=limit))
 
     before, after = bar(line).split("┃")
     assert len(bar(line)) == BAR
@@ -123,35 +123,35 @@ def test_the_mark_is_where_the_limit_is(error: float, limit: float) -> None:
 
 
 @pytest.mark.parametrize("limit", [1e9, 1e12])
-def test_a_limit_beyond_all_has_its_mark(limit: float) -> None:
-    """Such as the error of a zero, in eps of itself."""
-    (_, line) = drawn(figure("w", 1e6, state="noise", limit=limit))
+def test_a_limit_beyond_all_errors_has_its_mark(limit: float) -> None:
+    """For example, the error of a zero in eps of itself."""
+    (_, line) = bars(figure("w", 1e6, state="noise", limit=limit))
 
     assert bar(line).count("┃") == 1
 
 
 @given(st.lists(sizes, min_size=1, max_size=8), sizes)
-def test_one_limit_is_one_column(errors: list[float], limit: float) -> None:
-    _, *lines = drawn(*(figure(f"v{n}", error, limit=limit) for n, error in enumerate(errors)))
+def test_the_limit_has_one_column(errors: list[float], limit: float) -> None:
+    _, *lines = bars(*(figure(f"v{n}", error, limit=limit) for n, error in enumerate(errors)))
 
     assert len({line.index("┃") for line in lines}) == 1
 
 
-def test_each_decade_is_as_long() -> None:
-    _, *lines = drawn(*(figure(f"v{n}", 10.0**n, limit=0.0) for n in (8, 5, 2)))
+def test_the_scale_is_logarithmic() -> None:
+    _, *lines = bars(*(figure(f"v{n}", 10.0**n, limit=0.0) for n in (8, 5, 2)))
 
     assert [bar(line).count("━") for line in lines] == [20, 12, 4]  # and the mark
 
 
 def test_a_value_beyond_the_scale_fills_the_bar() -> None:
-    _, stray, huge = drawn(figure("a", None), figure("b", 1e300))
+    _, stray, huge = bars(figure("a", None), figure("b", 1e300))
 
     assert bar(stray) == bar(huge)
     assert len(bar(stray).rstrip()) == BAR
 
 
-def test_without_a_limit_the_mark_is_at_nothing() -> None:
-    (_, line) = drawn(figure("step", None, limit=None))
+def test_without_a_limit_the_mark_is_at_zero() -> None:
+    (_, line) = bars(figure("step", None, limit=None))
 
     assert bar(line).startswith("┃━")
 
@@ -169,7 +169,7 @@ def test_without_a_limit_the_mark_is_at_nothing() -> None:
     ],
 )
 def test_errors_are_short(error: float | None, text: str) -> None:
-    (_, line) = drawn(figure("w", error))
+    (_, line) = bars(figure("w", error))
 
     assert f" {text}  " in line
 
@@ -178,7 +178,7 @@ def test_errors_are_short(error: float | None, text: str) -> None:
     ("ratio", "text"), [(None, "-"), (1.0, "1"), (0.333333, "0.3333"), (65536.0, "6.554e+04")]
 )
 def test_ratios_are_short(ratio: float | None, text: str) -> None:
-    (_, line) = drawn(figure("w", 1.0, ratio=ratio))
+    (_, line) = bars(figure("w", 1.0, ratio=ratio))
 
     assert line.split()[1] == text
 
@@ -193,7 +193,7 @@ def test_ratios_are_short(ratio: float | None, text: str) -> None:
 def test_columns_are_as_wide_as_the_longest_name_that_is_shown(
     rows: list[tuple[int, float | None, float | None]],
 ) -> None:
-    _, *lines = drawn(*(figure("v" * size, error, ratio=ratio) for size, error, ratio in rows))
+    _, *lines = bars(*(figure("v" * size, error, ratio=ratio) for size, error, ratio in rows))
 
     lines = [line for line in lines if "see --format json" not in line]
     longest = max(len(line.split()[0]) for line in lines)
@@ -211,7 +211,7 @@ def test_columns_are_as_wide_as_the_longest_name_that_is_shown(
     ],
 )
 def test_ratios_of_any_size_leave_the_bars_in_their_column(ratio: float) -> None:
-    _, one, other = drawn(figure("a", 1.0), figure("b", 40.0, ratio=ratio))
+    _, one, other = bars(figure("a", 1.0), figure("b", 40.0, ratio=ratio))
 
     assert one.index("┃") == other.index("┃")
 
@@ -219,11 +219,11 @@ def test_ratios_of_any_size_leave_the_bars_in_their_column(ratio: float) -> None
 def test_names_that_are_not_shown_take_no_room() -> None:
     figures = [figure(f"v{n}", 10.0 + n) for n in range(8)]
 
-    assert drawn(*figures, figure("v" * 50, 1.0))[:-1] == drawn(*figures)
+    assert bars(*figures, figure("v" * 50, 1.0))[:-1] == bars(*figures)
 
 
-def test_noise_is_named_behind_its_bar() -> None:
-    lines = drawn(*(figure(state, 1.0, state=state) for state in ("noise", "equal", "too-coarse")))
+def test_noise_is_named_after_its_bar() -> None:
+    lines = bars(*(figure(state, 1.0, state=state) for state in ("noise", "equal", "too-coarse")))
 
     assert [line.split()[0] for line in lines if line.endswith("  noise")] == ["noise"]
 
@@ -239,9 +239,9 @@ def test_each_state_has_its_color(state: str, style: str) -> None:
     assert {str(span.style) for span in line.spans if span.end > span.start} == {style}
 
 
-def test_a_number_where_zero_is_expected_is_a_number() -> None:
+def test_a_value_in_place_of_zero_is_shown() -> None:
     """There is no ratio and no error; the found value is a number."""
     zero = figure("w", math.inf, ratio=None, limit=0.0)
-    line = drawn({**zero, "error": None})[1]
+    line = bars({**zero, "error": None})[1]
 
     assert "NaN" not in line

@@ -15,7 +15,7 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE, Refusal
 from placement_checks.report.text.explain import explain_op
 
 
-def told(graph: Placement, name: str, *verdicts: Verdict) -> dict[str, list[str]]:
+def rows_of(graph: Placement, name: str, *verdicts: Verdict) -> dict[str, list[str]]:
     """The lines of each row by its label; '' is the label of the headline."""
     headline, _, *lines = explain_op(graph, name, verdicts)
     rows: dict[str, list[str]] = {"": [headline]}
@@ -35,7 +35,7 @@ def test_a_variable_that_all_towers_read() -> None:
         shapes={"w": (8, 16)},
     )
 
-    assert told(graph, "w") == {
+    assert rows_of(graph, "w") == {
         "": ["w (VarHandleOp): float32 [8, 16], 512 bytes"],
         "built at": ["train.py:88", "model.py:3"],
         "requests": ["/device:CPU:0, by train.py:40"],
@@ -58,7 +58,7 @@ def test_a_variable_that_all_towers_read() -> None:
 def test_the_objective_of_a_variable() -> None:
     gradients = {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}
 
-    rows = told(program(values={"share": 0.5}, step={"gradients": gradients}), "w")
+    rows = rows_of(program(values={"share": 0.5}, step={"gradients": gradients}), "w")
 
     assert rows["objective"] == ["1/2 mean(tower_0/loss) + 1/2 mean(tower_1/loss)"]
 
@@ -66,7 +66,7 @@ def test_the_objective_of_a_variable() -> None:
 def test_a_variable_that_nobody_uses() -> None:
     graph = program(variable("b"), collections={TRAINABLE: ["w", "b"]}, shapes={"b": None})
 
-    rows = told(graph, "b")
+    rows = rows_of(graph, "b")
 
     assert rows[""] == ["b (VarHandleOp): float32 of unknown shape"]
     assert rows["is in"] == ["TRAINABLE_VARIABLES"]
@@ -75,28 +75,28 @@ def test_a_variable_that_nobody_uses() -> None:
     assert rows["gradient"] == ["no update applies a gradient"]
 
 
-def test_a_variable_in_no_collection_where_others_are() -> None:
+def test_a_variable_outside_all_collections() -> None:
     graph = program(collections={TRAINABLE: ["w"]})
 
-    rows = told(graph, "step")
+    rows = rows_of(graph, "step")
 
     assert rows["is in"] == ["neither TRAINABLE_VARIABLES nor GLOBAL_VARIABLES"]
     assert "gradient" not in rows
 
 
-def test_what_one_step_is_may_not_be_known() -> None:
+def test_a_program_with_an_unknown_step() -> None:
     graph = program(collections={TRAINABLE: ["w", "b"]}, step={"train_op": ()})
 
-    (reason,) = told(program(variable("b"), step={"train_op": ()}), "b")["updated by"][:1]
+    (reason,) = rows_of(program(variable("b"), step={"train_op": ()}), "b")["updated by"][:1]
 
     assert reason.startswith("the train op is unknown; return it from the function")
-    assert told(graph, "w")["updated by"] == [
+    assert rows_of(graph, "w")["updated by"] == [
         "update/w (ResourceApplyGradientDescent) on /device:CPU:0"
     ]
 
 
 def test_an_op_with_its_inputs_and_consumers() -> None:
-    rows = told(program(outputs={"tower_0/w/MatMul": (None, 4)}), "tower_0/w/MatMul")
+    rows = rows_of(program(outputs={"tower_0/w/MatMul": (None, 4)}), "tower_0/w/MatMul")
 
     assert rows[""] == ["tower_0/w/MatMul (MatMul): float32 [?, 4]"]
     assert rows["inputs"] == [
@@ -112,21 +112,21 @@ def test_a_backward_op_and_its_forward_op_name_each_other() -> None:
     graph = program()
     backward = gradient(1, "w")
 
-    (of,) = told(graph, backward)["gradient of"]
+    (of,) = rows_of(graph, backward)["gradient of"]
     forward = of.partition(" ")[0]
 
-    assert any(line.startswith(backward) for line in told(graph, forward)["gradient"])
+    assert any(line.startswith(backward) for line in rows_of(graph, forward)["gradient"])
 
 
 def test_an_op_that_waits_for_others() -> None:
-    assert told(program(), "train")["waits for"] == [
+    assert rows_of(program(), "train")["waits for"] == [
         "update/w (ResourceApplyGradientDescent) on /device:CPU:0",
         "step/add (AssignAddVariableOp) on /device:CPU:0",
     ]
 
 
-def test_what_reads_a_loss_is_of_the_tower_that_does() -> None:
-    rows = told(mixed_losses(), "tower_0/loss")
+def test_consumers_of_a_loss_have_their_tower() -> None:
+    rows = rows_of(mixed_losses(), "tower_0/loss")
 
     assert [line.partition(":")[0] for line in rows["read by"]] == [
         "no tower",
@@ -155,29 +155,29 @@ FELL = op(
         (op("a", "Sin", "/gpu:0"), "unknown: the op was not placed"),
     ],
 )
-def test_why_it_is_where_it_is(of: object, why: str) -> None:
+def test_the_reason_for_the_device(of: object, why: str) -> None:
     graph = placement(variable("v"), of)  # type: ignore[arg-type]
 
-    assert told(graph, "a")["placed on"] == [why]
+    assert rows_of(graph, "a")["placed on"] == [why]
 
 
 def test_an_op_that_the_placer_refuses() -> None:
     graph = placement(on(0, "a", "Sin"), refusals=[Refusal("a", "no kernel\nmore")])
 
-    assert told(graph, "a")["placed on"] == ["no device, the placer refuses the op: no kernel"]
+    assert rows_of(graph, "a")["placed on"] == ["no device, the placer refuses the op: no kernel"]
 
 
 def test_a_program_that_was_not_placed() -> None:
     graph = placement(op("a", "Sin"), placer=None)
 
-    assert told(graph, "a")["placed on"] == ["unknown: no placer was asked"]
-    assert told(graph, "a")["requests"] == ["no device"]
+    assert rows_of(graph, "a")["placed on"] == ["unknown: no placer was used"]
+    assert rows_of(graph, "a")["requests"] == ["no device"]
 
 
-def test_what_an_op_is_bound_to_asks_for() -> None:
+def test_the_request_of_a_colocated_op() -> None:
     graph = placement(variable("v"), op("a", "Sin", colocated=("v", "lost")))
 
-    assert told(graph, "a")["requests"] == [
+    assert rows_of(graph, "a")["requests"] == [
         "no device",
         "the device of v, which requests /device:CPU:0",
         "the device of lost",
@@ -185,16 +185,16 @@ def test_what_an_op_is_bound_to_asks_for() -> None:
 
 
 def test_a_log_shows_the_device_only() -> None:
-    graph = placement(op("w", "VarHandleOp", "", "GPU:0"), requested=Missing("a log has none"))
+    graph = placement(op("w", "VarHandleOp", "", "GPU:0"), requested=Missing("a log lacks it"))
 
-    assert told(graph, "w") == {
+    assert rows_of(graph, "w") == {
         "": ["w (VarHandleOp): float32 [4], 16 bytes"],
-        "requests": ["unknown: a log has none"],
+        "requests": ["unknown: a log lacks it"],
         "placed on": ["/device:GPU:0, as the log states"],
     }
 
 
-def test_the_source_of_a_line_is_shown_where_it_can_be_read(
+def test_the_source_text_of_a_line_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -204,14 +204,14 @@ def test_the_source_of_a_line_is_shown_where_it_can_be_read(
         variable("w"), lines={"w": "build.py:2 build.py:9"}, device_lines={"w": "build.py:1"}
     )
 
-    assert told(graph, "w")["built at"] == ["build.py:2  w = get_variable()", "build.py:9"]
-    assert told(graph, "w")["requests"] == ["/device:CPU:0, by build.py:1  import x"]
+    assert rows_of(graph, "w")["built at"] == ["build.py:2  w = get_variable()", "build.py:9"]
+    assert rows_of(graph, "w")["requests"] == ["/device:CPU:0, by build.py:1  import x"]
 
 
 def test_findings_on_the_op() -> None:
     findings = [Finding(name, "", "requested", "", "", f"{name} is wrong", "") for name in "vw"]
     verdict = Verdict("variables-shared", "broken", "requested", None, findings)
 
-    assert told(placement(variable("v"), variable("w")), "w", verdict)["findings"] == [
+    assert rows_of(placement(variable("v"), variable("w")), "w", verdict)["findings"] == [
         "variables-shared: w is wrong"
     ]

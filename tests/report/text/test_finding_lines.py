@@ -31,7 +31,7 @@ def source(name: str, *texts: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("findings", "told"),
+    ("findings", "expected"),
     [
         ([], []),
         ([finding("w")], ["  a.py:1: w is [on a GPU]", "    fix: pin it"]),
@@ -94,18 +94,18 @@ def source(name: str, *texts: str) -> None:
         ),
     ],
 )
-def test_lines_of_findings(findings: Sequence[Finding], told: Sequence[str]) -> None:
-    assert lines(*findings) == told
+def test_lines_of_findings(findings: Sequence[Finding], expected: Sequence[str]) -> None:
+    assert lines(*findings) == expected
 
 
-def test_the_source_and_the_way_to_it() -> None:
+def test_the_source_line_and_its_callers() -> None:
     source("model.py", "def layer(x):", "    w = tf.Variable(x)")
     source("train.py", "import model", 'with tf.device(f"/gpu:{i}"):', "    layer(x)")
-    told = finding(
+    found = finding(
         "w", frames=("train.py:7", "train.py:3", "model.py:2"), device_line="train.py:2"
     )
 
-    assert lines(told) == [
+    assert lines(found) == [
         "  model.py:2: w is [on a GPU]",
         "      | w = tf.Variable(x)",
         "      called from train.py:3, line 7",
@@ -117,12 +117,12 @@ def test_the_source_and_the_way_to_it() -> None:
 def test_a_group_of_many_lines_with_one_device_has_the_line_that_requests_it() -> None:
     source("model.py", "w = 1", "v = 2")
     source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
-    told = [
+    found = [
         finding(name, frames=("train.py:2", f"model.py:{n}"), device_line="train.py:1")
         for n, name in [(1, "w"), (2, "v")]
     ]
 
-    assert lines(*told) == [
+    assert lines(*found) == [
         "  train.py:1: w is [on a GPU]",
         "      | with tf.device('/gpu:0'):",
         "      w is created at model.py:1: w = 1",
@@ -145,12 +145,12 @@ def test_a_device_has_the_line_that_requests_it() -> None:
 def test_a_group_of_many_lines_has_the_first_one_and_the_common_caller() -> None:
     source("model.py", "w = 1", "v = 2")
     source("train.py", "model(x)", "main()")
-    told = [
+    found = [
         finding(name, frames=("train.py:2", "train.py:1", f"model.py:{n}"))
         for n, name in [(1, "w"), (2, "v")]
     ]
 
-    assert lines(*told) == [
+    assert lines(*found) == [
         "  model.py:1: w is [on a GPU]",
         "      | w = 1",
         "      all 2 are built through train.py:1: model(x)",
@@ -174,7 +174,7 @@ def test_the_path_of_an_executed_finding_begins_with_its_first_step() -> None:
     assert lines(rows)[1:-1] == ["      0", "      1", "      2", "      3"]
 
 
-def test_a_long_way_to_a_line() -> None:
+def test_a_long_call_stack() -> None:
     frames = tuple(f"a.py:{number}" for number in range(9, 0, -1))
     assert lines(finding("w", frames=frames))[1] == (
         "      called from line 2, line 3, line 4, line 5, …"
@@ -182,30 +182,30 @@ def test_a_long_way_to_a_line() -> None:
     assert lines(finding("w", frames=frames), everything=True)[1].endswith("line 8, line 9")
 
 
-def test_everything_has_all_names() -> None:
-    told = lines(*(finding(f"v{number}") for number in range(100)), everything=True)
-    names = " ".join(told[1:-1]).split("more: ")[1]
+def test_the_full_text_has_all_names() -> None:
+    shown = lines(*(finding(f"v{number}") for number in range(100)), everything=True)
+    names = " ".join(shown[1:-1]).split("more: ")[1]
     assert names.split() == [f"v{number}," for number in range(1, 99)] + ["v99"]
 
 
 def test_long_sentences_are_wrapped_and_at_last_cut() -> None:
-    told = finding("w", message=LONG, consequence=LONG, fix=LONG, path=(LONG,))
+    found = finding("w", message=LONG, consequence=LONG, fix=LONG, path=(LONG,))
 
-    brief = lines(told)
+    brief = lines(found)
     assert len(brief) == 6 + 3 + 4
     assert sum(line.endswith(" …") for line in brief) == 3
-    everything = " ".join(lines(told, everything=True))
+    everything = " ".join(lines(found, everything=True))
     assert everything.split().count("word") == 1200
 
 
 def test_long_names_are_shortened() -> None:
     name = "a/very/long/scope" * 20
-    told = lines(finding(name), finding(f"{name}_1", message=f"{name}_1 is [on a GPU]"))
-    assert max(map(len, told)) <= 130
-    assert "…" in told[1]
+    shown = lines(finding(name), finding(f"{name}_1", message=f"{name}_1 is [on a GPU]"))
+    assert max(map(len, shown)) <= 130
+    assert "…" in shown[1]
 
 
-def test_the_first_of_some_and_how_many_are_left() -> None:
+def test_the_first_object_and_the_number_of_others() -> None:
     groups = group_findings(
         [finding("w"), finding("v"), *(finding(n, message=f"{n}?", alike=n) for n in "abc")]
     )
@@ -222,9 +222,9 @@ def test_the_first_of_some_and_how_many_are_left() -> None:
 
 def test_assignments_are_shown_unless_a_device_is_at_fault() -> None:
     source("train.py", "weights = [0.0] * n", "train(weights)")
-    told = finding("w", frames=("train.py:2",), evidence="requested")
+    found = finding("w", frames=("train.py:2",), evidence="requested")
 
-    assert lines(told)[1:3] == [
+    assert lines(found)[1:3] == [
         "      | train(weights)",
         "      given by line 1: weights = [0.0] * n",
     ]

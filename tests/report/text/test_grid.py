@@ -45,19 +45,19 @@ def test_programs_down_and_broken_rules_across() -> None:
     ]
 
 
-def test_a_rule_that_was_not_asked_for_is_blank() -> None:
+def test_an_unselected_rule_is_blank() -> None:
     lines = grid([report(findings("placeable", 1)), report(verdict("no-fallback", "kept"))])
     assert list(lines)[-2] == "  1 0  p"
 
 
 @pytest.mark.parametrize(("number", "most"), [(1, 99), (999, 24), (12_345, 24)])
-def test_it_fits_with_all_rules_and_long_names(number: int, most: int) -> None:
+def test_the_grid_fits_with_all_rules_and_long_names(number: int, most: int) -> None:
     """No program breaks all of them that often: some are for strategies, and some for clusters."""
     name = f"a/folder/{'with_a_long_name/' * 8}train.py:build_towers"
     rules = list(RULES)[:most]
-    told = report(*(findings(rule, number) for rule in rules), program=name)
+    program = report(*(findings(rule, number) for rule in rules), program=name)
 
-    lines = list(grid([told, told]))
+    lines = list(grid([program, program]))
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == len(rules) + 5
     assert lines[-2].endswith("build_towers" if number == 1 else "towers")

@@ -14,7 +14,7 @@ def test_a_short_sentence_is_one_line() -> None:
     assert wrap("a  b", indent=2, hanging=6) == ["  a  b"]
 
 
-def test_the_lines_after_the_first_hang() -> None:
+def test_lines_after_the_first_are_indented() -> None:
     first, *rest = wrap(SENTENCE, indent=2, hanging=6)
 
     assert first == "  " + " ".join(["word"] * 23)
@@ -26,9 +26,9 @@ def test_the_lines_after_the_first_hang() -> None:
     ("most", "lines", "end"), [(1, 1, "word …"), (2, 2, "word …"), (3, 3, "word"), (None, 3, "d")]
 )
 def test_a_long_sentence_ends_with_an_ellipsis(most: int | None, lines: int, end: str) -> None:
-    told = wrap(SENTENCE, indent=2, hanging=6, most=most)
-    assert len(told) == lines
-    assert told[-1].endswith(end)
+    shown = wrap(SENTENCE, indent=2, hanging=6, most=most)
+    assert len(shown) == lines
+    assert shown[-1].endswith(end)
 
 
 def test_a_wider_line() -> None:
@@ -40,34 +40,34 @@ def test_a_wider_line() -> None:
     st.integers(0, 8),
     st.sampled_from([0, 4, 39]),
 )
-def test_no_line_is_wider_and_no_letter_lost(text: str, indent: int, hanging: int) -> None:
+def test_wrapping_keeps_the_width_and_all_characters(text: str, indent: int, hanging: int) -> None:
     lines = wrap(text, indent=indent, hanging=hanging)
     assert all(len(printable(line)) <= WIDTH + max(indent, hanging) for line in lines)
     if all(len(word.encode("unicode_escape")) <= WIDTH for word in text.split(" ")):
-        told = " ".join(lines[:1] + [line[hanging:] for line in lines[1:]])
-        assert told == " " * indent + text
+        joined = " ".join(lines[:1] + [line[hanging:] for line in lines[1:]])
+        assert joined == " " * indent + text
 
 
 def test_the_middle_of_a_long_name_is_left_out() -> None:
     name = "scope/" * 50
     assert shorten(name[:WIDTH]) == name[:WIDTH]
-    told = shorten(name)
-    assert len(told) == WIDTH - 1
-    assert told.startswith("scope/scope/")
-    assert told.endswith("/scope/")
-    assert "…" in told
-    assert wrap(name, hanging=4) == [told]
+    shown = shorten(name)
+    assert len(shown) == WIDTH - 1
+    assert shown.startswith("scope/scope/")
+    assert shown.endswith("/scope/")
+    assert "…" in shown
+    assert wrap(name, hanging=4) == [shown]
 
 
 def test_the_width_counts_visible_characters() -> None:
     r"""An escape takes four letters, \x1b, and cannot be cut apart."""
-    told = shorten("\x1b" * 40)
-    assert told.isprintable()
-    assert len(told) < WIDTH
+    shown = shorten("\x1b" * 40)
+    assert shown.isprintable()
+    assert len(shown) < WIDTH
 
 
 @pytest.mark.parametrize(("columns", "longest"), [(60, 60), (10, 40), (500, 120)])
-def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -> None:
+def test_lines_fit_into_the_columns(columns: int, longest: int) -> None:
     with terminal_width(columns):
         lines = wrap(SENTENCE, hanging=4)
         assert longest - 5 < max(map(len, lines)) <= longest
@@ -75,7 +75,7 @@ def test_lines_fit_into_the_columns_that_there_are(columns: int, longest: int) -
     assert max(map(len, wrap(SENTENCE, hanging=4))) > 110
 
 
-def test_a_sentence_in_narrow_lines_is_cut_where_it_is_in_others() -> None:
+def test_the_cut_of_a_sentence_does_not_depend_on_the_width() -> None:
     (usual,) = wrap(SENTENCE, hanging=4, most=1)
     with terminal_width(60):
         narrow = wrap(SENTENCE, hanging=4, most=1)

@@ -38,7 +38,7 @@ def test_report_of_one_program() -> None:
         "\n"
         "variables-on-host: 1 finding\n"
         "  main.py:9: variable w sits on /device:GPU:0, not on /device:CPU:0; "
-        "it asks for /device:GPU:0\n"
+        "it requests /device:GPU:0\n"
         "    fix: create it under `with tf.device('/cpu:0'):`; a device function must return "
         "this device for VarHandleOp too, not\n"
         "        only for Variable and VariableV2\n"
@@ -81,7 +81,7 @@ def test_headline_has_the_conditions(conditions: Mapping[str, Any], headline: st
     assert written(Report(Evidence(graph), [])).splitlines()[0] == headline
 
 
-def test_counts_are_of_all_programs() -> None:
+def test_counts_of_all_programs() -> None:
     kept = Report(Evidence(placement(program="p")), [Verdict("placeable", "kept", "assigned")])
     broken = Report(
         Evidence(placement(program="q")),
@@ -104,7 +104,7 @@ def test_markup_of_names_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 findings"), (1, "1 finding"), (2, "2 findings")]
 )
-def test_counted(number: int, text: str) -> None:
+def test_the_text_of_counts(number: int, text: str) -> None:
     assert plural(number, "finding") == text
 
 
@@ -127,28 +127,28 @@ def verdicts(rules: int, groups: int) -> list[Verdict]:
 @pytest.mark.parametrize("groups", [1, 50])
 @pytest.mark.parametrize("rules", [1, 4, 23])
 def test_a_report_has_at_most_60_lines(rules: int, groups: int) -> None:
-    told = written(report(*verdicts(rules, groups)))
+    text = written(report(*verdicts(rules, groups)))
     everything = written(report(*verdicts(rules, groups)), extent=DetailLevel.FULL)
 
-    assert told.count("\n") <= 57  # what to do next takes three
-    assert max(map(len, (told + everything).split("\n"))) <= 130
+    assert text.count("\n") <= 57  # what to do next takes three
+    assert max(map(len, (text + everything).split("\n"))) <= 130
     assert everything.count("likewise 2 more") == rules * groups
-    words = " ".join(told.split())
+    words = " ".join(text.split())
     assert all(f"rule-{rule}: {groups * 3} findings" in words for rule in range(rules))
     if rules * groups > 5:
-        assert "--all shows them" in told
+        assert "--all shows them" in text
     assert "--all" not in everything
 
 
 def test_the_first_group_of_each_rule_comes_first() -> None:
-    told = below_the_table(written(report(*verdicts(3, 50))))
+    text = below_the_table(written(report(*verdicts(3, 50))))
 
-    assert [line for line in told if line.startswith("rule-")] == [
+    assert [line for line in text if line.startswith("rule-")] == [
         "rule-0: 150 findings",
         "rule-1: 150 findings",
         "rule-2: 150 findings",
     ]
-    assert sum("likewise" in line for line in told) >= 4
+    assert sum("likewise" in line for line in text) >= 4
 
 
 def test_training_comes_before_layout_and_always_in_full() -> None:
@@ -170,15 +170,15 @@ def test_training_comes_before_layout_and_always_in_full() -> None:
     stops = broken("stops", finding("s", impact=Impact.EXECUTION))
 
     text = written(report(*layout, *wrong, stops))
-    told = below_the_table(text)
+    findings = below_the_table(text)
 
-    assert [line for line in told if line.endswith((" finding", " findings"))] == [
+    assert [line for line in findings if line.endswith((" finding", " findings"))] == [
         "stops: 1 finding",
         *(f"wrong-{rule}: 40 findings" for rule in range(14)),
     ]
-    assert told.count("    wrong 0") == 14
-    assert told.count("    fix: pin it") == 15
-    assert told[-2].startswith("    ")
+    assert findings.count("    wrong 0") == 14
+    assert findings.count("    fix: pin it") == 15
+    assert findings[-2].startswith("    ")
     assert "slow-0: 40 findings, slow-1: 40 findings" in text
     names = " ".join(text.split("\n\n")[1].split())
     assert names.startswith("BROKEN stops, wrong-0,")
@@ -199,16 +199,16 @@ def test_findings_of_one_rule_are_ordered_by_impact() -> None:
 
 
 def test_consequences_take_one_line() -> None:
-    told = report(
+    program = report(
         broken("variables-shared", finding("w")),
         broken("names-portable", *[finding("w", follows="variables-shared")] * 64, note="9 named"),
     )
 
-    everything = written(told, extent=DetailLevel.FULL)
+    everything = written(program, extent=DetailLevel.FULL)
     assert (
         "  BROKEN       names-portable    9 named; follows from variables-shared\n" in everything
     )
-    assert below_the_table(written(told)) == [
+    assert below_the_table(written(program)) == [
         "variables-shared: 1 finding",
         "  a.py:1: w is [on a GPU]",
         "    fix: pin it",
@@ -229,7 +229,7 @@ def test_rules_not_checked_for_one_reason_share_a_line() -> None:
     def open_rule(rule: str, reason: str, note: str | None = None) -> Verdict:
         return Verdict(rule, "not-checked", None, reason, note=note)
 
-    told = written(
+    text = written(
         report(
             open_rule("a", "no reference"),
             Verdict("b", "kept", None, note="2 towers"),
@@ -237,21 +237,21 @@ def test_rules_not_checked_for_one_reason_share_a_line() -> None:
             open_rule("d", "no reference", "but this"),
         )
     )
-    assert told.split("\n")[2:5] == [
+    assert text.split("\n")[2:5] == [
         "  NOT CHECKED  a, c: no reference",
         "  KEPT         b  2 towers",
         "  NOT CHECKED  d  no reference; but this",
     ]
 
 
-def test_details_of_rules_are_cut_and_left_out_where_one_is_broken() -> None:
+def test_details_of_kept_rules_are_cut_or_omitted() -> None:
     kept = Verdict("placeable", "kept", None, note="word " * 60)
 
     assert written(report(kept)).count("word") == 38
     assert written(report(kept), extent=DetailLevel.FULL).count("word") == 60
-    told = report(kept, broken("no-fallback", finding("w")))
-    assert "word" not in written(told)
-    assert written(told, extent=DetailLevel.FULL).count("word") == 60
+    program = report(kept, broken("no-fallback", finding("w")))
+    assert "word" not in written(program)
+    assert written(program, extent=DetailLevel.FULL).count("word") == 60
 
 
 def test_several_programs_have_a_grid_before_them() -> None:
@@ -270,9 +270,9 @@ def figures(number: int) -> list[dict[str, Any]]:
 
 def test_the_picture_comes_after_the_first_group() -> None:
     drawn = broken("gradients-equal", finding("w"), figures=figures(3))
-    told = below_the_table(written(report(drawn)))
+    text = below_the_table(written(report(drawn)))
 
-    assert told[:5] == [
+    assert text[:5] == [
         "gradients-equal: 1 finding",
         "  a.py:1: w is [on a GPU]",
         "    fix: pin it",
@@ -288,20 +288,19 @@ def test_the_picture_comes_after_the_first_group() -> None:
 def test_a_picture_that_does_not_fit_is_omitted() -> None:
     kept = [Verdict(f"rule-{n}", "kept", "executed", figures=figures(8)) for n in range(9)]
 
-    told = written(report(*kept))
+    text = written(report(*kept))
 
-    assert 0 < told.count("in eps of the largest value") < len(kept)
-    assert "0 findings" not in told
+    assert 0 < text.count("in eps of the largest value") < len(kept)
+    assert "0 findings" not in text
 
 
 def test_notes_of_a_program_are_cut() -> None:
-    program = Missing("a graph")
-    evidence = Evidence(placement(program="p"), program)
-    told = Report(evidence, [])
+    evidence = Evidence(placement(program="p"), Missing("a graph"))
+    program = Report(evidence, [])
     many = [f"note {number}" for number in range(40)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evidence, "notes", many)
-        brief, everything = written(told), written(told, extent=DetailLevel.FULL)
+        brief, everything = written(program), written(program, extent=DetailLevel.FULL)
     assert brief.split("\n")[1:8] == [*many[:6], "… (--all shows all notes)"]
     assert all(f"{note}\n" in everything for note in many)
 

@@ -6,7 +6,7 @@ from placement_checks.report.text.layout import Row, layout_rows
 
 
 def test_labels_stand_before_their_first_line() -> None:
-    rows = [Row("built at", ["a.py:1", "b.py:2"]), Row("by", ["c"]), Row("not told", [])]
+    rows = [Row("built at", ["a.py:1", "b.py:2"]), Row("by", ["c"]), Row("empty", [])]
 
     assert list(layout_rows("w", rows)) == [
         "w",
@@ -17,7 +17,7 @@ def test_labels_stand_before_their_first_line() -> None:
     ]
 
 
-def test_of_many_lines_the_last_is_shown_as_well() -> None:
+def test_the_last_of_many_lines_is_shown() -> None:
     lines = list(layout_rows("w", [Row("by", [f"op_{number}" for number in range(9)])]))
 
     assert [line.split(maxsplit=1)[-1] for line in lines[2:]] == [
@@ -46,5 +46,5 @@ def test_a_long_name_loses_its_middle() -> None:
     assert "…" in line
 
 
-def test_nothing_is_known() -> None:
+def test_without_rows() -> None:
     assert list(layout_rows("w", [])) == ["w", ""]

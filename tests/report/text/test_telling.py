@@ -6,7 +6,7 @@ from placement_checks.report.common.findings import Group
 from placement_checks.report.text.findings import finding_sentences, one_line
 
 
-def test_sentences_of_a_group() -> None:
+def test_the_sentences_of_a_group() -> None:
     one, two = finding("v", consequence="It is slow."), finding("w")
 
     assert list(finding_sentences(Group([one, two]))) == [
@@ -20,7 +20,7 @@ def test_sentences_of_a_group() -> None:
     ]
 
 
-def test_known_behavior_of_a_library_has_a_way_out() -> None:
+def test_known_behavior_of_a_library_has_a_workaround() -> None:
     of_keras = finding("w", frames=(), known="Keras 3")
 
     assert list(finding_sentences(Group([of_keras]))) == ["w is [on a GPU]", "way out: pin it"]

@@ -90,11 +90,11 @@ def test_a_lookup_on_the_gpu_of_a_table_works_for_its_tower() -> None:
                 op("half", "Mul", "", "GPU:1", "tower_1/w/MatMul"),
                 on(0, "tower_1/loss", "Mean", "half"),
             ],
-            id="an op that asks for nothing",
+            id="an op that requests nothing",
         ),
         pytest.param(
             [op("tower_1/loss", "Mean", "/gpu:2", "GPU:1", "tower_1/w/MatMul")],
-            id="an op that asks for a GPU which is not there",
+            id="an op that requests a GPU which is not there",
         ),
     ],
 )

@@ -28,7 +28,7 @@ ADRIFT = "gradients/tower_1/w/MatMul_grad/MatMul"
 
 
 def adrift(*names: str, **more: Any) -> list[Op]:
-    """Backward ops that ask for no device and end on the first GPU."""
+    """Backward ops that request no device and end on the first GPU."""
     return [op(name, "MatMul", "", "GPU:0", "tower_1/x", **more) for name in names]
 
 
@@ -214,7 +214,7 @@ def test_the_shape_of_a_variable_is_where_the_variable_is(
     assert objects(replace(graph, details=Noted())) == found
 
 
-def test_an_op_bound_to_another_device_is_no_op_without_a_kernel() -> None:
+def test_an_op_bound_to_another_device_has_a_kernel() -> None:
     graph = program(
         op(
             ADRIFT,
@@ -252,7 +252,7 @@ def test_allowed_by_type_and_by_name(allow: Sequence[str], left: Sequence[str]) 
     [
         pytest.param(program(placer=None), id="no placer"),
         pytest.param(program(assigned=Missing("it died")), id="unplaced"),
-        pytest.param(program(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(program(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(program(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
         pytest.param(placement(on(0, "a", "MatMul")), id="no gradients"),
         pytest.param(program(step={"backward": ()}), id="none taken"),

@@ -63,7 +63,7 @@ def test_text_needs_no_gpu(name: str, is_text: bool) -> None:
     ("ops", "found"),
     [
         pytest.param([fallen_op("shown", "ScalarSummary", "a")], ["a", "shown"], id="a summary"),
-        pytest.param([op("shown", "Assert", "", "", "a")], ["a"], id="one that asks for no GPU"),
+        pytest.param([op("shown", "Assert", "", "", "a")], ["a"], id="one that requests no GPU"),
         pytest.param(
             [fallen_op("shown", "ScalarSummary", "a"), op("used", "MatMul", "/cpu:0", "", "a")],
             ["shown"],

@@ -18,7 +18,7 @@ BOUND = "bound to another op, by colocation or by a reference"
 
 
 def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
-    """An op that asks for GPU:0 and ends on the CPU, for its own reason unless `bound`."""
+    """An op that requests GPU:0 and ends on the CPU, for its own reason unless `bound`."""
     return op(name, type, "/gpu:0", "CPU:0", *inputs, **more)
 
 
@@ -270,7 +270,7 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_fix(snapshot: Snapshot
 
 
 def test_kept_by_ops_that_follow_a_variable_of_a_job() -> None:
-    """A device function of a parameter server: the reads ask for the worker's GPU."""
+    """A device function of a parameter server: the reads request the worker's GPU."""
     server = "/job:ps/replica:0/task:0/cpu:0"
     graph = placement(
         op("w", "VarHandleOp", "/job:ps/task:0", server),

@@ -134,7 +134,7 @@ def test_the_environment_lets_the_memory_grow(
 
 
 @pytest.mark.parametrize(
-    ("fraction", "taken", "state"),
+    ("fraction", "fraction_taken", "state"),
     [
         (0.5, 0.5, "kept"),
         (0.5, 0.51, "broken"),
@@ -144,9 +144,9 @@ def test_the_environment_lets_the_memory_grow(
     ],
 )
 def test_the_largest_share_that_a_program_may_take(
-    fraction: float, taken: float, state: str
+    fraction: float, fraction_taken: float, state: str
 ) -> None:
-    graph = options(per_process_gpu_memory_fraction=taken)
+    graph = options(per_process_gpu_memory_fraction=fraction_taken)
 
     assert SessionMemory(fraction=fraction).judge(graph).state == state
 
@@ -168,7 +168,7 @@ def test_an_invalid_share_is_refused(fraction: float) -> None:
     )
 
 
-def test_it_needs_neither_towers_nor_a_placer() -> None:
+def test_needs_neither_towers_nor_a_placer() -> None:
     graph = session(
         {"gpu_options": {"allow_growth": False}},
         placer=None,
@@ -193,7 +193,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_a_share_that_is_no_number_is_not_judged(snapshot: SnapshotAssertion) -> None:
+def test_an_invalid_share_is_not_judged(snapshot: SnapshotAssertion) -> None:
     options = {"per_process_gpu_memory_fraction": "half"}
     graph = placement(step=StepOps(session={"gpu_options": options}))
 
@@ -435,18 +435,18 @@ def test_the_fix_gives_each_its_part(
     assert finding.fix == snapshot
 
 
-def test_next_to_others_some_gpus_are_no_exception() -> None:
+def test_next_to_other_programs_named_gpus_are_judged() -> None:
     """Alone, a session that names its GPUs leaves the rest to others."""
     assert SessionMemory().judge(options(visible_device_list="0")).state == "kept"
     assert judge_next_to({}, visible_device_list="0").state == "broken"
 
 
-def test_no_others_are_none(snapshot: SnapshotAssertion) -> None:
+def test_an_empty_list_of_others(snapshot: SnapshotAssertion) -> None:
     assert messages(judge_next_to(**share(0.9))) == snapshot
 
 
 @pytest.mark.parametrize("value", ["half", None, True, [0.5]])
-def test_others_with_a_share_that_is_no_number_are_refused(
+def test_others_with_an_invalid_share_are_refused(
     value: str | bool | Sequence[float] | None,
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -537,7 +537,7 @@ def test_the_environment_keeps_the_memory_from_growing(
 
 
 @pytest.mark.parametrize("value", ["", "0", "1", "False", "TRUE"])
-def test_the_environment_has_no_part_where_it_is_neither_true_nor_false(
+def test_other_values_of_the_environment_are_ignored(
     monkeypatch: pytest.MonkeyPatch, value: str, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setenv(GROWTH, value)

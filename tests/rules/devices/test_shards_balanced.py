@@ -355,13 +355,13 @@ def test_a_variable_that_was_not_placed_takes_no_turn() -> None:
     assert objects(graph, by="round-robin") == ["v1"]
 
 
-def test_a_job_that_leaves_its_task_open_has_the_first() -> None:
+def test_a_job_without_task_means_its_first_task() -> None:
     at = op("v1", "VarHandleOp", "/job:ps", "/job:ps/cpu:0")
     graph = placement(on_server("v0", 1), at, machine=CLUSTER)
     assert ShardsBalanced().judge(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
-def test_servers_without_the_indices_between() -> None:
+def test_servers_with_gaps_in_their_indices() -> None:
     graph = shards(3, 7, 3, machine="ps/task:3; ps/task:7; worker*1: gpu")
     verdict = ShardsBalanced(by="round-robin").judge(graph)
 
@@ -512,7 +512,7 @@ def test_workers_may_hold_the_shards() -> None:
     [
         pytest.param(shards(0, placer=None), {}, id="no placer"),
         pytest.param(shards(0, assigned=Missing("it died")), {}, id="unplaced"),
-        pytest.param(shards(0, requested=Missing("a log has no requests")), {}, id="log"),
+        pytest.param(shards(0, requested=Missing("a log lacks requested devices")), {}, id="log"),
         pytest.param(program(), {}, id="towers on one host"),
         pytest.param(shards(0, machine=None), {}, id="no machine"),
         pytest.param(program(), {"job": "ps"}, id="one host and a job"),
@@ -554,6 +554,6 @@ def test_not_checked(
         ({"most": -1}, "most: -1 is below an even share; give a number of 1 or more"),
     ],
 )
-def test_fields_that_make_no_sense(fields: Mapping[str, Any], message: str) -> None:
+def test_invalid_fields(fields: Mapping[str, Any], message: str) -> None:
     (error,) = policy_errors({"shards-balanced": fields})
     assert str(error) == f"shards-balanced.{message}"

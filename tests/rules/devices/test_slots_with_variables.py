@@ -364,7 +364,7 @@ def test_allowed_slots_may_sit_anywhere(allow: Sequence[str], left: Sequence[str
     [
         pytest.param(momentum(placer=None), id="no placer"),
         pytest.param(momentum(assigned=Missing("it died")), id="unplaced"),
-        pytest.param(momentum(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(momentum(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(momentum(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
         pytest.param(program(), id="plain gradient descent"),
         pytest.param(average(step={"train_op": ()}), id="no train op"),

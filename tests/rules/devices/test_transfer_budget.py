@@ -146,7 +146,7 @@ def test_towers_take_the_weights_and_give_the_gradients(snapshot: SnapshotAssert
     assert messages(verdict) == snapshot
 
 
-def test_one_tensor_is_copied_to_one_device_once() -> None:
+def test_a_tensor_is_copied_once_to_each_device() -> None:
     assert copies(sent(to=["GPU:0", "GPU:0", "GPU:1"])) == 2
 
 
@@ -189,7 +189,7 @@ def test_without_a_train_op_all_ops_are_counted(
     assert messages(finding) == snapshot
 
 
-def test_a_handle_is_no_data() -> None:
+def test_handles_are_not_copied() -> None:
     class Known(Details):
         def outputs(self, op: str) -> tuple[Tensor, ...]:
             return (Tensor("resource", ()),)
@@ -406,7 +406,7 @@ def test_a_budget_of_copies_needs_no_sizes() -> None:
     [
         pytest.param(sent(placer=None), id="no placer"),
         pytest.param(sent(assigned=Missing("it died")), id="unplaced"),
-        pytest.param(sent(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(sent(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(sent(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
     ],
 )

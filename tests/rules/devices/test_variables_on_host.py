@@ -325,7 +325,7 @@ def test_the_fix_for_a_job_that_the_machine_lacks_does_not_mention_device_functi
     assert messages(finding) == snapshot
 
 
-LOG = "a log has no requests"
+LOG = "a log lacks requested devices"
 
 
 def logged(*ops: Op, **more: Any) -> Verdict:
@@ -493,7 +493,7 @@ def test_a_part_of_a_split_model_may_be_on_its_gpu() -> None:
     [
         pytest.param(op("a", "VarHandleOp", "/gpu:1", "GPU:1"), id="on the GPU of another part"),
         pytest.param(op("a/m", "VarHandleOp", "/gpu:1", "GPU:1"), id="a slot apart from it"),
-        pytest.param(op("a", "VarHandleOp", "", "GPU:0"), id="that asks for no device"),
+        pytest.param(op("a", "VarHandleOp", "", "GPU:0"), id="that requests no device"),
         pytest.param(op("step", "VarHandleOp", "/gpu:0", "GPU:0"), id="of no part"),
     ],
 )

@@ -494,7 +494,7 @@ def test_the_least_share_applies_to_the_run(least: float, state: str) -> None:
         (0.01, []),
         (1, []),
         *(
-            (least, [f"least: {least} is not a share; give one above 0, up to 1"])
+            (least, [f"least: {least} is not a share; give a share above 0, up to 1"])
             for least in (0, -0.5, 1.01, 50)
         ),
         *(

@@ -22,7 +22,7 @@ from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.policy import policy_errors
 
-# Of w and v, from 0 and 0, in three steps.
+# The values of w and v after three steps from 0.
 STEPS = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
 START = [0.0, 0.0]
 
@@ -50,10 +50,10 @@ def batch(wrong: Sequence[str] = (), noisy: Sequence[str] = (), by: float = 2) -
     )
 
 
-def ran(taken: Trajectory | Missing, wrong: Sequence[str] = (), **more: Any) -> Measurement:
+def ran(trained: Trajectory | Missing, wrong: Sequence[str] = (), **more: Any) -> Measurement:
     """A measurement; the gradients of the variables in `wrong` differ."""
     dtypes = {name: "int64" if name == "step" else "float32" for name in ("step", *NAMES)}
-    return measurement(batch(wrong), **{"trajectory": taken, "dtypes": dtypes, **more})
+    return measurement(batch(wrong), **{"trajectory": trained, "dtypes": dtypes, **more})
 
 
 NAMES = ("w", "v", "w/Momentum")
@@ -64,13 +64,13 @@ def built(numbers: Measurement, lines: Mapping[str, str] | None = None) -> Evide
 
 
 def checked(
-    taken: Trajectory | Missing,
+    trained: Trajectory | Missing,
     wrong: Sequence[str] = (),
     *,
     fields: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Verdict:
-    return WeightsEqual(**(fields or {})).judge(built(ran(taken, wrong, **more)))
+    return WeightsEqual(**(fields or {})).judge(built(ran(trained, wrong, **more)))
 
 
 def steps_of(verdict: Verdict) -> dict[str, int]:
@@ -165,7 +165,7 @@ def test_not_checked_without_numbers() -> None:
 
 
 def test_not_checked_without_steps() -> None:
-    why = "which op is one step is not said"
+    why = "which op is one step is not expected"
 
     assert checked(Missing(why)) == Verdict("weights-equal", "not-checked", None, why)
 
@@ -194,18 +194,18 @@ def test_gradients_that_are_too_coarse_for_their_variables(snapshot: SnapshotAss
 
 def test_variables_that_are_finer_than_their_gradients() -> None:
     """A gradient rounded to float32 changes a float64 variable by slightly more or less."""
-    taken = steps({"w": [*STEPS[:2], [3, 6 + 20 * 2.0**-23]]})
+    trained = steps({"w": [*STEPS[:2], [3, 6 + 20 * 2.0**-23]]})
     dtypes = {**dict.fromkeys(NAMES, "float64"), "step": "int64"}
 
-    assert checked(taken, dtypes=dtypes, precisions=dict.fromkeys("wv", "float64")).findings
-    coarse = checked(taken, dtypes=dtypes, precisions=dict.fromkeys("wv", "float32"))
+    assert checked(trained, dtypes=dtypes, precisions=dict.fromkeys("wv", "float64")).findings
+    coarse = checked(trained, dtypes=dtypes, precisions=dict.fromkeys("wv", "float32"))
     assert coarse.state == "kept"
 
 
 def test_variables_that_follow_rounding_errors() -> None:
     """A variable is left out if its gradient is noise, and so are its slots."""
-    taken = steps({"w": [[9, 9]] * 3, "w/Momentum": [[9, 9]] * 3})
-    numbers = replace(ran(taken), trials=[batch(noisy="w")])
+    trained = steps({"w": [[9, 9]] * 3, "w/Momentum": [[9, 9]] * 3})
+    numbers = replace(ran(trained), trials=[batch(noisy="w")])
 
     verdict = WeightsEqual().judge(built(numbers))
 
@@ -221,27 +221,27 @@ def test_weights_of_a_wrong_gradient_refer_to_its_rule(
     wrong: str, snapshot: SnapshotAssertion
 ) -> None:
     """The gradient of the variable, or of the slot's variable, whichever comes first."""
-    taken = steps({"w/Momentum": [[10, 2]] * 3, "w": [[1, 2], [2, 4], [3, 7]]})
+    trained = steps({"w/Momentum": [[10, 2]] * 3, "w": [[1, 2], [2, 4], [3, 7]]})
 
-    verdict = checked(taken, wrong)
+    verdict = checked(trained, wrong)
 
     assert steps_of(verdict) == {"w": 3, "w/Momentum": 1}
     assert messages(verdict) == snapshot
 
 
 def test_later_differences_follow(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"v": [[1, 2], [2, 5], [3, 6]], "w": [[1, 2], [2, 4], [9, 9]]})
+    trained = steps({"v": [[1, 2], [2, 5], [3, 6]], "w": [[1, 2], [2, 4], [9, 9]]})
 
-    verdict = checked(taken)
+    verdict = checked(trained)
 
     assert steps_of(verdict) == {"w": 3, "v": 2}
     assert messages(verdict) == snapshot
 
 
 def test_differences_after_a_different_gradient_follow(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"v": [[2, 4], [3, 6], [4, 8]], "w": [[1, 2], [2, 5], [9, 9]]})
+    trained = steps({"v": [[2, 4], [3, 6], [4, 8]], "w": [[1, 2], [2, 5], [9, 9]]})
 
-    verdict = checked(taken, ["v"])
+    verdict = checked(trained, ["v"])
 
     assert steps_of(verdict) == {"w": 2, "v": 1}
     assert messages(verdict) == snapshot
@@ -260,9 +260,9 @@ def test_a_counter_with_another_increment_is_found(
 
 
 def test_a_counter_that_does_not_start_at_zero(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"step": [3, 5, 7]})
+    trained = steps({"step": [3, 5, 7]})
 
-    verdict = checked(displaced(taken, step=100))
+    verdict = checked(displaced(trained, step=100))
 
     assert steps_of(verdict) == {"step": 1}
     assert messages(verdict) == snapshot
@@ -322,13 +322,14 @@ def test_the_factor_of_a_change(
 
 
 def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
-    """The gradients of w in the second step come from another variable; those of v do not."""
-    taken = steps(
+    """In the second step, the gradients of w come from another variable, and the gradients of v do
+    not."""
+    trained = steps(
         {"w": [[1, 2], [2, 5], [3, 9]], "v": [[1, 2], [3, 4], [3, 8]], "w/Momentum": [[5, 1]] * 3},
         after=batch("w"),
     )
 
-    verdict = checked(taken)
+    verdict = checked(trained)
 
     assert steps_of(verdict) == {"w": 2, "v": 2, "w/Momentum": 2}
     assert messages(verdict) == snapshot
@@ -338,18 +339,18 @@ def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
 def test_no_copy_without_a_difference_after_the_steps(
     late: Trial | None, snapshot: SnapshotAssertion
 ) -> None:
-    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=late)
+    trained = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=late)
 
-    verdict = checked(taken)
+    verdict = checked(trained)
 
     assert steps_of(verdict) == {"w": 2}
     assert messages(verdict) == snapshot
 
 
 def test_no_copy_if_the_first_gradient_differs(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
+    trained = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
 
-    verdict = checked(taken, ["w", "v"])
+    verdict = checked(trained, ["w", "v"])
 
     assert steps_of(verdict) == {"w": 2}
     assert messages(verdict) == snapshot
@@ -357,8 +358,8 @@ def test_no_copy_if_the_first_gradient_differs(snapshot: SnapshotAssertion) -> N
 
 def test_stale_copies_with_equal_weights(snapshot: SnapshotAssertion) -> None:
     """The weights may be equal within the tolerance; the gradient after the steps is not."""
-    taken = steps({}, after=batch("v"))
-    graph = built(ran(taken, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
+    trained = steps({}, after=batch("v"))
+    graph = built(ran(trained, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
 
     verdict = WeightsEqual().judge(graph)
 
@@ -376,14 +377,14 @@ def test_stale_copies_with_equal_weights(snapshot: SnapshotAssertion) -> None:
             fix=ANY,
         )
     ]
-    assert checked(taken, fields={"allow": "v"}).state == "kept"
+    assert checked(trained, fields={"allow": "v"}).state == "kept"
 
 
 def test_copies_are_found_once(snapshot: SnapshotAssertion) -> None:
     """A finding for each variable, whether its weights diverge or not."""
-    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
+    trained = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
 
-    verdict = checked(taken)
+    verdict = checked(trained)
 
     assert [finding.object for finding in verdict.findings] == ["w", "v"]
     assert messages(verdict) == snapshot
@@ -407,7 +408,7 @@ def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> N
 
 
 @pytest.mark.parametrize(
-    ("taken", "said"),
+    ("trained", "expected"),
     [
         (steps({"w": [[math.nan, 2]] * 3}), "NaN or infinite"),
         (
@@ -418,22 +419,22 @@ def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> N
         ),
     ],
 )
-def test_the_error_is_in_the_finding(taken: Trajectory, said: str) -> None:
-    (finding,) = checked(taken).findings
+def test_the_error_is_in_the_finding(trained: Trajectory, expected: str) -> None:
+    (finding,) = checked(trained).findings
 
-    assert finding.found == said
+    assert finding.found == expected
 
 
 def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None:
-    """It has no gradient."""
-    taken = trajectory(
+    """A statistic does not have a gradient."""
+    trained = trajectory(
         {"w": START, "mean": START},
         {"w": STEPS, "mean": STEPS},
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
         uncertain={"w": [False, False]},
     )
     for wrong in ([], ["w"]):
-        numbers = ran(taken, wrong, dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
+        numbers = ran(trained, wrong, dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
         evidence = Evidence(program(variables=["w", "mean"]), measurement=numbers)
         verdict = WeightsEqual().judge(evidence)
         assert steps_of(verdict) == {"mean": 1}
@@ -448,18 +449,18 @@ def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None
     [((), ["w", "v"]), (("w",), ["v"]), (("?",), []), (("w*", "V"), ["v"])],
 )
 def test_variables_that_are_left_out(allow: tuple[str, ...], left: list[str]) -> None:
-    taken = steps({"w": [[2, 1]] * 3, "v": [[2, 1]] * 3})
+    trained = steps({"w": [[2, 1]] * 3, "v": [[2, 1]] * 3})
 
-    verdict = checked(taken, fields={"allow": allow})
+    verdict = checked(trained, fields={"allow": allow})
 
     assert [finding.object for finding in verdict.findings] == left
     assert verdict.state == ("broken" if left else "kept")
 
 
 def test_no_finding_follows_an_allowed_variable(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"v": [[9, 1]] * 3, "w": [[1, 2], [9, 9], [9, 9]]})
+    trained = steps({"v": [[9, 1]] * 3, "w": [[1, 2], [9, 9], [9, 9]]})
 
-    verdict = checked(taken, fields={"allow": ("v",)})
+    verdict = checked(trained, fields={"allow": ("v",)})
 
     assert steps_of(verdict) == {"w": 2}
     assert messages(verdict) == snapshot
@@ -467,7 +468,7 @@ def test_no_finding_follows_an_allowed_variable(snapshot: SnapshotAssertion) -> 
 
 def test_tolerance_and_noise() -> None:
     """After the last step w, which is 6, is off by 42 eps."""
-    taken = steps({"w": [*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]]}, noise=2.0**-22)
+    trained = steps({"w": [*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]]}, noise=2.0**-22)
 
     cases: list[tuple[dict[str, float], bool]] = [
         ({}, False),
@@ -477,37 +478,37 @@ def test_tolerance_and_noise() -> None:
         ({"noise": 127.0}, True),
     ]
     for fields, is_kept in cases:
-        assert (checked(taken, fields=fields).state == "kept") == is_kept
+        assert (checked(trained, fields=fields).state == "kept") == is_kept
 
 
 def test_the_scale_of_the_gradients_applies_to_slots(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"w/Momentum": [[640, 128], [512, 256], [384, 384]]})
+    trained = steps({"w/Momentum": [[640, 128], [512, 256], [384, 384]]})
 
-    assert checked(taken, scale=128.0).state == "kept"
-    verdict = checked(taken)
+    assert checked(trained, scale=128.0).state == "kept"
+    verdict = checked(trained)
     assert steps_of(verdict) == {"w/Momentum": 1}
     assert messages(verdict) == snapshot
 
 
 def test_a_compensated_factor_is_the_factor_of_the_slots() -> None:
     """All gradients are twice as large, and the learning rate is half."""
-    taken = steps({"w/Momentum": [[10, 2], [8, 4], [6, 6]]})
+    trained = steps({"w/Momentum": [[10, 2], [8, 4], [6, 6]]})
 
-    assert checked(taken, ["w", "v"]).state == "kept"
-    assert list(steps_of(checked(taken, ["w"]))) == ["w/Momentum"]
-    assert list(steps_of(checked(taken))) == ["w/Momentum"]
+    assert checked(trained, ["w", "v"]).state == "kept"
+    assert list(steps_of(checked(trained, ["w"]))) == ["w/Momentum"]
+    assert list(steps_of(checked(trained))) == ["w/Momentum"]
 
 
 @pytest.mark.parametrize("optimizer", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
 def test_elements_that_follow_rounding_errors(optimizer: str) -> None:
-    taken = steps({"w": [[1, -2], [2, -4], [3, -6]]})
+    trained = steps({"w": [[1, -2], [2, -4], [3, -6]]})
     certain = np.array([True, False])
-    doubtful = [{**step, "w": step["w"]._replace(certain=certain)} for step in taken.steps]
+    doubtful = [{**step, "w": step["w"]._replace(certain=certain)} for step in trained.steps]
 
-    verdict = checked(replace(taken, steps=doubtful), optimizers=frozenset([optimizer]))
+    verdict = checked(replace(trained, steps=doubtful), optimizers=frozenset([optimizer]))
 
     assert verdict.state == ("kept" if "Adam" in optimizer else "broken")
-    assert checked(taken, optimizers=frozenset([optimizer])).state == "broken"
+    assert checked(trained, optimizers=frozenset([optimizer])).state == "broken"
 
 
 @pytest.mark.parametrize(
@@ -537,20 +538,20 @@ def test_policy_errors_name_the_wrong_fields(
 
 
 def test_the_note_has_the_number_of_steps(snapshot: SnapshotAssertion) -> None:
-    taken = trajectory(
+    trained = trajectory(
         {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, uncertain={"w": [False, False]}
     )
 
-    assert messages(checked(taken)) == snapshot
+    assert messages(checked(trained)) == snapshot
 
 
 def test_equal_constants_do_not_keep_the_rule(snapshot: SnapshotAssertion) -> None:
-    taken = steps({})
+    trained = steps({})
     still = trajectory(
         {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
     )
 
-    for verdict in (checked(taken, fields={"allow": ("*",)}), checked(still)):
+    for verdict in (checked(trained, fields={"allow": ("*",)}), checked(still)):
         assert verdict.state == "not-checked"
         assert messages(verdict) == snapshot
 
@@ -566,13 +567,13 @@ def test_a_counter_follows_no_gradient(snapshot: SnapshotAssertion) -> None:
 def test_a_statistic_follows_the_first_of_several_different_gradients(
     snapshot: SnapshotAssertion,
 ) -> None:
-    taken = trajectory(
+    trained = trajectory(
         {"w": START, "v": START, "mean": START},
         {"w": STEPS, "v": STEPS, "mean": STEPS},
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
         uncertain={"w": [False, False], "v": [False, False]},
     )
-    numbers = ran(taken, ["w", "v"], dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
+    numbers = ran(trained, ["w", "v"], dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
 
     (finding,) = (
         WeightsEqual()
@@ -595,9 +596,9 @@ def test_a_statistic_follows_the_first_of_several_different_gradients(
 def test_variables_that_the_steps_change_in_the_end_are_compared(
     expected: Any, state: str
 ) -> None:
-    taken = trajectory({"w": START}, {"w": expected}, {}, uncertain={"w": [False, False]})
+    trained = trajectory({"w": START}, {"w": expected}, {}, uncertain={"w": [False, False]})
 
-    assert WeightsEqual().judge(built(ran(taken))).state == state
+    assert WeightsEqual().judge(built(ran(trained))).state == state
 
 
 @pytest.mark.parametrize(
@@ -613,11 +614,11 @@ def test_the_factor_of_a_change_with_a_constant_element(
 ) -> None:
     way = [1.0, 2.0, 0.0]
     start = [0.0, 0.0, 0.0]
-    taken = trajectory(
+    trained = trajectory(
         {"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, uncertain={"w": [False] * 3}
     )
 
-    verdict = checked(taken)
+    verdict = checked(trained)
 
     assert steps_of(verdict) == {"w": 1}
     assert messages(verdict) == snapshot
@@ -652,14 +653,14 @@ IN_NO_ORDER = "left out: no order is set between the update of step and its read
 
 
 def test_a_variable_with_a_race_is_left_out() -> None:
-    taken = steps({"w/Momentum": APART, "v": APART})
+    trained = steps({"w/Momentum": APART, "v": APART})
 
-    verdict = checked(taken, races={"w/Momentum": "w", "v": "step"})
+    verdict = checked(trained, races={"w/Momentum": "w", "v": "step"})
 
     assert verdict.state == "kept"
     assert verdict.note == f"2 variables equal after 3 steps; 2 variables {IN_NO_ORDER} v"
     assert {figure["variable"] for figure in verdict.figures} == {"w", "step"}
-    assert steps_of(checked(taken, races={"v": "step"})) == {"w/Momentum": 1}
+    assert steps_of(checked(trained, races={"v": "step"})) == {"w/Momentum": 1}
 
 
 def test_the_slots_of_a_variable_with_a_race_are_left_out() -> None:
@@ -690,41 +691,41 @@ def test_races_are_in_the_note_of_a_broken_rule() -> None:
     ids=["but the counter", "none"],
 )
 def test_not_checked_if_races_leave_no_variable(races: Sequence[str], left: str) -> None:
-    taken = steps({name: APART for name in races if name != "step"})
+    trained = steps({name: APART for name in races if name != "step"})
 
-    verdict = checked(taken, races=dict.fromkeys(races, "step"))
+    verdict = checked(trained, races=dict.fromkeys(races, "step"))
 
     assert (verdict.state, verdict.reason) == ("not-checked", f"{left} {IN_NO_ORDER} w")
 
 
 def test_weights_that_no_step_changes_prove_nothing() -> None:
     """A learning rate that begins at 0, or gradients that are only collected."""
-    taken = trajectory(
+    trained = trajectory(
         {"w": START, "v": START, "step": 0},
         {"w": [START] * 3, "v": [START] * 3, "step": [1, 2, 3]},
         {},
         uncertain={"w": [False, False], "v": [False, False]},
     )
 
-    verdict = checked(taken)
+    verdict = checked(trained)
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
-        "no trained variable changes in these steps, as at a learning rate of 0",
+        "no trained variable changes in these steps, as with a learning rate of 0",
     )
 
 
 def test_findings_remain_if_races_leave_no_trained_variable() -> None:
-    taken = steps({"step": [2, 4, 6]})
+    trained = steps({"step": [2, 4, 6]})
 
-    assert steps_of(checked(taken, races={"w": "step", "v": "step"})) == {"step": 1}
+    assert steps_of(checked(trained, races={"w": "step", "v": "step"})) == {"step": 1}
 
 
 def test_other_variables_are_compared_if_the_trained_ones_are_unknown() -> None:
     way = [1.0, 2.0, 3.0]
-    taken = trajectory({"w": 0.0, "v": 0.0}, {"w": way, "v": way}, {})
+    trained = trajectory({"w": 0.0, "v": 0.0}, {"w": way, "v": way}, {})
 
-    verdict = checked(taken, races={"v": "step"})
+    verdict = checked(trained, races={"v": "step"})
 
     assert verdict.note == f"1 variable equal after 3 steps; 1 variable {IN_NO_ORDER} v"
 
@@ -732,7 +733,7 @@ def test_other_variables_are_compared_if_the_trained_ones_are_unknown() -> None:
 def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:
     """The verdict on w and v without slots: up to 1000, with a given change in each step."""
     start = {"w": [1000.0, 500.0], "v": [1000.0, 1.0]}
-    taken = trajectory(
+    trained = trajectory(
         start,
         {name: [np.add(start[name], change * n) for n in (1, 2, 3)] for name in start},
         {},
@@ -740,7 +741,7 @@ def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:
     )
     dtypes = dict.fromkeys("wv", "float32")
     unread = Trial(4, (), {}, {}, {})
-    numbers = measurement(trial or unread, trajectory=taken, dtypes=dtypes)
+    numbers = measurement(trial or unread, trajectory=trained, dtypes=dtypes)
     return WeightsEqual().judge(built(numbers))
 
 

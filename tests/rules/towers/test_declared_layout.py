@@ -63,7 +63,7 @@ def test_allowed_variables() -> None:
 
 
 def test_a_saved_graph_is_judged_by_variables_that_gradients_update() -> None:
-    """It has no collections; all towers read the step counter, which is not a weight."""
+    """A saved graph lacks collections. All towers read the step counter, which is not a weight."""
     graph = program(
         *(on(i, f"tower_{i}/rate", "Mul", "step", f"tower_{i}/x") for i in (0, 1)),
         variables=["w", "v"],

@@ -32,8 +32,8 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 def without(number: int, count: int = 2, **more: Any) -> Placement:
     """Towers; the sum leaves out the gradients of one."""
-    taken = (gradient(i) for i in range(count) if i != number)
-    return program(host("sum/w", "AddN", *taken), gpus=range(count), **more)
+    gradients = (gradient(i) for i in range(count) if i != number)
+    return program(host("sum/w", "AddN", *gradients), gpus=range(count), **more)
 
 
 def updated(gradients: str, *ops: Op, **more: Any) -> Placement:
@@ -187,7 +187,7 @@ def test_no_tower_counts(snapshot: SnapshotAssertion) -> None:
 
 
 def test_the_shape_of_a_gradient_is_no_gradient() -> None:
-    """Zeros of a gradient's shape replace a gradient that is None."""
+    """Zeros with the shape of a gradient replace a missing gradient."""
     zeros = host("zeros", "ZerosLike", gradient(0))
 
     assert objects(program(zeros, host("sum/w", "AddN", "zeros", gradient(1)))) == ["w"]
@@ -357,13 +357,13 @@ def test_gradients_that_are_summed_up_in_an_accumulator_count(
 ) -> None:
     """tf.compat.v1.train.SyncReplicasOptimizer."""
     graph = updated(
-        "taken",
+        "total",
         host("accumulator", kind),
         *(
             host(f"add_{i}", "AccumulatorApplyGradient", "accumulator", "step", gradient(i))
             for i in towers
         ),
-        host("taken", "AccumulatorTakeGradient", "accumulator", "one"),
+        host("total", "AccumulatorTakeGradient", "accumulator", "one"),
         host("train", "NoOp", "^update/w", *(f"^add_{i}" for i in towers)),
     )
 
@@ -372,10 +372,10 @@ def test_gradients_that_are_summed_up_in_an_accumulator_count(
 
 def test_gradients_that_wait_in_a_queue_count() -> None:
     graph = updated(
-        "taken",
+        "total",
         host("queue", "FIFOQueueV2"),
         *(host(f"put_{i}", "QueueEnqueueV2", "queue", gradient(i)) for i in (0, 1)),
-        host("taken", "QueueDequeueManyV2", "queue", "two"),
+        host("total", "QueueDequeueManyV2", "queue", "two"),
         host("train", "NoOp", "^update/w", "^put_0", "^put_1"),
     )
 
@@ -457,13 +457,13 @@ def test_a_tensor_that_is_not_known_to_be_a_scalar_counts() -> None:
 def test_a_gradient_that_an_accumulator_gets_outside_of_the_step_does_not_count() -> None:
     """The step gives the accumulator one tower's gradient."""
     graph = updated(
-        "taken",
+        "total",
         host("accumulator", "ConditionalAccumulator"),
         *(
             host(f"add_{i}", "AccumulatorApplyGradient", "accumulator", "step", gradient(i))
             for i in (0, 1)
         ),
-        host("taken", "AccumulatorTakeGradient", "accumulator", "one"),
+        host("total", "AccumulatorTakeGradient", "accumulator", "one"),
         host("train", "NoOp", "^update/w", "^add_0"),
     )
 
@@ -594,8 +594,8 @@ def test_the_gradient_of_a_scalar_counts() -> None:
 def test_the_copies_of_a_variable_take_every_tower(
     count: int, snapshot: SnapshotAssertion
 ) -> None:
-    taken = (gradient(i) for i in range(1, count))
-    graph = program(host("sum/w", "AddN", *taken), gpus=range(count), mirrored=True)
+    gradients = (gradient(i) for i in range(1, count))
+    graph = program(host("sum/w", "AddN", *gradients), gpus=range(count), mirrored=True)
 
     verdict = EveryTowerCounts().judge(graph)
 

@@ -29,7 +29,7 @@ def towers(
     variables: Sequence[str] = ("w",),
     **more: Any,
 ) -> Placement:
-    """Towers whose gradients are added up and multiplied by a share."""
+    """Towers. Their gradients are added up and multiplied by a share."""
     taken = {name: [gradient(i, name) for i in range(count)] for name in variables}
     losses = {f"tower_{i}/loss:0": [gradient(i, name) for name in variables] for i in range(count)}
     return program(
@@ -227,7 +227,7 @@ def test_a_term_that_one_tower_lacks_is_broken(snapshot: SnapshotAssertion) -> N
 
 
 def weighted(*weights: float) -> Placement:
-    """Towers whose gradients are multiplied by weights before they are added up."""
+    """Towers with gradients that are multiplied by weights before they are added up."""
     names = [f"weighted_{i}" for i in range(len(weights))]
     return towers(
         len(weights),

@@ -362,11 +362,11 @@ def test_vectors_of_one_entry_for_each_row_are_examples(
     """All replicas of a strategy get the ids of a whole batch of fixed size."""
     ops = [host(name, "Placeholder") for name in shapes]
     for i in (0, 1):
-        taken = [
-            on(i, f"tower_{i}/{name}/taken", "Mul", f"tower_{i}/w/MatMul", name) for name in shapes
+        parts = [
+            on(i, f"tower_{i}/{name}/parts", "Mul", f"tower_{i}/w/MatMul", name) for name in shapes
         ]
-        sums = [op.name for op in taken]
-        ops += [*taken, on(i, f"tower_{i}/loss", "AddN", *sums)]
+        sums = [op.name for op in parts]
+        ops += [*parts, on(i, f"tower_{i}/loss", "AddN", *sums)]
 
     graph = program(*ops, outputs={"x": None, **shapes})
 

@@ -314,7 +314,7 @@ def test_a_name_that_the_towers_do_not_have(snapshot: SnapshotAssertion) -> None
     assert messages(verdict) == snapshot
 
 
-def test_a_missing_name_without_a_similar_one() -> None:
+def test_a_missing_name_without_similar_names() -> None:
     (finding,) = NamesPortable().judge(beside(reference(variables=["fc"]))).findings
 
     assert (finding.object, finding.found) == ("fc", "no such variable")

@@ -78,7 +78,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             object="w",
             op="VarHandleOp",
             evidence="requested",
-            expected="1 update a step",
+            expected="1 update per step",
             found="2 updates",
             frames=("main.py:41", "net.py:3"),
             path=(
@@ -687,7 +687,7 @@ TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(program(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(program(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(program(*TWICE, step={"train_op": ()}), id="two updates, no train op"),
         pytest.param(
             program(

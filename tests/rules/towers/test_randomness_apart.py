@@ -37,7 +37,7 @@ def noisy(i: int, kind: str, *inputs: str) -> list[Op]:
     ]
 
 
-def drawn(*seeds: tuple[int, int], kind: str = "RandomUniform", **more: Any) -> Placement:
+def seeded_towers(*seeds: tuple[int, int], kind: str = "RandomUniform", **more: Any) -> Placement:
     """Towers with stateful random ops, by their two seeds."""
     return program(
         *(op for i in range(len(seeds)) for op in noisy(i, kind)),
@@ -64,14 +64,14 @@ def seeded(
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
-    verdict = RandomnessApart().judge(drawn(*((1, i) for i in range(count))))
+    verdict = RandomnessApart().judge(seeded_towers(*((1, i) for i in range(count))))
 
     assert verdict == Verdict("randomness-apart", "kept", "requested", findings=[], note=ANY)
     assert messages(verdict) == snapshot
 
 
 def test_broken(snapshot: SnapshotAssertion) -> None:
-    graph = drawn(
+    graph = seeded_towers(
         (7, 3), (7, 3), lines={"tower_0/noise": "net.py:3", "tower_1/noise": "main.py:9 net.py:3"}
     )
 
@@ -99,20 +99,20 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
 
 
 def test_towers_with_equal_draws_are_alike() -> None:
-    findings = RandomnessApart().judge(drawn(*[(7, 3)] * 4)).findings
+    findings = RandomnessApart().judge(seeded_towers(*[(7, 3)] * 4)).findings
 
     assert len({(finding.alike, finding.fix) for finding in findings}) == 1
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_every_tower_but_the_first_is_found(count: int) -> None:
-    graph = drawn(*[(7, 3)] * count)
+    graph = seeded_towers(*[(7, 3)] * count)
 
     assert objects(graph) == [f"tower_{i}/noise" for i in range(1, count)]
 
 
 def test_two_later_towers_with_equal_seeds() -> None:
-    (finding,) = RandomnessApart().judge(drawn((1, 1), (2, 2), (2, 2))).findings
+    (finding,) = RandomnessApart().judge(seeded_towers((1, 1), (2, 2), (2, 2))).findings
 
     assert (finding.object, finding.found) == (
         "tower_2/noise",
@@ -133,7 +133,7 @@ def test_two_later_towers_with_equal_seeds() -> None:
 def test_ops_without_a_seed_draw_different_numbers(
     seeds: tuple[tuple[int, int], tuple[int, int]], alike: bool
 ) -> None:
-    assert objects(drawn(*seeds)) == ["tower_1/noise"] * alike
+    assert objects(seeded_towers(*seeds)) == ["tower_1/noise"] * alike
 
 
 def test_ops_with_unknown_seeds_draw_different_numbers() -> None:
@@ -156,7 +156,7 @@ def test_ops_with_unknown_seeds_draw_different_numbers() -> None:
     ],
 )
 def test_every_op_that_keeps_its_own_state(kind: str) -> None:
-    assert objects(drawn((7, 3), (7, 3), kind=kind)) == ["tower_1/noise"]
+    assert objects(seeded_towers((7, 3), (7, 3), kind=kind)) == ["tower_1/noise"]
 
 
 def test_ops_of_different_types_with_one_seed_draw_different_numbers(
@@ -374,11 +374,13 @@ def test_random_ops_of_the_host_are_no_towers(snapshot: SnapshotAssertion) -> No
     ],
 )
 def test_ops_with_equal_draws_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
-    assert objects(drawn((7, 3), (7, 3), (7, 3)), allow=allow) == left
+    assert objects(seeded_towers((7, 3), (7, 3), (7, 3)), allow=allow) == left
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
-    graph = drawn((7, 3), (7, 3), placer=None, assigned=Missing("no wheel"), step={"train_op": ()})
+    graph = seeded_towers(
+        (7, 3), (7, 3), placer=None, assigned=Missing("no wheel"), step={"train_op": ()}
+    )
 
     assert objects(graph) == ["tower_1/noise"]
 
@@ -416,7 +418,7 @@ def test_one_seed_of_the_two_is_enough(attributes: Mapping[str, int]) -> None:
 
 
 def test_the_later_tower_is_found_though_it_was_built_first() -> None:
-    graph = drawn((1, 1), (1, 1))
+    graph = seeded_towers((1, 1), (1, 1))
     second = {name: op for name, op in graph.ops.items() if name.startswith("tower_1/")}
     turned = replace(graph, ops={"w": graph.ops["w"], **second, **graph.ops})
 
@@ -432,7 +434,7 @@ def before_the_loop(
 ) -> Placement:
     """Towers that multiply their rows by one draw, made before the loop over towers."""
     changes = {op.name: op for op in ops}
-    drawn = draw or host("noise", "RandomUniform", "shape")
+    seeded_towers = draw or host("noise", "RandomUniform", "shape")
     used = {
         f"tower_{i}/noisy": on(i, f"tower_{i}/noisy", using, f"tower_{i}/x", "noise")
         for i in (0, 1)
@@ -442,7 +444,7 @@ def before_the_loop(
         for i in (0, 1)
     ]
     outputs = {"noise": shape, "tower_0/noisy": (32, 8), "tower_1/noisy": (32, 8)}
-    every = {drawn.name: drawn, **used, **{op.name: op for op in read}, **changes}
+    every = {seeded_towers.name: seeded_towers, **used, **{op.name: op for op in read}, **changes}
     return program(*every.values(), outputs=outputs, **more)
 
 

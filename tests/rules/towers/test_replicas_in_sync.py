@@ -281,12 +281,12 @@ def test_copies_that_depend_on_each_replicas_own_count_drift() -> None:
 def test_variables_that_collect_gradients_of_a_replica_may_differ(sums_up: bool) -> None:
     reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/g") for i in (0, 1)]
     total = host("total", "AddN", "read/0", "read/1")
-    taken = ("total", "total") if sums_up else ("read/0", "read/1")
+    values = ("total", "total") if sums_up else ("read/0", "read/1")
     graph = replicas(
         *reads,
         total,
         *assigned("g", gradient(0), gradient(1), by=_ADD),
-        *assigned("c", *taken, by=_ADD),
+        *assigned("c", *values, by=_ADD),
         stepping("g", "c"),
         more=("g", "c"),
     )

@@ -303,7 +303,7 @@ def test_an_attribute_is_missing() -> None:
     ids=["decimals", "equal", "whole numbers"],
 )
 def test_a_constant_inside_the_loss(one: float, other: float, different: bool) -> None:
-    """Integers are sizes with which towers cut slices."""
+    """Integers are the sizes of slices that towers cut."""
     ops = []
     for i in (0, 1):
         ops += [

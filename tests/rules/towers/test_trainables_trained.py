@@ -150,7 +150,7 @@ def test_needs_no_placer_and_no_towers() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(two(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(two(requested=Missing("a log lacks requested devices")), id="log"),
         pytest.param(two(trainable=[]), id="nothing trainable"),
         pytest.param(two(step={"train_op": ()}), id="no step"),
         pytest.param(two(step={"backward": ()}), id="no gradients"),
@@ -170,10 +170,14 @@ def unused(*names: str, **parameters: Any) -> Verdict:
     """A program that takes three gradients and uses only the first."""
     variables = ["a", "b", "c"]
     gone = [host(f"{part}/{name}", "NoOp") for part in ("sum", "mean", "update") for name in "bc"]
-    taken = {name: [gradient(0, name), gradient(1, name)] for name in names}
+    gradients = {name: [gradient(0, name), gradient(1, name)] for name in names}
     collections = {TRAINABLE: variables}
     graph = program(
-        WITHOUT_B, *gone, variables=variables, collections=collections, step={"taken": taken}
+        WITHOUT_B,
+        *gone,
+        variables=variables,
+        collections=collections,
+        step={"taken": gradients},
     )
     return TrainablesTrained(**parameters).judge(graph)
 

@@ -175,7 +175,7 @@ def test_the_gradient_of_rows_has_a_shape_of_its_own(kind: str, lost: bool) -> N
     assert found(graph) == ([("b", "rows")] if lost else [])
 
 
-def taken(*ops: Op, **more: Any) -> Placement:
+def with_gradients(*ops: Op, **more: Any) -> Placement:
     """A program that takes the gradients of both variables and applies only the gradient of a."""
     names = {name: [gradient(0, name)] for name in "ab"}
     return program(*ops, gpus=(0,), variables=["a", "b"], step={"taken": names}, **more)
@@ -186,7 +186,7 @@ BOTH = {TRAINABLE: ["a", "b"]}
 
 
 def test_a_gradient_that_no_op_takes_is_unused() -> None:
-    assert list(without_gradient_use(taken(*ONLY_A, collections=BOTH))) == ["b"]
+    assert list(without_gradient_use(with_gradients(*ONLY_A, collections=BOTH))) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,10 @@ def test_a_gradient_that_no_op_takes_is_unused() -> None:
     ],
 )
 def test_gradients_that_are_used(ops: Sequence[Op], trainable: str) -> None:
-    assert list(without_gradient_use(taken(*ops, collections={TRAINABLE: [*trainable]}))) == []
+    assert (
+        list(without_gradient_use(with_gradients(*ops, collections={TRAINABLE: [*trainable]})))
+        == []
+    )
 
 
 def test_a_gradient_that_the_program_did_not_take_is_not_unused() -> None:

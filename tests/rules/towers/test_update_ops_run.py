@@ -427,7 +427,7 @@ def test_needs_no_placer() -> None:
     "graph",
     [
         pytest.param(
-            with_means(requested=Missing("a log has no requests")),
+            with_means(requested=Missing("a log lacks requested devices")),
             id="log",
         ),
         pytest.param(program(), id="no statistics"),

@@ -42,7 +42,7 @@ def collections(
     return {TRAINABLE: tuple(trainable), GLOBAL: (*trainable, *slots)}
 
 
-NOT_BUILT = Missing("it was not built for one GPU")
+NOT_BUILT = Missing("the program was not built for one GPU")
 
 
 def program(*ops: Op, single_gpu: Placement | Missing = NOT_BUILT, **more: Any) -> Evidence:
@@ -562,7 +562,9 @@ def test_empty_collections_are_ignored(snapshot: SnapshotAssertion) -> None:
 
 
 def test_not_checked_with_the_reason_of_a_log(snapshot: SnapshotAssertion) -> None:
-    graph = program(*variables("w"), *tower(0, "w"), requested=Missing("a log has no requests"))
+    graph = program(
+        *variables("w"), *tower(0, "w"), requested=Missing("a log lacks requested devices")
+    )
 
     verdict = VariablesShared().judge(graph)
 

@@ -37,7 +37,7 @@ SMALL = "ps*1; worker*2: gpu*1"
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a task is gone, a session is waited for in vain, two seconds else."""
+    """Shorten the time limit for sessions, because a session of a dead task never ends."""
     monkeypatch.setattr(clusters, "_GRACE", 0.2)
 
 
@@ -69,7 +69,7 @@ def amid_training(call: Callable[[], object]) -> Callable[[np.random.Generator, 
     return batch
 
 
-def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for(cluster: LocalCluster) -> None:
+def test_devices_are_named_after_the_simulated_gpus(cluster: LocalCluster) -> None:
     trained = Cluster(cluster.spec, Machine.parse(SMALL), simulated=True).train(build, steps=2)
     placement = trained.placement
 
@@ -91,7 +91,7 @@ def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for(cluster: LocalClu
         pytest.param(("ps", 0), marks=ONE_VERSION),
     ],
 )
-def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
+def test_a_killed_task_is_named(task: tuple[str, int]) -> None:
     job, index = task
     begin = time.monotonic()
     with local_cluster(SMALL) as cluster:
@@ -99,7 +99,7 @@ def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
         killing = amid_training(lambda: cluster.kill(job, index))
         with pytest.raises(InputError) as caught:
             cluster.train(build, batch=killing, steps=1_000_000)
-        told = time.monotonic()
+        reported_at = time.monotonic()
         with pytest.raises(InputError, match="its process was ended by SIGKILL;"):
             cluster.train(build)
         left = [pid for other, pid in cluster.pids.items() if other != task]
@@ -109,12 +109,12 @@ def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
     assert caught.value.message.startswith("its process was ended by SIGKILL during ")
     assert caught.value.message.endswith(f" of {build.__qualname__}")
     assert not any(psutil.pid_exists(pid) for pid in left)
-    assert told - started < 10
-    assert ended - told < 10
+    assert reported_at - started < 10
+    assert ended - reported_at < 10
     assert started - begin < 180
 
 
-def test_task_that_hangs_is_no_hang() -> None:
+def test_a_hanging_task_is_an_error() -> None:
     with local_cluster(SMALL) as cluster:
         cluster.train(build)
         stopping = amid_training(lambda: os.kill(cluster.pids["worker", 1], signal.SIGSTOP))
@@ -122,7 +122,7 @@ def test_task_that_hangs_is_no_hang() -> None:
             cluster.train(build, batch=stopping, steps=1_000_000, seconds=2)
 
 
-def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
+def test_a_task_that_ends_during_training_is_named() -> None:
     with local_cluster(SMALL) as cluster:
         theirs = Cluster(cluster.spec, cluster.machine, simulated=True)
         killing = amid_training(lambda: cluster.kill("worker", 1))
@@ -138,7 +138,7 @@ def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
 
 
 def test_a_task_that_nobody_serves_is_an_error() -> None:
-    with reserve_port() as silent:  # bound, and nobody listens
+    with reserve_port() as silent:  # bound, but not listening
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         cluster = Cluster({"ps": {0: address}}, Machine.parse("ps*1"))
         begin = time.monotonic()
@@ -185,7 +185,7 @@ def test_the_session_keeps_soft_placement_and_devices_of_the_program(
     assert str(trained.placement.machine) == "ps*2: cpu*1; worker*2: gpu*2"
 
 
-def test_tasks_answer_on_loopback_alone(cluster: LocalCluster) -> None:
+def test_tasks_listen_on_loopback_only(cluster: LocalCluster) -> None:
     others = {
         address.address
         for addresses in psutil.net_if_addrs().values()
@@ -232,7 +232,7 @@ def test_a_failed_start_has_a_reason_and_leaves_no_process(
     assert psutil.Process().children() == before
 
 
-# All that the process of the servers asks of TensorFlow: a server listens at its address.
+# Replaces TensorFlow in the process of the servers: a server listens at its address.
 LISTENS = """
 import socket
 from types import SimpleNamespace
@@ -253,8 +253,8 @@ errors = SimpleNamespace(OpError=OpError)
 """
 
 
-def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    """Though one that was forked from it holds the pipes open."""
+def test_tasks_end_with_their_parent_process(tmp_path: Path) -> None:
+    """A forked process holds the pipes open."""
     (tmp_path / "tensorflow.py").write_text(LISTENS)
     script = tmp_path / "start.py"
     script.write_text(
@@ -301,7 +301,7 @@ def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_machines_that_are_not_started(machine: str, message: str) -> None:
+def test_machines_that_cannot_be_started(machine: str, message: str) -> None:
     with pytest.raises(UsageError) as caught, local_cluster(machine):
         pass
     assert str(caught.value) == message
@@ -318,7 +318,7 @@ def test_a_program_without_a_train_op(cluster: LocalCluster) -> None:
 
 @ONE_VERSION
 @pytest.mark.parametrize("strategy", ["parameter_server", "mirrored"])
-def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> None:
+def test_strategies_in_their_own_processes(fixtures: Path, strategy: str) -> None:
     """Strategies of TensorFlow 2 compute the same on several processes as on one."""
     workers = 2 if strategy == "mirrored" else 1
     ports = [reserve_port() for _ in range(workers)]
@@ -337,7 +337,7 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         for index in range(workers)
     ]
     try:
-        said = [json.loads(printed(process)) for process in running]
+        results = [json.loads(printed(process)) for process in running]
     finally:
         for process in running:
             process.kill()
@@ -349,9 +349,9 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         train_alone = import_module("worker_strategies").train_alone
     finally:
         sys.path.remove(str(fixtures / "programs/workers"))
-    for one in said:
+    for one in results:
         assert one["w"] == pytest.approx(train_alone(), rel=1e-5)
     job = "worker" if strategy == "mirrored" else "ps"
-    assert sorted(device for one in said for device in one["devices"]) == [
+    assert sorted(device for one in results for device in one["devices"]) == [
         f"/job:{job}/replica:0/task:{task}/device:CPU:0" for task in (0, 1)
     ]

@@ -28,7 +28,7 @@ from placement_checks.run.feeding.batches import Case
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
-# Programs are measured on both by the tests of functions, Keras, strategies and workers.
+# Other tests measure programs on both versions: functions, Keras, strategies and workers.
 pytestmark = pytest.mark.one_version
 
 
@@ -105,7 +105,7 @@ def test_the_gradient_is_an_input_of_every_apply_op(optimizer: Callable[[], Any]
     assert not measured.unread
 
 
-def test_keras_optimizers_show_no_gradient_and_what_they_are_called_with_is_read() -> None:
+def test_gradients_are_read_from_arguments_of_keras_optimizers() -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         scope = partial(tf1.variable_scope, tf1.get_variable_scope())
         optimizer = tf.keras.optimizers.SGD(0.1)
@@ -141,8 +141,8 @@ def test_declared_gradients_replace_unreadable_ones() -> None:
     def towers(num_gpus: int = 2, *, say: bool = True) -> dict[str, Any]:
         step = pairs.towers(num_gpus, optimizer=Noted)
         descent = [variable.assign_sub(0.1 * gradient) for gradient, variable in Noted.mean]
-        said = {"gradients": Noted.mean} if say else {}
-        return {**step, "train_op": tf.group(*descent), **said}
+        declared = {"gradients": Noted.mean} if say else {}
+        return {**step, "train_op": tf.group(*descent), **declared}
 
     class Noted(GradientDescentOptimizer):
         """Applies nothing."""
@@ -156,11 +156,11 @@ def test_declared_gradients_replace_unreadable_ones() -> None:
             Noted.mean = list(pairs)
             return tf.no_op()
 
-    said = run(towers, lambda: towers(1))
+    measurement = run(towers, lambda: towers(1))
     silent = run(lambda num_gpus: towers(num_gpus, say=False), lambda: towers(1, say=False))
 
-    assert sound(said)
-    assert said.trials[0].found.keys() == {"w", "b"}
+    assert sound(measurement)
+    assert measurement.trials[0].found.keys() == {"w", "b"}
     assert not silent.trials[0].found
     assert silent.unread["w"].startswith("AssignSubVariableOp")
     assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
@@ -168,7 +168,7 @@ def test_declared_gradients_replace_unreadable_ones() -> None:
 
 
 @pytest.mark.parametrize("shape", [[6, 4], [None, 4], None], ids=str)
-def test_slices_are_made_dense_and_rows_that_occur_twice_count_twice(
+def test_slices_are_made_dense(
     shape: list[int | None] | None,
 ) -> None:
     """The shape of one variable is known only when it has a value."""
@@ -223,7 +223,7 @@ def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
     assert measured.trials[0].found["w"].dtype == np.float64
 
 
-def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
+def test_constant_variables_start_with_different_values() -> None:
     first = trajectory_of(run(pairs.towers, gpus=2)).steps[0]
 
     assert first["b"].start.shape == (1,)  # of one number, nothing can differ
@@ -261,7 +261,7 @@ def test_a_small_difference_is_measured_in_more_orders_of_the_rows(
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
-def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
+def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
     sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=50)
 
     orders = sessions.orders(rows)
@@ -283,7 +283,7 @@ def test_two_runs_give_the_same_numbers() -> None:
     assert found_in(first) == found_in(second)
 
 
-def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
+def test_a_different_case_is_saved_and_can_be_repeated() -> None:
     summed = partial(pairs.towers, loss=lambda x, y: 2 * pairs.squared_error(x, y))
 
     first = run(summed)
@@ -327,7 +327,7 @@ def test_variables_of_one_program_alone_are_not_compared() -> None:
     assert [*trajectory_of(measured).steps[0]] == ["w", "b"]
 
 
-def test_rows_are_made_up_where_no_batch_function_is_given() -> None:
+def test_rows_are_generated_without_a_batch_function() -> None:
     def loss(x: Any, y: Any) -> Any:
         labels = tf1.placeholder(tf.int32, [None])
         given.append(labels)
@@ -375,7 +375,7 @@ def test_sizes_of_uneven_parts_come_from_placeholders_or_declarations() -> None:
     }
 
 
-def test_a_program_that_splits_the_batch_itself_gets_an_odd_one_too() -> None:
+def test_a_program_that_splits_the_batch_also_gets_an_odd_batch() -> None:
     def towers(num_gpus: int = 2, *, split: bool = False) -> dict[str, Any]:
         optimizer = tf1.train.GradientDescentOptimizer(0.1)
         with tf.device("/cpu:0"):
@@ -407,7 +407,7 @@ def test_a_program_that_splits_the_batch_itself_gets_an_odd_one_too() -> None:
     assert [trial.rows for trial in run(towers, rows=8).trials] == [8]
 
 
-def test_local_variables_are_made_of_the_values_that_both_programs_start_with() -> None:
+def test_local_variables_follow_the_common_initial_values() -> None:
     def loss(x: Any, y: Any) -> Any:
         error = pairs.squared_error(x, y)
         with tf1.variable_scope("", reuse=True), tf.device("/cpu:0"):
@@ -423,7 +423,7 @@ def test_local_variables_are_made_of_the_values_that_both_programs_start_with() 
     assert not differing_variables(once.trials[0], once.precisions)
 
 
-def test_what_ran_on_one_device_is_no_evidence() -> None:
+def test_a_run_on_one_device_is_no_evidence() -> None:
     with pytest.raises(CannotRun) as refused:
         run(partial(pairs.towers, device=lambda _: "/gpu:0"))
 
@@ -497,7 +497,7 @@ def test_local_variables_are_not_compared() -> None:
     assert trajectory_of(measured).steps[0].keys() == {"w", "b"}
 
 
-def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> None:
+def test_with_declared_statistics_the_reference_takes_each_towers_rows() -> None:
     def loss(x: Any, y: Any) -> Any:
         mean, variance = tf.nn.moments(x, [0])
         return pairs.squared_error((x - mean) * tf.math.rsqrt(variance + 1e-3), y)
@@ -529,7 +529,7 @@ def test_values_that_become_infinite_are_not_compared() -> None:
     assert measured.trajectory == Missing("after 3 steps of the reference w is NaN or infinite")
 
 
-def test_complex_values_are_not_compared_rather_than_in_part() -> None:
+def test_complex_values_are_not_compared() -> None:
     values = {"w": np.ones(2, np.float32), "spectrum": np.ones(2, np.complex64)}
 
     assert steps._diverged(cast(Any, None), [values]) == Missing(
@@ -537,7 +537,7 @@ def test_complex_values_are_not_compared_rather_than_in_part() -> None:
     )
 
 
-def test_texts_of_a_case_are_kept() -> None:
+def test_strings_of_a_case_are_saved() -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         def loss(x: Any, y: Any) -> Any:
             with tf.device("/cpu:0"):
@@ -563,7 +563,7 @@ def test_texts_of_a_case_are_kept() -> None:
         assert np.array_equal(value, again.trials[0].found[name])
 
 
-def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare() -> None:
+def test_a_step_with_weight_noise_is_compared_by_gradients() -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         step = pairs.towers(num_gpus)
         with tf.control_dependencies([step["train_op"]]), tf.device("/cpu:0"):
@@ -579,7 +579,7 @@ def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare()
     )
 
 
-def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
+def test_an_unused_tower_does_not_run() -> None:
     """It does not run at all, and its absence shows in the gradients."""
 
     def towers(num_gpus: int = 2) -> dict[str, Any]:
@@ -651,7 +651,7 @@ def wide_loss(x: Any, y: Any) -> Any:
     return tf.reduce_mean((pairs.predicted(hidden) - y) ** 2)
 
 
-def test_values_are_compared_without_copies_of_all() -> None:
+def test_comparing_needs_little_memory() -> None:
     """Memory in bytes per parameter: Adam has three values for each, in every step and order.
 
     The graph of this model takes some ten bytes per parameter.

@@ -35,8 +35,8 @@ def program(
 ) -> RunnableProgram:
     """A program with a placeholder for each array; the scope ``tower_i`` is on GPU i.
 
-    Placeholders have the arrays' shapes (``fixed``), any number of rows, or rows of any length
-    (``free``).
+    Placeholders have the shapes of the arrays (``fixed``), any number of rows, or rows of any
+    length (``free``).
     """
 
     def build() -> Any:
@@ -85,7 +85,7 @@ def refused(several: Shapes, alone: Shapes) -> str:
     return str(error.value)
 
 
-def test_tensors_of_towers_are_known_by_the_end_of_their_names() -> None:
+def test_tensors_of_towers_are_matched_by_the_end_of_their_names() -> None:
     inputs = of_shapes(
         {"tower_0/x": (4, 3), "tower_0/y": (4, 3), "tower_1/y_1": (4, 3), "tower_1/x": (4, 3)},
         {"x": (8, 3), "y": (8, 3)},
@@ -99,7 +99,7 @@ def test_tensors_of_towers_are_known_by_the_end_of_their_names() -> None:
     assert inputs.any_batch_size
 
 
-def test_feeds_are_matched_by_row_shape_otherwise() -> None:
+def test_other_feeds_are_matched_by_row_shape() -> None:
     inputs = of_shapes(
         {"tower_0/a": (4, 3), "tower_0/b": (4, 2), "tower_1/a": (4, 3), "tower_1/b": (4, 2)},
         {"images": (8, 3), "labels": (8, 2)},
@@ -190,7 +190,7 @@ def test_feeds_without_rows_are_fed_whole() -> None:
     assert set(inputs.unequal_scalars) == {"rate:0", "epoch:0"}
 
 
-def test_first_states_are_fed_as_they_were() -> None:
+def test_initial_states_are_fed_unchanged() -> None:
     several = {**arrays({"x": (8, 3)}), "state": np.zeros([2, 4, 5], np.float32)}
     alone = {**arrays({"x": (8, 3)}), "state": np.zeros([2, 8, 5], np.float32)}
 
@@ -201,7 +201,7 @@ def test_first_states_are_fed_as_they_were() -> None:
     assert not inputs.any_batch_size
 
 
-def test_a_number_of_rows_that_is_fed_allows_no_other() -> None:
+def test_a_fed_number_of_rows_fixes_the_batch_size() -> None:
     several = {**arrays({"x": (8, 3)}), "size": np.int32(4)}
 
     assert not found(several, {**arrays({"x": (4, 3)}), "size": np.int32(4)}).any_batch_size
@@ -247,7 +247,7 @@ def test_row_shapes_may_differ_between_towers() -> None:
     assert (inputs.rows, inputs.split) == (2, (1, 1))
 
 
-def test_numbers_alone_are_no_rows() -> None:
+def test_single_numbers_are_not_rows() -> None:
     for fed in ({"rate": np.float32(1)}, arrays({"x": (0, 3)})):
         with pytest.raises(CannotRun, match="no tensor that is fed to towers has rows"):
             found(fed, fed)
@@ -262,7 +262,7 @@ def test_numbers_alone_are_no_rows() -> None:
     shared=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_rows_stay_together_and_get_to_both_programs(
+def test_rows_stay_together_in_both_programs(
     gpus: int,
     size: int,
     per_row: int,
@@ -313,7 +313,7 @@ def test_rows_stay_together_and_get_to_both_programs(
         assert set(feeding.to_reference(batch)["x"]) == set(seen)
 
 
-def test_a_program_that_is_fed_nothing() -> None:
+def test_a_program_without_feeds() -> None:
     towers = program(2, arrays({"x": (8, 3)}))
     built = replace(towers.built, program=script("train.py"), fed={})
 

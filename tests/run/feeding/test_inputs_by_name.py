@@ -55,19 +55,19 @@ def named(*names: str) -> Callable[[np.random.Generator, int], Mapping[str, Any]
 
 
 @pytest.mark.parametrize("names", [("in/x", "y"), ("in/x:0", "y:0")])
-def test_the_whole_batch_is_fed_to_the_placeholders_that_it_names(names: tuple[str, str]) -> None:
+def test_keys_of_the_batch_name_placeholders(names: tuple[str, str]) -> None:
     assert_training_equal(towers, single, named(*names), gpus=2)
 
     with pytest.raises(AssertionError, match="gradients-equal"):
         assert_gradients_equal(partial(towers, drops=True), single, named(*names), gpus=2)
 
 
-def test_a_key_that_names_no_placeholder_leaves_open_what_to_feed() -> None:
+def test_with_an_unknown_key_the_inputs_are_unknown() -> None:
     with pytest.raises(CannotRun, match="towers declares no inputs"):
         pairs.measured(towers, single, named("in/x", "labels"))
 
 
-def test_a_batch_function_that_fails_leaves_open_what_to_feed() -> None:
+def test_with_a_failing_batch_function_the_inputs_are_unknown() -> None:
     def fails(_rng: np.random.Generator, _n: int) -> Mapping[str, Any]:
         raise ValueError
 

@@ -150,7 +150,7 @@ def test_a_saved_case_is_read_back() -> None:
         }
 
 
-def test_the_first_values_fit_the_program() -> None:
+def test_initial_values_must_fit_the_program() -> None:
     case = Case([], {"w": np.ones(3)}, "saved.npz")
 
     assert case.initial_values({"w": np.zeros(3)}) == case.start
@@ -169,7 +169,7 @@ def test_the_first_values_fit_the_program() -> None:
 
 
 def test_shared_arrays_are_saved_once() -> None:
-    """Slots of zeros, which take more room than the weights."""
+    """Slots of zeros, which need more space than the weights."""
     zeros = np.broadcast_to(np.float32(0), (1000, 1000))
     start = {"w": np.arange(4.0), "w/Adam": zeros, "step": np.array(7)}
 
@@ -208,7 +208,7 @@ def test_each_program_and_directory_has_one_saved_case(
 
 
 @pytest.mark.parametrize(("most", "room", "left"), [(3, 10**9, 3), (32, 2500, 3), (32, 0, 1)])
-def test_the_oldest_cases_make_room(
+def test_the_oldest_cases_are_deleted(
     most: int, room: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -240,7 +240,7 @@ SAVED = saved()
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_a_damaged_case_is_an_error_of_that_file_or_a_case(data: st.DataObject) -> None:
+def test_a_damaged_case_is_an_error_with_the_file_name(data: st.DataObject) -> None:
     content = bytearray(SAVED)
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(SAVED) - 1))] = data.draw(st.integers(0, 255))

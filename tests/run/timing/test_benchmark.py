@@ -25,7 +25,7 @@ from placement_checks.run.timing.thread_pools import ONEDNN, POOL, set_thread_po
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions have run before in this process, and settled how many threads an op has."""
+    """Sessions have run before in this process, and fixed the number of threads within an op."""
     monkeypatch.setattr(benchmark, "_MAX_CORES", math.inf)
     monkeypatch.setattr(benchmark, "MAX_TRACED", 3)
 
@@ -83,7 +83,7 @@ def test_each_loop_has_the_threads_that_make_it_comparable(
     assert opened == [("single", 1), ("towers", 3), ("towers", 1), ("single", 1), ("single", 1)]
 
 
-def test_no_contention_is_timed_where_there_are_fewer_cores_than_towers(
+def test_contention_is_not_timed_with_too_few_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
@@ -147,7 +147,7 @@ def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_contention_is_several_steps_at_once() -> None:
-    """Each sleeps, so that as many of them take no longer than one."""
+    """Each step sleeps, so several steps take no longer than one."""
     with TimedPair(pair(), pairs.batch) as timed_pair:
         steps = [partial(time.sleep, 0.3)] * 2
         begin = time.perf_counter()

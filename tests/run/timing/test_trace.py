@@ -48,13 +48,13 @@ def traced(towers: Callable[..., Any], gpus: int = 2) -> tuple[Trace, Sequence[S
 
 
 def shares(towers: Callable[..., Any], gpus: int = 2) -> list[float]:
-    """For what share of time every two towers can compute at once."""
+    """The share of time that each pair of towers can compute at once."""
     trace, devices = traced(towers, gpus)
     return [pair.share for pair in possible_overlap(trace, devices)]
 
 
 def long(x: Any) -> Any:
-    """The same x, after computing for long enough that nothing else counts."""
+    """The value x, after a computation that takes longer than everything else."""
     squares = tf.matmul(x, x, transpose_b=True)
     large = tf.tile(squares, [25, 25]) / 100
     for _ in range(3):
@@ -120,7 +120,7 @@ def branch(x: Any) -> Any:
 
 
 def test_towers_that_wait_for_a_loop_cannot() -> None:
-    """What a body computes comes before all that follows the loop."""
+    """The body of a loop runs before the ops after the loop."""
 
     def change(x: Any) -> Any:
         return turns(after_the_gradients_of_the_last(x))
@@ -174,7 +174,7 @@ def test_a_program_has_as_many_threads_as_towers(
 
 def test_a_program_without_a_train_op() -> None:
     def silent(num_gpus: int = 2) -> Mapping[str, Any]:
-        return {key: said for key, said in pairs.towers(num_gpus).items() if key != "train_op"}
+        return {key: value for key, value in pairs.towers(num_gpus).items() if key != "train_op"}
 
     with pytest.raises(CannotRun) as error:
         traced(silent)
@@ -185,7 +185,7 @@ def test_a_program_without_a_train_op() -> None:
     )
 
 
-def test_a_placeholder_that_nobody_feeds() -> None:
+def test_an_unfed_placeholder() -> None:
     def warmer(x: Any) -> Any:
         return x * tf1.placeholder(tf.float32, [], name="temperature")
 
@@ -202,12 +202,12 @@ def test_a_placeholder_that_nobody_feeds() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["/device:GPU:0", "/job:worker/task:1/device:GPU:3"])
-def test_what_stands_in_for_a_gpu(gpu: str) -> None:
+def test_devices_that_simulate_gpus(gpu: str) -> None:
     assert to_requested(Device.parse(to_simulated(gpu))) == Device.parse(gpu)
 
 
 @pytest.mark.parametrize("device", ["/device:CPU:0", "/cpu", "/device:GPU:3", "/job:ps", ""])
-def test_what_stands_in_for_nothing(device: str) -> None:
+def test_devices_that_simulate_nothing(device: str) -> None:
     assert to_requested(Device.parse(device)) == Device.parse(device)
 
 
@@ -265,7 +265,7 @@ def microseconds(timeline: Timeline) -> dict[Device, list[tuple[str, int, int]]]
     }
 
 
-def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
+def test_the_times_of_a_gpu_are_its_streams_times() -> None:
     """The device's own name has the times when the host queued kernels."""
     streams = [ran("loss:Mean", 1090, 0, 9), ran("conv:Conv2D", 1010, 0, 80)]
     trace = played(
@@ -292,7 +292,7 @@ def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
     assert trace.rows == 8
 
 
-def test_the_lanes_of_twelve_gpus_are_counted_through() -> None:
+def test_lanes_of_twelve_gpus() -> None:
     gpus = [Device.parse(f"/gpu:{number}").over(LOCALHOST) for number in range(12)]
 
     trace = played({str(gpu): [ran("conv", 0, 0, 1)] for gpu in reversed(gpus)})
@@ -301,9 +301,7 @@ def test_the_lanes_of_twelve_gpus_are_counted_through() -> None:
 
 
 @pytest.mark.parametrize(("simulated", "device"), [(True, "/gpu:0"), (False, "/cpu:1")])
-def test_a_cpu_device_is_a_gpu_only_where_it_stands_in_for_one(
-    simulated: bool, device: str
-) -> None:
+def test_a_cpu_device_is_a_gpu_only_if_it_simulates_one(simulated: bool, device: str) -> None:
     name = str(Device.parse("/cpu:1").over(LOCALHOST))
     trace = played(
         {name: [ran("conv", 0, 0, 1)]},
@@ -311,9 +309,9 @@ def test_a_cpu_device_is_a_gpu_only_where_it_stands_in_for_one(
         simulated=simulated,
     )
 
-    told = Device.parse(device).over(LOCALHOST)
-    assert list(trace.shortest.lanes) == [told]
-    assert [task.device for task in trace.ops] == [told]
+    target = Device.parse(device).over(LOCALHOST)
+    assert list(trace.shortest.lanes) == [target]
+    assert [task.device for task in trace.ops] == [target]
 
 
 def test_nanoseconds_are_used_if_available() -> None:
@@ -346,8 +344,8 @@ def test_an_op_of_a_body_with_the_same_name_is_another_op() -> None:
     assert round(task.seconds, 9) == 5e-6
 
 
-def test_an_op_takes_as_long_as_in_the_step_where_it_took_the_least() -> None:
-    """The turns of a loop count together, and what never ran takes no time."""
+def test_an_op_takes_its_shortest_time_of_all_steps() -> None:
+    """Iterations of a loop are added up, and ops that never ran take no time."""
     names = ("quick", "turned", "never")
     trace = played(
         {HOST_NAME: [ran("quick", 0, 0, 9), ran("turned", 10, 0, 2), ran("turned", 20, 1, 3)]},
@@ -401,7 +399,7 @@ def test_ops_wait_for_inputs_and_receives_for_sends(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["NextIteration", "RefNextIteration"])
-def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
+def test_the_back_edge_of_a_loop_is_not_waited_for(kind: str) -> None:
     node = partial(tf1.NodeDef, device=HOST_NAME)
     loop = [
         node(name="enter", op="Enter"),

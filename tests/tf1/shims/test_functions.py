@@ -34,7 +34,7 @@ def names(ops: list[tf.Operation]) -> set[str]:
     return {op.name for op in ops}
 
 
-def test_all_ops_that_some_depend_on(graph: tf.Graph, chain: tf.Tensor) -> None:
+def test_all_dependencies_of_ops(graph: tf.Graph, chain: tf.Tensor) -> None:
     walk = functions.get_backward_walk_ops
     b = graph.get_operation_by_name("b")
 

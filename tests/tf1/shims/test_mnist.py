@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_they_are_read_and_parted(folder: Path) -> None:
+def test_images_are_read_and_split(folder: Path) -> None:
     digits = read_data_sets(str(folder), validation_size=4)
 
     assert [part.num_examples for part in digits] == [16, 4, 5]
@@ -79,7 +79,7 @@ def test_fake_images() -> None:
     assert images.max() == 1
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         read_data_sets(str(tmp_path))
 

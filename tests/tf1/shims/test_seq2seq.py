@@ -112,7 +112,7 @@ def test_a_temperature_flattens_the_chances() -> None:
     assert 100 < drawn.sum() < 300
 
 
-def test_a_decoder_of_the_programs_own() -> None:
+def test_a_custom_decoder() -> None:
     class Mine(seq2seq.Decoder):
         batch_size = 2
         output_size = tf.TensorShape([])

@@ -119,7 +119,7 @@ function lightFinding(at) {
   const chosen = byId(`finding-${at}`);
   for (const each of document.querySelectorAll(".finding")) each.classList.toggle("on", each === chosen);
   chosen.hidden = false;
-  light(ops, `${rule}: ${plural(ops.length, "op")} lit`, devices);
+  light(ops, `${rule}: ${plural(ops.length, "op")} highlighted`, devices);
   chosen.scrollIntoView({block: "nearest"});
   document.querySelector("#picture .lit")?.scrollIntoView({block: "nearest", inline: "nearest"});
 }

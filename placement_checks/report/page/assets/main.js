@@ -40,7 +40,7 @@ function showProgram(number) {
 /** Highlights moved and new ops. */
 function lightChanges({findings}) {
   const ops = findings.flatMap(each => each.ops);
-  light(ops, `${plural(ops.length, "op")} lit`);
+  light(ops, `${plural(ops.length, "op")} highlighted`);
 }
 
 function copiedText({copies}) {
@@ -119,7 +119,7 @@ function drawLegend() {
   const item = (look, text, words) => element("span", "", null, element("span", `box ${look}`, text), ` ${words}`);
   const items = [];
   if (program.knows_flow) {
-    items.push(item("forward", "12", "forward"), item("backward", "12", "backward"), item("update", "12", "together, update"));
+    items.push(item("forward", "12", "forward"), item("backward", "12", "backward"), item("update", "12", "aggregated gradients, update"));
   } else items.push(item("any", "12", "ops"));
   items.push(item("variable", "●○", "variables: trained, other"));
   if (program.knows_step) items.push(item("unused", "(5)", "not in a step"));
