@@ -28,6 +28,7 @@ from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
+from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.targets import gather
 
 
@@ -75,7 +76,8 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
         with stdout_for_report(), live():
             evidence = gather(target, settings)
             changes = compare_with_baseline(baseline, evidence.placement, old)
-            changes = with_rules(changes, evidence, [settings.policy])
+            if changes:
+                changes = with_rules(changes, with_single_gpu(evidence), [settings.policy])
         if output_format == "json":
             click.echo(baseline_report.render_json(changes))
         else:

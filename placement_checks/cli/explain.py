@@ -18,6 +18,7 @@ from placement_checks.cli.options import (
 )
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.report.text import explain
 from placement_checks.rules.examples import example
@@ -28,6 +29,7 @@ from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import join_and, nearest, printable
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
+from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import rule_named
 from placement_checks.verification.targets import gather
 
@@ -85,6 +87,8 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
             f"placement-checks verify {target} --rule {name}",
             is_predicate=True,
         ) from None
+    if isinstance(found, Device) or found.type in VARIABLES:  # rules compare these with one GPU
+        evidence = with_single_gpu(evidence)
     verdicts = verify(evidence, [settings.policy]).verdicts
     if isinstance(found, Device):
         return list(explain.explain_device(placement, found, verdicts))

@@ -31,6 +31,7 @@ from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text.findings import DetailLevel
+from placement_checks.rules.requirements import Need
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
@@ -40,7 +41,8 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
-from placement_checks.verification.policy import rule_named
+from placement_checks.verification.placing import with_single_gpu
+from placement_checks.verification.policy import evidence_used, rule_named
 from placement_checks.verification.running import is_watched, with_numbers
 from placement_checks.verification.targets import check_comparison, gather
 
@@ -202,8 +204,13 @@ class _Results:
     def add(self, target: str, settings: Settings, graph: Target | None) -> None:
         """Verify a target; if a stage fails, the rules judge the evidence without it."""
         try:
+            used = evidence_used(settings.rules, settings.without)
             evidence = gather(
-                parse_target(target), settings, graph, on_placer_error=self._without_placement
+                parse_target(target),
+                settings,
+                graph,
+                for_one_gpu=Need.SINGLE_GPU in used,
+                on_placer_error=self._without_placement,
             )
             evidence = self._with_numbers(evidence, target, settings)
             report = verify(
@@ -256,7 +263,9 @@ class _Results:
                 is_predicate=True,
             )
         difference = compare(old, placement, str(file))
-        difference = with_rules(difference, report.evidence, [settings.policy])
+        if difference:
+            evidence = with_single_gpu(report.evidence)
+            difference = with_rules(difference, evidence, [settings.policy])
         return replace(report, baseline=difference)
 
     def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:

@@ -53,6 +53,8 @@ class Rule(ABC):
         name: its name in reports and settings.
         kind: the kind of evidence that its findings rest on.
         requires: the evidence that it needs; without it the verdict is not-checked.
+        uses: further evidence that it uses if it is available. A program is built for one GPU, and
+            a reference is built or run, only if a checked rule requires or uses the result.
         explained_by: the names of other rules. Their findings on an object explain the findings
             of this rule on it.
         by_absence: whether something that is missing from the program can break it. Then it is not
@@ -66,6 +68,7 @@ class Rule(ABC):
     name: ClassVar[str]
     kind: ClassVar[Kind]
     requires: ClassVar[frozenset[Need]] = frozenset()
+    uses: ClassVar[frozenset[Need]] = frozenset()
     explained_by: ClassVar[tuple[str, ...]] = ()
     by_absence: ClassVar[bool] = False
     declared_with: ClassVar[str] = ""

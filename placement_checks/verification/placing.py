@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -89,13 +88,18 @@ class Request:
     requested: Placement
     machine: Machine
 
-    @cached_property
-    def evidence(self) -> Evidence:
-        """The evidence without assigned devices."""
-        return _evidence_of(self.built, self.requested)
+    def evidence(self, *, for_one_gpu: bool) -> Evidence:
+        """The evidence without assigned devices; the argument is as for `placed`."""
+        return _evidence_of(self.built, self.requested, for_one_gpu=for_one_gpu)
 
-    def placed(self, devices: Devices = "auto") -> Evidence:
-        """Let the placer assign devices; errors are as for `place`."""
+    def placed(self, devices: Devices = "auto", *, for_one_gpu: bool = True) -> Evidence:
+        """Let the placer assign devices.
+
+        Args:
+            devices: as for `place`, and so are errors.
+            for_one_gpu: whether the program is also built for one GPU, for rules that use
+                `Evidence.single_gpu`.
+        """
         from placement_checks.placer.placing import place_async
 
         graph_def = self.built.graph_def
@@ -103,7 +107,7 @@ class Request:
             step(f"placing {self.requested.program}"),
             place_async(self.requested, graph_def, self.machine, devices) as placed,
         ):
-            evidence = self.evidence  # while the placer works
+            evidence = self.evidence(for_one_gpu=for_one_gpu)  # while the placer works
             with gc_paused():
                 with contextlib.suppress(Exception):  # reported by the rules that need towers
                     analyze(self.requested).prepare()
@@ -142,12 +146,13 @@ def request(
     return Request(built, placement, machine)
 
 
-def requested(target: TargetLike, *, gpus: int = 2) -> Evidence:
+def requested(target: TargetLike, *, gpus: int = 2, for_one_gpu: bool = True) -> Evidence:
     """Build a program or read a graph without placing it.
 
     Args:
         target: as for `place`.
         gpus: the argument of the builder.
+        for_one_gpu: as for `Request.placed`.
 
     Raises:
         UsageError: ``gpus`` is below 1 or above 256.
@@ -158,7 +163,7 @@ def requested(target: TargetLike, *, gpus: int = 2) -> Evidence:
     from placement_checks.capture.programs import load  # imports TensorFlow
 
     built = load(program, gpus)
-    return _evidence_of(built, built.requested)
+    return _evidence_of(built, built.requested, for_one_gpu=for_one_gpu)
 
 
 def _resolve(target: TargetLike) -> Loadable:
@@ -171,14 +176,21 @@ def _resolve(target: TargetLike) -> Loadable:
     return program
 
 
-def _evidence_of(built: CapturedProgram, requested: Placement) -> Evidence:
-    single = single_gpu(built)
-    return Evidence(
-        requested,
-        program=built,
-        single_gpu=single.requested if single else single,
-        policy=built.step.policy,
-    )
+def _evidence_of(built: CapturedProgram, requested: Placement, *, for_one_gpu: bool) -> Evidence:
+    evidence = Evidence(requested, program=built, policy=built.step.policy)
+    return with_single_gpu(evidence) if for_one_gpu else evidence
+
+
+def with_single_gpu(evidence: Evidence) -> Evidence:
+    """Build the program of the evidence for one GPU, and add the result to the evidence.
+
+    Raises:
+        InputError: the program gets the number of GPUs, but ignores it.
+    """
+    if not evidence.program:
+        return evidence
+    single = single_gpu(evidence.program)
+    return replace(evidence, single_gpu=single.requested if single else single)
 
 
 def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:

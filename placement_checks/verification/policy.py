@@ -13,6 +13,7 @@ from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.rules.base import Rule
 from placement_checks.rules.plugins import FailedPlugin
 from placement_checks.rules.registry import RULES
+from placement_checks.rules.requirements import Need
 from placement_checks.util.text import did_you_mean
 
 # The values of a field by its type; a field may have another description as its annotation.
@@ -111,6 +112,16 @@ def rules_for(
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
     return [make_rule(name, _declared_fields(RULES[name], policies)) for name in names]
+
+
+def evidence_used(only: Collection[str] = (), without: Collection[str] = ()) -> frozenset[Need]:
+    """The parts of the evidence that rules require or use; the arguments are as for `rules_for`.
+
+    Raises:
+        UsageError: a rule does not exist, or no rule is left.
+    """
+    rules = rules_for([], only=only, without=without)
+    return frozenset[Need]().union(*(rule.requires | rule.uses for rule in rules))
 
 
 def _declared_fields(rule: type[Rule], policies: Sequence[Policy]) -> Mapping[str, Any]:

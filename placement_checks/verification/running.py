@@ -14,12 +14,12 @@ from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Batch, CapturedProgram, TargetLike
 from placement_checks.core.target import Script
+from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
-from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.placing import single_gpu
-from placement_checks.verification.policy import Policy
+from placement_checks.verification.policy import Policy, evidence_used
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_RUNS = frozenset({Need.MEASUREMENT, Need.TRAJECTORY, Need.TRACE})
 _SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own reference
 
 
@@ -55,7 +56,8 @@ def with_numbers(
             case; or None for generated rows.
         devices: ``auto`` uses the GPUs of this machine if there are enough, ``simulated`` none.
         policies: parameters of rules; if several policies set a field, the first one applies.
-        only: the rules to check; all by default. Nothing runs if no rule needs a run.
+        only: the rules to check; all by default. The reference is built only if one of them uses
+            it, and the programs run only if one of them requires a run.
         without: the rules to skip.
 
     Raises:
@@ -86,6 +88,9 @@ def with_numbers(
         steps=weights.steps,
         seconds=gradients.seconds,
     )
+    used = evidence_used(only, without)
+    if used.isdisjoint({Need.REFERENCE, *_RUNS}):
+        return evidence
     towers = evidence.program
     if reference is None:
         single = single_gpu(towers) if towers else NO_REFERENCE
@@ -94,8 +99,7 @@ def with_numbers(
     else:
         single = load_reference(reference, towers) if towers else load(reference, 1)
     evidence = replace(evidence, reference=single.requested)
-    selected = set(only or rules) - set(without)
-    if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
+    if used.isdisjoint(_RUNS):
         return evidence
     batch_function = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
@@ -110,10 +114,10 @@ def with_numbers(
     pair = _or_missing(lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at))
     if not pair:
         return replace(evidence, measurement=pair, trace=pair)
-    if TowersOverlap.name in selected:
+    if Need.TRACE in used:
         trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
         evidence = replace(evidence, trace=trace)
-    if selected & {GradientsEqual.name, WeightsEqual.name}:
+    if used & {Need.MEASUREMENT, Need.TRAJECTORY}:
         measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
         evidence = replace(evidence, measurement=measurement)
     return evidence

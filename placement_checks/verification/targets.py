@@ -20,6 +20,7 @@ def gather(
     settings: Settings,
     graph: Target | None = None,
     *,
+    for_one_gpu: bool = False,
     on_placer_error: Callable[[Exception, Evidence], Evidence] | None = None,
 ) -> Evidence:
     """Collect the evidence of a target.
@@ -28,6 +29,7 @@ def gather(
         target: a program, a graph or a placement log.
         settings: the settings of the call and the configuration.
         graph: the program that printed the log, or None.
+        for_one_gpu: whether to build the program for one GPU too, for rules that use this build.
         on_placer_error: called if the placer fails, with the error and the evidence of requested
             devices; its return value replaces the evidence.
 
@@ -36,7 +38,7 @@ def gather(
         InputError: the target cannot be built, read or placed.
     """
     if target.kind == "log":
-        return _gather_log(target, settings, graph)
+        return _gather_log(target, settings, graph, for_one_gpu=for_one_gpu)
     if graph is not None:
         raise UsageError(
             "--graph",
@@ -51,12 +53,13 @@ def gather(
     if settings.gpus is None and machine is None:
         request = _with_gpus_of_cluster(request)
     try:
-        return request.placed()
+        return request.placed(for_one_gpu=for_one_gpu)
     except Exception as fault:
         if on_placer_error is None:
             raise
-        requested = replace(request.evidence.placement, machine=request.machine)
-        return on_placer_error(fault, replace(request.evidence, placement=requested))
+        evidence = request.evidence(for_one_gpu=for_one_gpu)
+        requested = replace(evidence.placement, machine=request.machine)
+        return on_placer_error(fault, replace(evidence, placement=requested))
 
 
 def check_comparison(settings: Settings) -> None:
@@ -72,7 +75,9 @@ def check_comparison(settings: Settings) -> None:
         parse_batch(settings.batch)
 
 
-def _gather_log(target: Target, settings: Settings, graph: Target | None) -> Evidence:
+def _gather_log(
+    target: Target, settings: Settings, graph: Target | None, *, for_one_gpu: bool
+) -> Evidence:
     """The evidence of a log, and of the program that printed it."""
     if graph is None and settings.args:
         raise UsageError(
@@ -91,7 +96,7 @@ def _gather_log(target: Target, settings: Settings, graph: Target | None) -> Evi
         log = read_logs([target.path])
     if program is None:
         return Evidence(log.placement(machine))
-    requested = placing.requested(program, gpus=settings.gpus or 2)
+    requested = placing.requested(program, gpus=settings.gpus or 2, for_one_gpu=for_one_gpu)
     return replace(requested, placement=log.placement(machine, requested.placement))
 
 

@@ -45,6 +45,7 @@ class NoIdleDevice(Rule):
     name = "no-idle-device"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED})
+    uses = frozenset({Need.SINGLE_GPU})
     by_absence = True
 
     allow: tuple[str, ...] = ()

@@ -78,6 +78,7 @@ class GradientsAveraged(Rule):
     name = "gradients-averaged"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+    uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     declared_with = "gradients-equal"
     explained_by = ("every-tower-counts", "one-update", "variables-shared", "created-in-scope")
 

@@ -60,6 +60,7 @@ class NamesPortable(Rule):
 
     name = "names-portable"
     kind = "requested"
+    uses = frozenset({Need.REFERENCE})
     explained_by = ("variables-shared",)
 
     allow: tuple[str, ...] = ()

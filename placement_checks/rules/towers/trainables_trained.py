@@ -53,6 +53,7 @@ class TrainablesTrained(Rule):
     name = "trainables-trained"
     kind = "requested"
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
+    uses = frozenset({Need.REFERENCE})
 
     frozen: tuple[str, ...] = ()
 

@@ -72,6 +72,7 @@ class VariablesShared(Rule):
     name = "variables-shared"
     kind = "requested"
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
+    uses = frozenset({Need.SINGLE_GPU})
 
     allow: tuple[str, ...] = ()
     layout: Literal["", "central", "mirrored"] = ""
