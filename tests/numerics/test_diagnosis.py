@@ -1369,8 +1369,9 @@ def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
     own, whole, less = found(2, runs(6, 6)), found(2, ()), found(0.5, runs(6, 6))
 
     assert own.what == (
-        "MirroredStrategy adds up the gradients of 2 replicas, but each of them is already complete: the "
-        "loss is the mean over a replica's own rows, or the program adds up gradients itself"
+        "MirroredStrategy adds up the gradients of 2 replicas, but each of them is already "
+        "complete: the loss is the mean over a replica's own rows, or the program adds up "
+        "gradients itself"
     )
     assert own.fix.startswith(
         "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
