@@ -452,7 +452,6 @@ class _Comparison:
             message=f"the update of {variable} takes the gradient of {wrong.source}",
             fix="pair each gradient with the variable that it is taken with respect to",
             consequence="the variable is trained by a gradient that belongs to another one",
-            ops=(producer_of(wrong.gradient),),
         )
 
     def _unequal_terms(
@@ -549,13 +548,15 @@ class _Comparison:
 
         diagnosis = Diagnosis("", "", ratio=ratio, mistake=mistake)
         location = locate_mistake(self._placement, variable, diagnosis)
+        names = self._many.analysis.flow.names
+        updates = [names[update.op] for update in self._many.updates(variable)]
         return Finding(
             object=variable,
             op=self._placement.ops[variable].type,
             evidence="requested",
             expected=expected,
             found=found,
-            ops=tuple(location.ops) or tuple(ops),
+            ops=tuple(location.ops or ops or updates),
             frames=location.frames,
             alike=(mistake, found, location.frames),
             path=location.path,
