@@ -162,7 +162,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"gradients-equal\.scale: 'two' does not fit"):
         assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scale="two")  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match="2 steps do not show what goes wrong later; give 3 or more"
+        ConfigError, match="2 steps are too few to show later mistakes; give 3 or more"
     ):
         assert_training_equal(pairs.towers, pairs.single, pairs.batch, steps=2)
     with pytest.raises(InputError, match=r"batch\.txt is not a saved case"):
