@@ -508,8 +508,8 @@ def test_alternating_train_ops_are_not_one_step() -> None:
 
     assert gradients.state == "kept"
     assert weights.reason == (
-        "several ops of built train, each different variables, and their results depend on which "
-        "of them runs first"
+        "several ops of built train different variables, and their results depend on the order "
+        "of these ops"
     )
 
 

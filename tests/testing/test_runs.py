@@ -77,7 +77,7 @@ def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
 
     headline, *finding = str(error.value).splitlines()
     assert headline == f"towers-overlap is broken by {turns}: 1 finding"
-    text = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
+    text = "the tower on /device:GPU:1 overlaps with the tower on /device:GPU:0"
     assert text in " ".join(" ".join(finding).split())
 
 
