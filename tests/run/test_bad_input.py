@@ -50,8 +50,8 @@ def mean_of(value: Any) -> Any:
 
 def test_a_reference_with_towers_is_refused() -> None:
     assert refused(single=partial(pairs.towers, 2)) == (
-        "InputError: single: it has 2 towers, on /device:GPU:0 and /device:GPU:1, and a reference "
-        "has one; name the program for one GPU as the reference"
+        "InputError: single: it has 2 towers, on /device:GPU:0 and /device:GPU:1, but a reference "
+        "has one tower; name the program for one GPU as the reference"
     )
 
 
