@@ -144,7 +144,7 @@ class Timing:
         where = self.at
         if where.devices == "simulated" and where.cores < where.gpus:
             return (
-                f"{plural(where.gpus, 'device')} of one core each need as many cores, and this "
+                f"{plural(where.gpus, 'device')} of one core each need as many cores, but this "
                 f"process has {where.cores}"
             )
         baseline, tolerance = self.baseline_ratio.median, BASELINE_TOLERANCE

@@ -217,7 +217,7 @@ def _device(details: GraphDetails, program: str, text: str, op: str) -> Device:
         raise InputError(
             program,
             f"op '{op}'{where and f' ({where})'} requests the device {error.object}, "
-            f"and {error.message}",
+            f"but {error.message}",
             error.fix,
         ) from None
 
@@ -287,7 +287,7 @@ def check_calls(graph_def: Any, program: str) -> None:
         rounded = f"{ops:,}" if ops < 10**12 else f"more than 10^{len(str(ops)) - 1}"
         raise InputError(
             program,
-            f"the calls of its functions expand to {rounded} ops, and at most {MAX_NESTED:,} are "
+            f"the calls of its functions expand to {rounded} ops, but at most {MAX_NESTED:,} are "
             "placed",
             "build a part of the program, or nest fewer calls",
         )

@@ -92,6 +92,6 @@ def _reason() -> str:
         )
         + "log_device_placement was off, or switched on too late: a session needs "
         "ConfigProto(log_device_placement=True) and logs its graph at the first run, which must "
-        "be inside; tf.debugging.set_log_device_placement(True) counts only before the first op "
-        "of the process, and is ignored later"
+        "be inside the block; tf.debugging.set_log_device_placement(True) counts only before the "
+        "first op of the process, and is ignored later"
     )

@@ -93,7 +93,7 @@ TARGETS = {
     "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) requests the "
     f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
     "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) requests the device "
-    f"'bogus', and 'bogus' is not part of a device name; {DEVICES}",
+    f"'bogus', but 'bogus' is not part of a device name; {DEVICES}",
     "builders.py:policy": "policy of builders.py:policy: variables-on-hosts is not a known "
     "rule; did you mean 'variables-on-host'?",
     "broken.py:f": "broken.py: loading it raised SyntaxError: invalid syntax (broken.py, line 1)",

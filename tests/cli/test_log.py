@@ -149,7 +149,7 @@ def test_unread_parts_are_reported_with_the_rest(run: Run, tmp_path: Path) -> No
     ("arguments", "error"),
     [
         (["nope.log"], "nope.log: there is no such file"),
-        (["."], ". is a folder; name the log files in it"),
+        (["."], ". is a directory; name the log files in it"),
         (
             [sys.executable],
             "is a binary file, not a log; name a file with the output of the process",

@@ -81,7 +81,7 @@ def test_devices_of_one_core_each_need_as_many_cores() -> None:
     timed = timing(gpus=4, cores=2)
 
     assert timed.unmeasured == (
-        "4 devices of one core each need as many cores, and this process has 2"
+        "4 devices of one core each need as many cores, but this process has 2"
     )
     assert timed.ratio is None
     assert timing(gpus=4, cores=4).ratio

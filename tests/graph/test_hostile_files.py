@@ -87,7 +87,7 @@ def doubled(graph: Any, levels: int) -> Any:
 
 def test_functions_that_call_the_next_one_twice_are_counted_not_expanded(graph: Any) -> None:
     assert refused(save(doubled(graph, 40))) == (
-        "graph.pb: the calls of its functions expand to more than 10^12 ops, and at most "
+        "graph.pb: the calls of its functions expand to more than 10^12 ops, but at most "
         "2,000,000 are placed; build a part of the program, or nest fewer calls"
     )
 
@@ -235,7 +235,7 @@ NO_GRAPHS = [
     (dtype_of("ref", 9999), f": its variable 'ref' has the dtype number 9999, {UNKNOWN}"),
     (dtype_of("ref", -5), f": its variable 'ref' has the dtype number -5, {UNKNOWN}"),
     (no_dtype, f": its variable 'handle' has the dtype number 0, {UNKNOWN}"),
-    (device_in_a_body, ": op 'call/n' requests the device 'bogus', and 'bogus' is not part of a"),
+    (device_in_a_body, ": op 'call/n' requests the device 'bogus', but 'bogus' is not part of a"),
 ]
 
 

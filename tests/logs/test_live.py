@@ -136,8 +136,8 @@ def test_without_records_the_fix_is_named(
         + (hidden if level == "2" else "")
         + "log_device_placement was off, or switched on too late: a session needs "
         "ConfigProto(log_device_placement=True) and logs its graph at the first run, which must "
-        "be inside; tf.debugging.set_log_device_placement(True) counts only before the first op "
-        "of the process, and is ignored later"
+        "be inside the block; tf.debugging.set_log_device_placement(True) counts only before the "
+        "first op of the process, and is ignored later"
     )
 
 

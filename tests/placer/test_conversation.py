@@ -194,8 +194,8 @@ def test_a_graph_too_large_for_memory_is_refused_before_placing(
         answer_of(placer, request("/GPU:0")._replace(ops=1_000_000))
 
     assert str(caught.value) == (
-        "the phantom placer needs at least 4.0 GB of memory for 1,000,000 ops, and 3.0 GB are "
-        "free; place it on a machine with more memory, or with fewer GPUs"
+        "the phantom placer needs at least 4.0 GB of memory for 1,000,000 ops, but only 3.0 GB "
+        "are free; place it on a machine with more memory, or with fewer GPUs"
     )
     assert placer.pid is None
     assert answer_of(placer, request("/GPU:0")._replace(ops=700_000)) == {"x": "/GPU:0"}

@@ -50,8 +50,8 @@ def mean_of(value: Any) -> Any:
 
 def test_a_reference_with_towers_is_refused() -> None:
     assert refused(single=partial(pairs.towers, 2)) == (
-        "InputError: single: it has 2 towers, on /device:GPU:0 and /device:GPU:1, and a reference "
-        "has one; name the program for one GPU as the reference"
+        "InputError: single: it has 2 towers, on /device:GPU:0 and /device:GPU:1, but a reference "
+        "has one tower; name the program for one GPU as the reference"
     )
 
 
@@ -307,14 +307,14 @@ def test_batches_that_cannot_be_cut() -> None:
         "such as 8"
     )
     assert refused(partial(pairs.towers, rows=7), partial(pairs.towers, 1, rows=16)) == (
-        "InputError: single: it takes batches of 16 rows, and towers of 14; build both for the "
+        "InputError: single: it takes batches of 16 rows, but towers takes 14; build both for the "
         "same global batch, or with None in the placeholders' shapes"
     )
     assert refused(partial(pairs.towers, rows=8), pairs.single, rows=20) == (
-        "InputError: a batch of 20 rows: the programs take 16; leave the number out"
+        "InputError: a batch of 20 rows: the programs take 16; omit the number"
     )
     assert refused(shares=(1, 2, 3)) == (
-        "InputError: gradients-equal.shares names 3 towers, and towers has inputs for 2; give "
+        "InputError: gradients-equal.shares names 3 towers, but towers has inputs for 2; give "
         "one number per tower"
     )
 

@@ -416,7 +416,7 @@ def test_an_unexplained_difference_is_not_a_finding() -> None:
 
     reason = cannot(several(loss=other), alone())
 
-    assert "no known mistake explains it; give --batch" in reason
+    assert "no known mistake explains it; pass --batch" in reason
 
 
 def test_dropout_with_fed_rates(fixtures: Path) -> None:
@@ -508,8 +508,8 @@ def test_alternating_train_ops_are_not_one_step() -> None:
 
     assert gradients.state == "kept"
     assert weights.reason == (
-        "several ops of built train, each different variables, and their results depend on which "
-        "of them runs first"
+        "several ops of built train different variables, and their results depend on the order "
+        "of these ops"
     )
 
 
@@ -543,7 +543,7 @@ def test_only_steps_on_as_many_rows_are_timed() -> None:
             program, watched(reference, pairs.batch, rows, 1), ("simulated")
         )
 
-    with pytest.raises(CannotRun, match="single takes 8 rows at once, and build 16"):
+    with pytest.raises(CannotRun, match="single takes 8 rows at once, but build takes 16"):
         TimedPair(pair(8), None, rows=0)
     feeding = pair(16).feeding(None)
     assert isinstance(feeding, ReplayedFeeding)
@@ -551,5 +551,5 @@ def test_only_steps_on_as_many_rows_are_timed() -> None:
 
 
 def test_another_number_of_rows_is_refused() -> None:
-    with pytest.raises(InputError, match="a batch of 32 rows: build was fed 16; leave the number"):
+    with pytest.raises(InputError, match="a batch of 32 rows: build was fed 16; omit the number"):
         judged(watched(several(), pairs.batch), watched(alone(), pairs.batch), rows=32)

@@ -77,7 +77,7 @@ def test_towers_that_take_turns_are_reported(fixtures: Path) -> None:
 
     headline, *finding = str(error.value).splitlines()
     assert headline == f"towers-overlap is broken by {turns}: 1 finding"
-    text = "the tower on /device:GPU:1 computes at once with the tower on /device:GPU:0"
+    text = "the tower on /device:GPU:1 overlaps with the tower on /device:GPU:0"
     assert text in " ".join(" ".join(finding).split())
 
 
@@ -162,7 +162,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"gradients-equal\.scale: 'two' does not fit"):
         assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scale="two")  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match="2 steps do not show what goes wrong later; give 3 or more"
+        ConfigError, match="2 steps are too few to show later mistakes; give 3 or more"
     ):
         assert_training_equal(pairs.towers, pairs.single, pairs.batch, steps=2)
     with pytest.raises(InputError, match=r"batch\.txt is not a saved case"):

@@ -37,7 +37,7 @@ Kind = Literal["central", "mirrored", "sharded", "split", "own"]
 
 _SUFFIXES: Mapping[Kind, str] = {
     "central": "",
-    "mirrored": ", a copy on each of {} GPUs, each applies the same sum",
+    "mirrored": ", a copy on each of {} GPUs, and all copies apply the same sum",
     "sharded": "",
     "split": ", each used only on the GPU that has it",
     "own": ", each read by one tower alone",

@@ -116,15 +116,15 @@ class Roles(Mapping[str, Role]):
         if name in addresses(self._placement).slot_of:
             return self._role_of_slot(name)
         if name in self._statistics:
-            return self._role_with_user(name, "statistic", "the forward pass moves it")
+            return self._role_with_user(name, "statistic", "the forward pass updates it")
         if name in layouts.partitions:
-            return Role("partition", "it is a partition of a variable, made by get_variable")
+            return Role("partition", "it is a partition of a variable that get_variable created")
         if name in layouts.gpu_of:
             device = layouts.gpu_of[name]
             return Role("split", f"only {device.short} computes with it", devices=(device,))
         if name in layouts.tower_of:
             is_slot = name not in analysis.variables_read and name not in layouts.strays
-            reason = "updates of a tower's copies take it" if is_slot else "a tower keeps it"
+            reason = "updates of a tower's copies use it" if is_slot else "a tower keeps it"
             kind: RoleKind = "slot" if is_slot else "own"
             return self._role_of_tower(kind, reason, layouts.tower_of[name])
         if tower is not None and len(analysis.towers) > 1:
@@ -166,7 +166,7 @@ class Roles(Mapping[str, Role]):
         owner = addresses(self._placement).slot_of[name]
         is_input = owner in self._updates_with.get(name, ())
         kind: RoleKind = "average" if not is_input and self._takes(name, owner) else "slot"
-        return self._role_with_user(name, kind, f"updates of {owner} take it", owner)
+        return self._role_with_user(name, kind, f"updates of {owner} use it", owner)
 
     def _role_with_user(self, name: str, kind: RoleKind, reason: str, owner: str = "") -> Role:
         """Make a role, with the tower or GPU that alone uses the variable, if there is one."""

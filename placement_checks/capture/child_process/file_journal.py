@@ -103,7 +103,7 @@ class Journal:
                 str(path),
                 "the program deletes or replaces it, but it cannot be moved to a backup: "
                 f"{error.strerror}",
-                "give the program a directory that may be lost, or move this file away",
+                "let the program use another directory, or move this file away",
             ) from None
         return aside
 

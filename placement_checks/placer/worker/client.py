@@ -133,8 +133,8 @@ class PlacerProcess:
         if free is not None and max(free, _ALWAYS_ALLOWED_MEMORY) < needed:
             raise PlacerError(
                 f"the {self._kind} placer",
-                f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, and "
-                f"{free / 1e9:.1f} GB are free",
+                f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, but "
+                f"only {free / 1e9:.1f} GB are free",
                 "place it on a machine with more memory, or with fewer GPUs",
                 is_predicate=True,
             )

@@ -123,7 +123,7 @@ class TowersOverlap(Rule):
             alike=(frames, bool(by_control)),
             path=path_lines(placement, path),
             devices=(*analysis.towers[late].devices, *analysis.towers[early].devices),
-            message=f"the tower on {analysis.towers[late]} computes at once with the tower on "
+            message=f"the tower on {analysis.towers[late]} overlaps with the tower on "
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",
             consequence="for the rest of the time one of these GPUs is idle",

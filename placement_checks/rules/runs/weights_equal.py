@@ -76,7 +76,7 @@ class WeightsEqual(Rule):
     def __post_init__(self) -> None:
         if self.steps < 3:
             raise ConfigError(
-                "steps", f"{self.steps} steps do not show what goes wrong later", "give 3 or more"
+                "steps", f"{self.steps} steps are too few to show later mistakes", "give 3 or more"
             )
         for name in ("tolerance", "noise"):
             if getattr(self, name) <= 0:

@@ -167,7 +167,7 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
             yield _difference(
                 placement,
                 name,
-                message=f"variable {name} has shape {shapes[name]}, and shape {shape} in "
+                message=f"variable {name} has shape {shapes[name]}, but shape {shape} in "
                 f"{program}",
                 expected=str(shape),
                 found=str(shapes[name]),
@@ -185,7 +185,7 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 + (f"; {near} may be meant" if near else ""),
                 expected=f"the name {name}",
                 found=near or "no such variable",
-                consequence=f"the value that {program} trained is not restored, without an error",
+                consequence=f"the value that {program} trained is silently not restored",
                 fix=same_names,
             )
     trained = set(placement.collected.get(TRAINABLE, ()))
@@ -199,7 +199,7 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
             yield _difference(
                 placement,
                 name,
-                message=f"variable {name} is trained, and {program} has no variable of this name",
+                message=f"variable {name} is trained, but {program} has no variable of this name",
                 expected=f"a name that {program} has",
                 found=name,
                 consequence=f"a checkpoint of {program} cannot be restored: it lacks this "

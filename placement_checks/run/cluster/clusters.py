@@ -461,7 +461,7 @@ def _check_machine(machine: Machine) -> None:
     if len(machine.tasks) > MAX_TASKS:
         raise UsageError(
             f"machine '{machine}'",
-            f"has {len(machine.tasks)} tasks, and at most {MAX_TASKS} processes are started",
+            f"has {len(machine.tasks)} tasks, but at most {MAX_TASKS} processes are started",
             "place the program instead: the placer needs no processes",
             is_predicate=True,
         )
@@ -470,8 +470,8 @@ def _check_machine(machine: Machine) -> None:
         if counts.get("GPU") and counts["CPU"] > 1:
             raise UsageError(
                 f"machine '{machine}'",
-                f"/job:{task.job}/task:{task.index} has several CPU devices besides GPUs, which "
-                "CPU devices simulate",
+                f"/job:{task.job}/task:{task.index} has several CPU devices in addition to "
+                "GPUs, but CPU devices simulate GPUs",
                 "give it one CPU device",
             )
 

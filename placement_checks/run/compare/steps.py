@@ -77,8 +77,8 @@ def step_blocker(sessions: PairedSessions) -> Missing | None:
     for program in programs:
         if program.built.fed and _alternates(program):
             return Missing(
-                f"several ops of {program.name} train, each different variables, and their "
-                "results depend on which of them runs first"
+                f"several ops of {program.name} train different variables, and their results "
+                "depend on the order of these ops"
             )
     return _per_tower_blocker(sessions) if sessions.on_parts else None
 

@@ -142,7 +142,7 @@ class Case:
                 has = "none" if saved is None else f"one of shape {saved.shape}"
                 raise InputError(
                     self.name,
-                    f"'{name}' needs an initial value of shape {value.shape}, and the case "
+                    f"'{name}' needs an initial value of shape {value.shape}, but the case "
                     f"has {has}",
                     "name a case that this program has saved, or run it without a case",
                 )

@@ -87,7 +87,7 @@ class DeclaredFeeding(Feeding):
         if len(self._shares) != len(towers.inputs):
             raise InputError(
                 "gradients-equal.shares",
-                f"names {plural(len(self._shares), 'tower')}, and {towers.name} has inputs for "
+                f"names {plural(len(self._shares), 'tower')}, but {towers.name} has inputs for "
                 f"{len(towers.inputs)}",
                 "give one number per tower",
                 is_predicate=True,
@@ -132,7 +132,7 @@ class DeclaredFeeding(Feeding):
         if single and single != total:
             raise InputError(
                 self._reference.name,
-                f"it takes batches of {single} rows, and {self._towers.name} of {total}",
+                f"it takes batches of {single} rows, but {self._towers.name} takes {total}",
                 "build both for the same global batch, or with None in the placeholders' shapes",
             )
         return total

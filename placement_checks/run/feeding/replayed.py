@@ -84,7 +84,7 @@ class ReplayedFeeding(Feeding):
         if not order.size:
             raise InputError(
                 self._name,
-                f"it takes {plural(self.inputs.reference_rows, 'row')}, and not {len(rows)}",
+                f"it takes {plural(self.inputs.reference_rows, 'row')}, not {len(rows)}",
                 "let its placeholders take any number",
             )
         return {

@@ -92,7 +92,7 @@ class TimedPair:
         if isinstance(feeding, ReplayedFeeding) and not feeding.takes_all_once:
             raise CannotRun(
                 f"{pair.reference.name} takes {plural(feeding.inputs.reference_rows, 'row')} at "
-                f"once, and {pair.towers.name} {feeding.rows}"
+                f"once, but {pair.towers.name} takes {feeding.rows}"
             )
         self.rows = feeding.rows
         data = feeding.batch(np.random.default_rng(0), self.rows)

@@ -470,8 +470,8 @@ def test_files_that_cannot_be_renamed_are_not_deleted(
     assert (home / "logs" / "model.ckpt").exists()
     assert str(error.value) == (
         f"{home}/logs: the program deletes or replaces it, but it cannot be moved to a "
-        "backup: Device or resource busy; give the program a directory that may be lost, or move "
-        "this file away"
+        "backup: Device or resource busy; let the program use another directory, or move this "
+        "file away"
     )
 
 

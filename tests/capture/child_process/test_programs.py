@@ -341,8 +341,8 @@ def test_a_program_that_only_evaluates(folder: Path) -> None:
     """
     assert refused(folder, program) == (
         "train.py ended without a training step: it opened 1 session with 2 runs, but ran no op "
-        "of an optimizer, such as Adam/update_model/w/ResourceApplyAdam; pass the arguments with "
-        "which it trains after --, or name the function that builds its graph, train.py:build"
+        "of an optimizer, such as Adam/update_model/w/ResourceApplyAdam; pass the arguments "
+        "for training after --, or name the function that builds its graph, train.py:build"
     )
 
 

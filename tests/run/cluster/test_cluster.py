@@ -291,13 +291,13 @@ def test_tasks_end_with_their_parent_process(tmp_path: Path) -> None:
         ),
         (
             "worker*33",
-            "machine 'worker*33: cpu*1' has 33 tasks, and at most 32 processes are started; "
+            "machine 'worker*33: cpu*1' has 33 tasks, but at most 32 processes are started; "
             "place the program instead: the placer needs no processes",
         ),
         (
             "ps*1; worker*1: cpu*2, gpu*1",
             "machine 'ps*1: cpu*1; worker*1: cpu*2, gpu*1': /job:worker/task:0 has several CPU "
-            "devices besides GPUs, which CPU devices simulate; give it one CPU device",
+            "devices in addition to GPUs, but CPU devices simulate GPUs; give it one CPU device",
         ),
     ],
 )

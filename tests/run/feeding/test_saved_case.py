@@ -161,10 +161,10 @@ def test_initial_values_must_fit_the_program() -> None:
 
     assert lacking.value.object == "saved.npz"
     assert lacking.value.message == (
-        "'v' needs an initial value of shape (2,), and the case has none"
+        "'v' needs an initial value of shape (2,), but the case has none"
     )
     assert other.value.message == (
-        "'w' needs an initial value of shape (3, 1), and the case has one of shape (3,)"
+        "'w' needs an initial value of shape (3, 1), but the case has one of shape (3,)"
     )
 
 

@@ -97,7 +97,7 @@ def test_contention_is_not_timed_with_too_few_cores(
     assert timed.contention is None
     assert timed.ratio is None
     assert timed.unmeasured == (
-        "4 devices of one core each need as many cores, and this process has 2"
+        "4 devices of one core each need as many cores, but this process has 2"
     )
 
 
