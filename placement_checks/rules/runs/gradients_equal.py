@@ -49,8 +49,8 @@ class GradientsEqual(Rule):
     of all gradients (a sum, with a learning rate that is divided by the number of towers; a loss
     scale). `shares` are the relative sizes of the towers' parts, such as [3, 1]. `statistics` =
     "tower" means that batch normalization or clipping uses the rows of each tower alone. `rows` is
-    the size of the global batch, if batches are always divided evenly (0: a few rows, and one
-    more).
+    the size of the global batch, for programs that divide only some sizes. The default, 0,
+    compares two sizes: one that the towers share evenly, and one row more.
 
     `allow` lists variables that may differ, or patterns such as bn/*, and `seconds` is the time
     limit of one run.

@@ -256,7 +256,7 @@ class _Comparison:
                 symbol for symbol, power in weight.factors if (symbol, power) not in common
             ]:
                 scale = side.scalars.describe(left[0])
-                return f"{scale}, which is no constant, scales only some of its terms"
+                return f"{scale} is not constant and multiplies only some of its terms"
             if term.kind == "other":
                 return f"its loss, {producer_of(term.tensor)}, is no sum or mean over rows"
             rows[term.rows].add(tower)
@@ -275,7 +275,9 @@ class _Comparison:
         totals = {key: _total(each, towers) for key, each in penalties.items()}
         for (kind, _), total in totals.items():
             if total is None:
-                return f"the share of the rows of some towers scales its penalty ({kind})"
+                return (
+                    f"its penalty ({kind}) is multiplied by the share of rows in some towers only"
+                )
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
             {key: total for key, total in totals.items() if total is not None},

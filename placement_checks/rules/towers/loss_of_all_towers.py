@@ -31,8 +31,8 @@ class LossOfAllTowers(Rule):
     After a loop over towers the loop's variables hold the last tower's values. If the program
     prints that tower's loss, it looks right, except for the noise of a smaller batch.
 
-    The rule judges the `loss` of the Step (a list counts as one loss), and scalar summaries of
-    losses.
+    The rule judges the `loss` that the function returns (a list counts as one loss), and scalar
+    summaries of losses.
 
     If one line builds a summary of examples in every tower, there are N curves of one quantity.
     Summaries of shared variables are equal in all towers, and are not findings. Under a strategy

@@ -56,10 +56,10 @@ class OneUpdate(Rule):
     update before it. Examples are the steps up and down of sharpness-aware minimization, and
     several steps of a critic.
 
-    Counters are the variables in the collection GLOBAL_STEP, and integer scalars that start at 0,
-    are read by the step, and are set by nothing but their initializer. Floating-point scalars are
-    counters if only updates depend on them, through a computation such as the decay of the
-    learning rate. If an op that is not part of the step adds to a counter, the rule is not
+    Counters are the variables in the collection GLOBAL_STEP, and integer scalars that start at 0
+    and are read by the step, if only their initializer assigns a value to them. Floating-point
+    scalars are counters if only updates depend on them, through a computation such as the decay of
+    the learning rate. If an op that is not part of the step adds to a counter, the rule is not
     checked: the program may run that op together with the step.
 
     Updates in exclusive branches count once. Updates without a gradient, such as clipped weights

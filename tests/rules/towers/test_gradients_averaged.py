@@ -354,7 +354,9 @@ def test_penalties_with_the_share_of_each_tower_are_kept() -> None:
     first_tower = weighted_by(_SIZES, _SUM, *penalized([0]), decay=0.01)
 
     assert judge(all_towers, one).state == "kept"
-    assert "scales its penalty (L2Loss)" in (judge(first_tower, one).reason or "")
+    assert "its penalty (L2Loss) is multiplied by the share of rows in some towers only" in (
+        judge(first_tower, one).reason or ""
+    )
 
 
 def _with_outputs(graph: Placement, outputs: Mapping[str, tuple[int | None, ...]]) -> Any:
@@ -378,7 +380,7 @@ def test_a_scale_of_one_tower_is_not_checked() -> None:
     verdict = judge(towers(2, 0.5, scaled, host("norm", "Sqrt"), total))
 
     assert verdict.state == "not-checked"
-    assert "norm, which is no constant, scales only some of its terms" in (verdict.reason or "")
+    assert "norm is not constant and multiplies only some of its terms" in (verdict.reason or "")
 
 
 def test_weight_decay_that_towers_add_to_their_gradients_is_not_checked() -> None:
