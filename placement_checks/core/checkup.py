@@ -1,0 +1,39 @@
+"""Checks of a machine: the results of ``placement-checks doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# ok: works. limited: works in part, or with a restriction. missing: programs cannot be checked.
+State = Literal["ok", "limited", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        name: the part that was checked, such as ``placer``.
+        state: whether it works.
+        found: the facts found, in a clause.
+        fix: the remedy, a clause, or ``""``.
+    """
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """All checks of a machine, in the order of reports."""
+
+    checks: Sequence[Check]
+
+    @property
+    def status(self) -> int:
+        """The exit status: 1 if programs cannot be checked, else 0."""
+        return int(any(check.state == "missing" for check in self.checks))

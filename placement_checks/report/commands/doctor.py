@@ -1,0 +1,60 @@
+"""Renders the checks of a machine as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placement_checks.core.checkup import Check, Checkup
+from placement_checks.core.versions import versions
+from placement_checks.report.common.json import to_json
+from placement_checks.util.text import join_and, printable
+
+_SCHEMA = 1
+
+
+def render_text(checkup: Checkup) -> str:
+    """Returns a line for each check, and a last line with the conclusion."""
+    return "\n".join(map(printable, [*check_lines(checkup), "", conclusion(checkup)])) + "\n"
+
+
+def check_lines(checkup: Checkup) -> Iterator[str]:
+    """Yields a line for each check: its state, its name, the facts found and the fix."""
+    widest = max(len(check.name) for check in checkup.checks)
+    for check in checkup.checks:
+        fix = f"; {check.fix}" if check.fix else ""
+        yield f"{check.state:<7}  {check.name:<{widest}}  {check.found}{fix}"
+
+
+def conclusion(checkup: Checkup) -> str:
+    """Returns whether programs can be checked, in a sentence."""
+    missing = _names(checkup, "missing")
+    limited = _names(checkup, "limited")
+    if missing:
+        return f"Programs cannot be checked here, or only in part: see {missing}."
+    if limited:
+        return f"Programs can be checked here, with limits: see {limited}."
+    return "Programs can be checked here."
+
+
+def _names(checkup: Checkup, state: str) -> str:
+    return join_and(check.name for check in checkup.checks if check.state == state)
+
+
+def render_json(checkup: Checkup) -> str:
+    """Returns the JSON document; its schema has version 1."""
+    document = {
+        "schema": _SCHEMA,
+        "versions": versions(),
+        "can_check": not checkup.status,
+        "checks": [_check(check) for check in checkup.checks],
+    }
+    return to_json(document) + "\n"
+
+
+def _check(check: Check) -> dict[str, str]:
+    return {
+        "check": check.name,
+        "state": check.state,
+        "found": check.found,
+        "fix": check.fix,
+    }
