@@ -40,7 +40,7 @@ _OLDEST, _NEWEST = (2, 15), (2, 21)  # versions of TensorFlow that the tests run
 
 
 def examine() -> Checkup:
-    """Check this machine: about ten seconds, most of them the import of TensorFlow."""
+    """Check this machine, which takes about ten seconds."""
     return Checkup(list(_checks()))
 
 

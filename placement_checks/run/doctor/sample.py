@@ -1,4 +1,4 @@
-"""A small training program, with which ``placement-checks doctor`` tries the parts of the package.
+"""The training program that ``placement-checks doctor`` places, captures and runs.
 
 ``python sample.py N`` trains on N GPUs.
 """
