@@ -101,9 +101,13 @@ def pytest_configure(config: pytest.Config) -> None:
     plugins.register(timed, "placement-timed")
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Print the devices that programs run on."""
-    return f"placement: devices {markers.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Print the devices that programs run on, and a limit of the installed TensorFlow."""
+    from placement_checks.tf.startup import limit_of_installation
+
+    devices = f"devices {markers.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
+    limit = limit_of_installation()
+    return [f"placement: {line}" for line in (devices, *([] if limit is None else [limit]))]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from placement_checks.capture.child_process.file_journal import put_back
 from placement_checks.capture.child_process.request import (
     DRIVER,
-    VISIBLE_GPUS,
     CaptureRequest,
     send_and_exit,
 )
 from placement_checks.core.cluster_spec import parameter_servers
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import as_error
 from placement_checks.tf.startup import hide_deprecations, import_tensorflow
 from placement_checks.util.child import end_with_parent, reserve_stdout

@@ -10,7 +10,8 @@ import atexit
 import sys
 from collections.abc import Callable, Mapping
 
-from placement_checks.capture.child_process.request import DRIVER, VISIBLE_GPUS
+from placement_checks.capture.child_process.request import DRIVER
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.tf.startup import import_tensorflow
 from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer

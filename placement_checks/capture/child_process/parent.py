@@ -16,7 +16,8 @@ from types import MappingProxyType
 from placement_checks.capture.child_process.file_journal import put_back
 from placement_checks.capture.child_process.fork_server import fork_server
 from placement_checks.capture.child_process.notes import file_guard_note
-from placement_checks.capture.child_process.request import VISIBLE_GPUS, CaptureRequest
+from placement_checks.capture.child_process.request import CaptureRequest
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.target import Script

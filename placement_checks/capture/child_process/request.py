@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from placement_checks.core.target import Script
 
-VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded
 
 
