@@ -19,7 +19,7 @@ from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.placing import single_gpu
-from placement_checks.verification.policy import Policy, evidence_used
+from placement_checks.verification.policy import NEEDS_REFERENCE, RUNS, Policy, evidence_used
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_RUNS = frozenset({Need.MEASUREMENT, Need.TRAJECTORY, Need.TRACE})
 _SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own reference
 
 
@@ -89,7 +88,7 @@ def with_numbers(
         seconds=gradients.seconds,
     )
     used = evidence_used(only, without)
-    if used.isdisjoint({Need.REFERENCE, *_RUNS}):
+    if used.isdisjoint(NEEDS_REFERENCE):
         return evidence
     towers = evidence.program
     if reference is None:
@@ -99,7 +98,7 @@ def with_numbers(
     else:
         single = load_reference(reference, towers) if towers else load(reference, 1)
     evidence = replace(evidence, reference=single.requested)
-    if used.isdisjoint(_RUNS):
+    if used.isdisjoint(RUNS):
         return evidence
     batch_function = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
