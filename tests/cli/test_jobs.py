@@ -153,3 +153,30 @@ def test_too_little_memory(
 
     assert ran.status == 0
     assert ran.err.count("too little memory") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "as_written/make_parallel.py --v1 -- --num_gpus {gpus}",
+        "as_written/autoencoder_naive.py --v1 --let num_gpus={gpus} --let batch_size=2",
+        "programs/eager/functions.py:train_mirrored programs/eager/functions.py:train_central",
+        "defects/eager/functions_defects.py:own_gradients",
+        "programs/workers/workers_mirrored.py:train --machine worker*2:gpu*2",
+    ],
+)
+def test_a_fixture(
+    run: Run, fixtures: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    monkeypatch.chdir(fixtures)
+    options, separator, rest = arguments.partition(" -- ")
+    without = "--without gradients-equal --without weights-equal --without towers-overlap"
+
+    reports = [
+        run("verify", *f"{options} {without} --format json -j {jobs}{separator}{rest}".split())
+        for jobs in (1, 2)
+    ]
+
+    assert reports[0].status == reports[1].status
+    assert reports[0].out == reports[1].out
+    assert '"state": "kept"' in reports[0].out
