@@ -198,6 +198,8 @@ class Patch(Enum):
     C_WRITE = _C_FILES, "WritableFile", _FILES
     C_CREATE = _C_FILES, "CreateDir", _HELD
     C_CREATE_TREE = _C_FILES, "RecursivelyCreateDir", _HELD
+    NEW_RECORD_FILE = "tensorflow:io.TFRecordWriter", "__init__", _HELD
+    CACHE_FILE = "tensorflow:data.Dataset", "cache", _HELD
     NEW_EVENT_FILE = f"{_TF}.client._pywrap_events_writer", "EventsWriter", _HELD
     SAVE_CHECKPOINT = f"{_V1}.train.Saver", "save", "save no checkpoints"
 

@@ -59,6 +59,16 @@ BEFORE = {
         "if not os.path.exists('cache'):\n    open('cache', 'w').write('rows')\n"
         "assert open('cache').read() == 'rows'"
     ),
+    "writes records": (
+        "if not os.path.exists('rows.tfrecord'):\n"
+        "    with tf.io.TFRecordWriter('rows.tfrecord') as writer:\n"
+        "        writer.write(b'row')\n"
+        "print(list(tf.data.TFRecordDataset('rows.tfrecord').as_numpy_iterator()), flush=True)"
+    ),
+    "caches rows in a file": (
+        "rows = tf.data.Dataset.range(3).cache('rows')\n"
+        "print(list(rows.as_numpy_iterator()), flush=True)"
+    ),
     "fails for one GPU": "assert gpus > 1, 'it needs two'",
     "fails": "raise SystemExit('no data')",
 }
@@ -77,10 +87,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return enter
 
 
-def contents(folder: Path) -> dict[str, str | None]:
-    """The names and texts of all files and directories."""
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """The names and contents of all files and directories."""
     return {
-        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
     }
 

@@ -204,7 +204,9 @@ class _EarlyCaptures:
                 self._warn()
                 return
             task = next(iter(self._expected))
-            capture = self._expected.pop(task)()
+            start, capture = self._expected.pop(task), None
+            with contextlib.suppress(Exception):  # it is raised again when the capture is needed
+                capture = start()
             if capture is None:
                 continue
             self._started[task] = capture

@@ -42,6 +42,7 @@ _CHANGES = {
     "os.truncate": 1,
     "os.chmod": 1,
     "os.chown": 1,
+    "sqlite3.connect": 1,
 }
 # The same for functions of Python and TensorFlow that `file_guard` replaces, or that change files
 # in C++. They wait before `file_guard` looks at the files.
@@ -129,6 +130,9 @@ class HeldEffects:
         waiting = {patch: self._waiting(most) for patch, most in _FUNCTIONS.items()}
         waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._waiting_to_write)
         waiting |= dict.fromkeys((Patch.C_CREATE, Patch.C_CREATE_TREE), self._waiting_to_create)
+        waiting |= dict.fromkeys(
+            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._waiting_in_method
+        )
         with all_patched(waiting):
             yield
 
@@ -148,6 +152,17 @@ class HeldEffects:
             return original(file, mode, *args, **kwargs)
 
         return functools.partial(wait_and_open)
+
+    def _waiting_in_method(self, original: Callable[..., Any]) -> Any:
+        """Wait in a method that gets a path; a dataset without a path is cached in memory."""
+
+        def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            for path in (*args[:1], *kwargs.values()):
+                if isinstance(path, str | bytes | os.PathLike) and path:
+                    self.before_change(path)
+            return original(owner, *args, **kwargs)
+
+        return wait_and_call
 
     def _waiting_to_create(self, original: Callable[..., Any]) -> Any:
         def wait_and_create(path: Any, *args: Any) -> Any:

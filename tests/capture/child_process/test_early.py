@@ -250,3 +250,12 @@ def test_a_renamed_file_discards_early_captures_at_once(
     with expecting(("second", start)):
         finish(events, has_renames=True, on_answer=wait)
         assert early.take("second") is None
+
+
+def test_a_capture_that_cannot_start_is_made_when_needed(events: list[str]) -> None:
+    def fail() -> Recorded:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with expecting(("second", fail)):
+        assert finish(events) == "graph"
+        assert early.take("second") is None
