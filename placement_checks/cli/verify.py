@@ -52,7 +52,7 @@ from placement_checks.verification.running import is_watched, with_numbers
 from placement_checks.verification.targets import announce, check_comparison, gather
 
 _Program: TypeAlias = tuple[str, Settings]  # a target, and its settings
-_MOST_ANNOUNCED = 16  # programs whose captures may start before they are needed
+_MOST_ANNOUNCED = 16  # programs with captures that may start early
 
 
 class Shard(NamedTuple):

@@ -39,7 +39,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 def capture_program(
     script: Script, gpus: int, environment: Mapping[str, str] = NO_VARIABLES
 ) -> CapturedProgram:
-    """Run a program in a child process until its first training step, and return what it built.
+    """Run a program in a child process until its first training step, and return it as captured.
 
     If the capture was expected (`expect_capture`), it may have started already.
 
@@ -95,7 +95,7 @@ class _Task(NamedTuple):
         variables: further environment variables of the program.
         inherited: the environment variables of this process.
         directory: the working directory.
-        path: directories of modules, in addition to those of python.
+        path: directories of modules, in addition to the directories of python.
     """
 
     script: Script
