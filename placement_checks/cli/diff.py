@@ -9,9 +9,11 @@ import click
 
 from placement_checks.baseline import files
 from placement_checks.baseline.compare import compare as compare_with_baseline
+from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import (
     FILE,
+    JOBS,
     ProgramCommand,
     format_option,
     settings_options,
@@ -29,15 +31,16 @@ from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
 from placement_checks.verification.placing import with_single_gpu
-from placement_checks.verification.targets import gather
+from placement_checks.verification.targets import announce, gather
 
 
 @click.command("diff", cls=ProgramCommand, short_help="Compare two placements.")
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
 @settings_options()
+@JOBS
 @format_option("text", "json", "html")
-def command(old: str, new: str, settings: Settings, output_format: str) -> int:
+def command(old: str, new: str, settings: Settings, output_format: str, jobs: int | None) -> int:
     """Compare two placements: of programs, graphs or logs.
 
     Ops are compared by their names. If OLD is a baseline, NEW is compared with it, and names may
@@ -90,7 +93,9 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
         replace(settings, args=()) if kind == "log" and set(kinds) != {"log"} else settings
         for kind in kinds
     ]
-    with stdout_for_report(), live():
+    with stdout_for_report(), live(), early_captures(jobs):
+        for each in zip(targets, own, strict=True):
+            announce(*each, ())
         placements = [gather(*each).placement for each in zip(targets, own, strict=True)]
         difference = compare(*placements)
     if output_format == "html":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,9 +18,10 @@ from placement_checks.core.target import Script
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
+from placement_checks.util.progress import step
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.placing import single_gpu
-from placement_checks.verification.policy import Policy, evidence_used
+from placement_checks.verification.policy import NEEDS_REFERENCE, RUNS, Policy, evidence_used
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_RUNS = frozenset({Need.MEASUREMENT, Need.TRAJECTORY, Need.TRACE})
 _SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own reference
 
 
@@ -89,7 +90,7 @@ def with_numbers(
         seconds=gradients.seconds,
     )
     used = evidence_used(only, without)
-    if used.isdisjoint({Need.REFERENCE, *_RUNS}):
+    if used.isdisjoint(NEEDS_REFERENCE):
         return evidence
     towers = evidence.program
     if reference is None:
@@ -99,7 +100,7 @@ def with_numbers(
     else:
         single = load_reference(reference, towers) if towers else load(reference, 1)
     evidence = replace(evidence, reference=single.requested)
-    if used.isdisjoint(_RUNS):
+    if used.isdisjoint(RUNS):
         return evidence
     batch_function = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
@@ -111,15 +112,19 @@ def with_numbers(
         )
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
     ends_at = time.monotonic() + seconds
-    pair = _or_missing(lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at))
-    if not pair:
-        return replace(evidence, measurement=pair, trace=pair)
-    if Need.TRACE in used:
-        trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
-        evidence = replace(evidence, trace=trace)
-    if used & {Need.MEASUREMENT, Need.TRAJECTORY}:
-        measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
-        evidence = replace(evidence, measurement=measurement)
+    limited = f"comparing with one GPU, for at most {seconds:.0f} s"
+    with step(limited) if reference is None else contextlib.nullcontext():
+        pair = _or_missing(
+            lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at)
+        )
+        if not pair:
+            return replace(evidence, measurement=pair, trace=pair)
+        if Need.TRACE in used:
+            trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
+            evidence = replace(evidence, trace=trace)
+        if used & {Need.MEASUREMENT, Need.TRAJECTORY}:
+            measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
+            evidence = replace(evidence, measurement=measurement)
     return evidence
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from placement_checks.capture.child_process.file_journal import put_back
+from placement_checks.capture.child_process.file_journal import delete_directory, put_back
 from placement_checks.capture.child_process.request import (
     DRIVER,
     CaptureRequest,
@@ -33,7 +33,7 @@ def main() -> None:
     """Answer one request."""
     answers = reserve_stdout()
     request: CaptureRequest = pickle.load(sys.stdin.buffer)
-    end_with_parent(lambda: put_back(request.journal))
+    end_with_parent(lambda: _clean_up(request.journal))
     # A program that asks a question on the terminal reads the end of the input.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
@@ -55,6 +55,14 @@ def main() -> None:
     except BaseException as fault:  # programs may raise other than Exception
         answer = as_error(request.script.target.name, fault)
     send_and_exit(answer, answers)
+
+
+def _clean_up(journal: Path) -> None:
+    """Restore the user's files and delete the temporary directory, in place of the parent."""
+    try:
+        put_back(journal)
+    finally:
+        delete_directory(journal.parent)
 
 
 def _restore_module_path(request: CaptureRequest) -> None:

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 from placement_checks.capture.child_process.file_guard import guard_files
+from placement_checks.capture.child_process.held_effects import HeldEffects
 from placement_checks.capture.child_process.notes import session_notes, version_1_notes
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
@@ -113,6 +115,8 @@ def record_started_programs() -> Sequence[str]:
     return started
 
 
+_MIN_REST = 0.05  # seconds
+_INTERVAL = 0.1  # seconds between looks at the queries for GPUs
 _BEFORE = "before its first training step it"
 
 
@@ -128,6 +132,10 @@ class CapturedRun:
         self._script = request.script.for_gpus(request.gpus)
         self._gpus = request.gpus
         self._journal = request.journal
+        self._asked = request.asked
+        self._effects: HeldEffects | None = None
+        if request.early is not None:
+            self._effects = HeldEffects(request.early, request.journal.parent)
         self._answers = answers
         self._directory = Path.cwd()
         self._process = os.getpid()
@@ -150,10 +158,10 @@ class CapturedRun:
         Raises:
             InputError: the program failed, or ended without a training step.
         """
-        clock = threading.Timer(self._script.limit, self._time_out)
-        clock.daemon = True
-        clock.start()
+        self._start_clock(self._script.limit)
         self._files.enter_context(guard_files(self._journal))
+        if self._effects is not None:
+            self._files.enter_context(self._effects.held())
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.v1:
@@ -167,6 +175,7 @@ class CapturedRun:
         eager = not self._script.v1
         with record_build(program, self._gpus, self._answer, eager=eager) as building:
             self._building = building
+            self._report_query(building)
             try:
                 with (
                     explain_refusals(self._script.target.name),
@@ -191,9 +200,21 @@ class CapturedRun:
             return self._record(build(self._load_function(), self._gpus, self._answer))
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
+            self._report_query(building)
             # The import of its module may already create variables and strategies.
             building.program = self._load_function()
             return self._record(build_eagerly(building))
+
+    def _report_query(self, building: BuildRecorder) -> None:
+        """Create a file for the parent as soon as the program asks for the number of GPUs."""
+
+        def report() -> None:
+            while not building.gpu_queries:
+                time.sleep(_INTERVAL)
+            with contextlib.suppress(OSError):
+                self._asked.touch()
+
+        threading.Thread(target=report, daemon=True).start()
 
     def _load_function(self) -> Program:
         return import_program(self._script.target, self._script.args)
@@ -226,6 +247,25 @@ class CapturedRun:
             notes += version_1_notes(self._version_1, built.graph_def.node)
         server = built.server or (self._servers[-1] if self._servers else None)
         return without_live_objects(replace(built, notes=notes, server=server))
+
+    def _start_clock(self, seconds: float) -> None:
+        began = time.monotonic()
+
+        def time_out() -> None:
+            rest = 0.0
+            if self._effects is not None:  # the time of waiting does not count
+                rest = began + seconds + self._effects.seconds - time.monotonic()
+            if rest > _MIN_REST:
+                wait(rest)
+            else:
+                self._time_out()
+
+        def wait(rest: float) -> None:
+            clock = threading.Timer(rest, time_out)
+            clock.daemon = True
+            clock.start()
+
+        wait(seconds)
 
     def _time_out(self) -> None:
         """Send the steps so far or, without a step, an error with the current source line."""
