@@ -29,7 +29,6 @@ _NO_DECAY = "all towers but the first leave out the weight decay"
 _EACH_DECAYS = "each tower adds the weight decay to the sum of the losses"
 _HALF_DECAY = "the weight decay is divided by the number of towers, too"
 _LAST_DECAY = "the last tower adds the weight decay, which is then averaged"
-_SPARSE_SUM = "sparse gradients are added up, and not averaged"
 
 
 class Mutant(NamedTuple):
@@ -221,15 +220,6 @@ MUTANTS = (
         "+ ([] if reuse_variables else tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))",
         "gradients-averaged",
         "in all towers together",
-    ),
-    Mutant(
-        "transformer-xl",
-        _SPARSE_SUM,
-        "tf/gpu_utils.py",
-        "values = tf.concat(values, 0) / len(grad_and_vars)",
-        "values = tf.concat(values, 0)",
-        "gradients-averaged",
-        "times",
     ),
     Mutant(
         "transformer-xl",
