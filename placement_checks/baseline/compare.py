@@ -212,9 +212,9 @@ def _compare_conditions(old: Baseline, new: Baseline, *, is_different: bool) -> 
     notes = []
     if old.soft != new.soft:
         ways = ["strictly", "softly"]
-        notes.append(f"placed {ways[new.soft]}, the baseline {ways[old.soft]}")
+        notes.append(f"placed {ways[new.soft]}, before {ways[old.soft]}")
     if old.placer != new.placer:
-        notes.append(f"placed by the {new.placer} placer, the baseline by {old.placer}")
+        notes.append(f"placed by the {new.placer} placer, before by {old.placer}")
     if is_different and old.versions != new.versions:
         was, now = (
             ", ".join(f"{name} {version}" for name, version in each.versions.items())

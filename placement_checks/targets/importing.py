@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import InputError, MissingTargetError
 from placement_checks.core.program import Program
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
@@ -214,7 +214,7 @@ def _attribute(module: ModuleType, target: Target) -> Any:
             present = hasattr(value, part)
         if not present:
             names = [key for key, member in vars(module).items() if callable(member)]
-            raise InputError(
+            raise MissingTargetError(
                 target.name,
                 f"there is no function '{name}' in it",
                 did_you_mean(name, names) or "name the function that builds the graph",
