@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,20 +21,23 @@ from placement_checks.cli.options import (
     with_defaults,
 )
 from placement_checks.core.errors import UsageError
-from placement_checks.report.commands import since as since_report
 from placement_checks.report.commands.diff import render_json, render_text
 from placement_checks.report.common import baseline as baseline_report
+from placement_checks.report.formats.since import FORMATS
 from placement_checks.report.page.data import changes_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.util.text import join_and
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.since import compare_since
 from placement_checks.verification.targets import gather
+
+_FORMATS = ("text", "json", "html")  # of the comparison of two targets
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class _Options:
     type=FILE,
     help="Data that git does not hold, which the program at REV reads too.",
 )
-@format_option("text", "json", "html")
+@format_option(*FORMATS)
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
     """Compare two placements: of programs, graphs or logs.
@@ -73,6 +77,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     Ops are compared by their names. If OLD is a baseline, NEW is compared with it, and names may
     have changed.
     --format html writes a page with a picture of NEW that highlights the moved ops.
+    The formats markdown and github are for --since.
 
     With --since, each TARGET is placed twice, from the working tree and from a temporary copy of
     the git revision REV, by default each program of [tool.placement_checks] in pyproject.toml.
@@ -95,6 +100,13 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
                 "add --since REV",
                 is_predicate=True,
             )
+    if options.output_format not in _FORMATS:
+        raise UsageError(
+            f"--format {options.output_format}",
+            "is for a comparison with a git revision",
+            f"choose one of {join_and(_FORMATS)}, or add --since REV",
+            is_predicate=True,
+        )
     if len(targets) != 2:
         raise UsageError(
             "",
@@ -112,10 +124,7 @@ def _compare_since(
         since = compare_since(
             revision, targets, settings, old_target=options.old, links=options.links
         )
-    render = (
-        since_report.render_json if options.output_format == "json" else (since_report.render_text)
-    )
-    click.echo(render(since))
+    FORMATS[options.output_format](since, sys.stdout)
     for error in since.errors:
         print_error(error, details=options.output_format == "text")
     return since.status

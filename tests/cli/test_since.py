@@ -382,6 +382,11 @@ def test_a_revision_that_does_not_import(run: Run, home: Path) -> None:
             "compare with a git revision: --since HEAD",
         ),
         (
+            ("--format", "markdown", "a.log", "b.log"),
+            "--format markdown is for a comparison with a git revision; choose one of "
+            "text, json and html, or add --since REV",
+        ),
+        (
             ("--link", "data", "a.log", "b.log"),
             "--link is for a git revision, but none is named; add --since REV",
         ),

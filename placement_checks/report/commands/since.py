@@ -15,7 +15,7 @@ from placement_checks.report.text.findings import finding_lines
 from placement_checks.util.text import join_and, plural, printable
 
 _SCHEMA = 1
-_EFFECTS: Mapping[Effect, str] = {
+EFFECTS: Mapping[Effect, str] = {
     "broken": "newly broken",
     "unchecked": "no longer checked",
     "kept": "newly kept",
@@ -58,7 +58,7 @@ def headline(program: ProgramChange, since: Since) -> str:
         return f"new, not in {since.revision}; {found}"
     counts = [
         f"{plural(number, 'rule')} {words}"
-        for effect, words in _EFFECTS.items()
+        for effect, words in EFFECTS.items()
         if (number := len(program.with_effect(effect)))
     ]
     return "; ".join([baseline.headline(program.difference), *counts])
@@ -71,14 +71,19 @@ def rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
         groups = group_findings(change.new.findings)
         placement = program.new.evidence.placement if program.new else None
         yield from (line.text for line in finding_lines(groups, placement))
-    unchecked: dict[str, list[str]] = defaultdict(list)
-    for change in program.with_effect("unchecked"):
-        state = f"{change.old.state} at {since.revision}"
-        unchecked[f"{state}: {change.new.reason}"].append(change.new.rule)
-    for reason, rules in unchecked.items():
-        yield f"no longer checked: {join_and(rules)}, {reason}"
+    yield from (f"no longer checked: {line}" for line in unchecked_lines(program, since))
     if kept := program.with_effect("kept"):
         yield f"newly kept: {join_and(change.new.rule for change in kept)}"
+
+
+def unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
+    """Yields the rules that are no longer checked, by their old states and reasons."""
+    rules: dict[str, list[str]] = defaultdict(list)
+    for change in program.with_effect("unchecked"):
+        state = f"{change.old.state} at {since.revision}"
+        rules[f"{state}: {change.new.reason}"].append(change.new.rule)
+    for reason, names in rules.items():
+        yield f"{join_and(names)}, {reason}"
 
 
 def rule_text(change: RuleChange, since: Since) -> str:
