@@ -78,7 +78,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
     """
     if program.target is not None:
         return Script(program.target, tuple(program.argv), eager=True)
-    target = _importable_target(inspect.unwrap(program.build))
+    target = importable_target(inspect.unwrap(program.build))
     if target is None:
         raise error.copy(
             InputError,
@@ -91,8 +91,8 @@ def script_from_function(program: Program, error: InputError) -> Script:
     return Script(target, eager=True)
 
 
-def _importable_target(function: Any) -> Target | None:
-    """The target that names a function in another process, or None."""
+def importable_target(function: Any) -> Target | None:
+    """The target that names a function in another process; None if it cannot be imported there."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):

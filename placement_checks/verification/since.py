@@ -42,11 +42,13 @@ class Job:
         target: its text.
         settings: its settings in the working tree.
         old_target: its text at the revision.
+        old_settings: its settings at the revision; None for the same settings.
     """
 
     target: str
     settings: Settings
     old_target: str
+    old_settings: Settings | None = None
 
 
 def compare_since(
@@ -73,28 +75,21 @@ def compare_since(
         UsageError: no program is named, two have the same name, or the revision does not exist.
         InputError: the revision cannot be checked out, or has none of the programs.
     """
-    configured = configuration.load(Path.cwd())
-    jobs = _jobs(targets, call, configured, old_target)
-    here = Path.cwd()
+    jobs = _jobs(targets, call, configuration.load(Path.cwd()), old_target)
     with checked_out(revision, links) as tree:
-        with _within(tree, here):
-            old_configured = configuration.load(Path.cwd())
-        programs: list[ProgramChange] = []
-        errors: list[PlacementError] = []
-        for job in track(jobs, "program"):
-            own = _old_settings(job, call, old_configured, is_named=bool(targets))
-            try:
-                programs.append(_compare(job, own, tree, here))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as fault:  # user code may raise more than Exception
-                errors.append(as_error(job.target, fault))
+        with _within(tree, Path.cwd()):
+            old = configuration.load(Path.cwd())
+        found = compare_jobs(
+            [
+                replace(job, old_settings=_old_settings(job, call, old, is_named=bool(targets)))
+                for job in jobs
+            ],
+            tree,
+        )
         if not targets:
-            programs += _no_longer_configured(jobs, old_configured)
-        for program in programs:
-            for report in (program.old, program.new):
-                errors += report.errors if report else ()
-    if not errors and all(program.difference is None for program in programs):
+            gone = _no_longer_configured(jobs, old)
+            found = replace(found, programs=[*found.programs, *gone])
+    if not found.errors and all(program.difference is None for program in found.programs):
         names = listed([job.target for job in jobs])
         raise InputError(
             names,
@@ -104,11 +99,38 @@ def compare_since(
             "--old",
             is_predicate=True,
         )
+    return found
+
+
+def compare_jobs(jobs: Sequence[Job], tree: SourceTree) -> Since:
+    """Compare programs with a copy of their repository.
+
+    An error in a program does not end the comparison of the others.
+
+    Args:
+        jobs: the programs.
+        tree: the copy at the revision.
+    """
+    here = Path.cwd()
+    programs: list[ProgramChange] = []
+    errors: list[PlacementError] = []
+    for job in track(jobs, "program"):
+        try:
+            programs.append(_compare(job, tree, here))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # user code may raise more than Exception
+            errors.append(as_error(job.target, fault))
+    for program in programs:
+        for report in (program.old, program.new):
+            errors += report.errors if report else ()
     notes = []
     if tree.pointers:
         lfs = plural(len(tree.pointers), "file")
-        notes.append(f"{lfs} of {revision} in Git LFS not downloaded: {listed(tree.pointers)}")
-    return Since(revision, tree.commit, programs, errors, notes)
+        notes.append(
+            f"{lfs} of {tree.revision} in Git LFS not downloaded: {listed(tree.pointers)}"
+        )
+    return Since(tree.revision, tree.commit, programs, errors, notes)
 
 
 def _jobs(
@@ -170,12 +192,12 @@ def _old_settings(
     return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
 
 
-def _compare(job: Job, old_settings: Settings, tree: SourceTree, here: Path) -> ProgramChange:
+def _compare(job: Job, tree: SourceTree, here: Path) -> ProgramChange:
     with step("in the working tree"):
         new = _report(job.target, job.settings)
     try:
         with step(f"at {tree.revision}"), _within(tree, here):
-            old = _report(job.old_target, old_settings, tree)
+            old = _report(job.old_target, job.old_settings or job.settings, tree)
     except MissingTargetError as error:
         if job.old_target != job.target:
             raise _at_revision(error, tree, here) from None
