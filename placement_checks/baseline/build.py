@@ -156,6 +156,11 @@ class Spread:
                     found[group, site].append(op)
         return found
 
+    @property
+    def slot_of(self) -> Mapping[str, str]:
+        """The variable that each optimizer slot belongs to, by the name of the slot."""
+        return self._addresses.slot_of
+
     def variable_name(self, layer: int) -> str:
         """The name of a layer's variable; ``""`` for none."""
         return "" if layer == NONE else self.names[layer]

@@ -47,6 +47,7 @@ class _Options:
     since: str | None
     old: str | None
     links: tuple[str, ...]
+    numbers: bool
     output_format: str
 
 
@@ -69,6 +70,11 @@ class _Options:
     type=FILE,
     help="Data that git does not hold, which the program at REV reads too.",
 )
+@click.option(
+    "--numbers",
+    is_flag=True,
+    help="Run both revisions on the same rows too, and compare gradients and weights.",
+)
 @format_option(*FORMATS)
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
@@ -83,16 +89,18 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     the git revision REV, by default each program of [tool.placement_checks] in pyproject.toml.
     Reported are variables, towers and ops that moved, although names may have changed; changed
     objectives; and rules that are newly broken, newly kept or no longer checked. The repository is
-    not changed.
+    not changed. With --numbers, both sides are run as well, with the same number of GPUs and on
+    the same rows: random rows, or the rows of the batch function in pyproject.toml.
 
     The exit status is 0 if every op is on the same device in both, 1 if placements differ, and 2
     if an error occurred, or if placements agree but one of them is a log that was only read in
-    part. With --since it is also 1 if a rule is newly broken or no longer checked, or if
-    pyproject.toml does not list a program any more.
+    part. With --since it is also 1 if a rule is newly broken or no longer checked, if
+    numbers differ, or if pyproject.toml does not list a program any more.
     """
     if options.since is not None:
         return _compare_since(options.since, targets, settings, options)
-    for name, given in (("--old", options.old), ("--link", options.links)):
+    needing = {"--old": options.old, "--link": options.links, "--numbers": options.numbers}
+    for name, given in needing.items():
         if given:
             raise UsageError(
                 name,
@@ -122,7 +130,12 @@ def _compare_since(
 ) -> int:
     with stdout_for_report(), live():
         since = compare_since(
-            revision, targets, settings, old_target=options.old, links=options.links
+            revision,
+            targets,
+            settings,
+            old_target=options.old,
+            links=options.links,
+            numbers=options.numbers,
         )
     FORMATS[options.output_format](since, sys.stdout)
     for error in since.errors:

@@ -30,6 +30,19 @@ class RuleChange:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """Whether a program trains the same as at the revision, on the same rows.
+
+    Attributes:
+        state: ``equal``, ``different`` or ``not-checked``.
+        text: the compared variables, the differences, or the reason.
+    """
+
+    state: Literal["equal", "different", "not-checked"]
+    text: str
+
+
+@dataclass(frozen=True)
 class ProgramChange:
     """A program compared with itself at a revision.
 
@@ -41,6 +54,7 @@ class ProgramChange:
         difference: what moved; None if only one side has the program.
         rules: the rules with another verdict. All broken rules of a program that is new are among
             them.
+        numbers: the comparison of runs; None if none was requested.
     """
 
     name: str
@@ -48,6 +62,7 @@ class ProgramChange:
     new: Report | None
     difference: Difference | None = None
     rules: Sequence[RuleChange] = ()
+    numbers: Numbers | None = None
 
     @property
     def state(self) -> Literal["same", "changed", "new", "gone"]:
@@ -56,7 +71,9 @@ class ProgramChange:
             return "gone"
         if self.old is None:
             return "new"
-        return "changed" if self.difference or self.with_effect("broken", "unchecked") else "same"
+        is_trained_otherwise = self.numbers is not None and self.numbers.state == "different"
+        rules = self.with_effect("broken", "unchecked")
+        return "changed" if self.difference or rules or is_trained_otherwise else "same"
 
     @property
     def differs(self) -> bool:

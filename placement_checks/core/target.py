@@ -127,8 +127,8 @@ class SourceTree:
 
     def counterpart(self, path: Path) -> Path:
         """The path in the copy for a path in the repository; any other path is unchanged."""
-        if not path.is_relative_to(self.repository):
-            return path
+        if not path.is_relative_to(self.repository) or path.is_relative_to(self.root):
+            return path  # the copy may be in the repository, as TMPDIR may be
         return self.root / path.relative_to(self.repository)
 
 

@@ -111,12 +111,13 @@ def _commit(revision: str) -> str:
 
 def _write_files(repository: Path, commit: str, revision: str, root: Path, guard: int) -> None:
     """Write the files of a commit and of its submodules into a directory."""
-    where = ("rev-parse", "--path-format=absolute", "--absolute-git-dir", "--git-common-dir")
-    git_directory, common, *_ = _git(*where, folder=repository).stdout.splitlines()
+    where = _git("rev-parse", "--absolute-git-dir", "--git-common-dir", folder=repository)
+    git_directory, common = where.stdout.splitlines()
+    objects = (repository / common / "objects").resolve()
     own = root / ".git"
     for folder in ("objects/info", "refs"):
         (own / folder).mkdir(parents=True)
-    (own / "objects/info/alternates").write_text(f"{common}/objects\n")
+    (own / "objects/info/alternates").write_text(f"{objects}\n")
     (own / "HEAD").write_text(f"{commit}\n")
     (own / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
     written = _git(

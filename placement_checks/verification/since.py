@@ -14,6 +14,7 @@ from pathlib import Path
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
 from placement_checks.core.errors import (
+    ConfigError,
     InputError,
     MissingTargetError,
     PlacementError,
@@ -21,8 +22,10 @@ from placement_checks.core.errors import (
     as_error,
 )
 from placement_checks.core.results import Report, Verdict
-from placement_checks.core.revisions import Effect, ProgramChange, RuleChange, Since
+from placement_checks.core.revisions import Effect, Numbers, ProgramChange, RuleChange, Since
 from placement_checks.core.target import DEFAULT_LIMIT, SourceTree
+from placement_checks.rules.runs.gradients_equal import GradientsEqual
+from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.targets.forms import parse_target
 from placement_checks.targets.revisions import checked_out, with_missing_data
 from placement_checks.util.progress import step, track
@@ -31,6 +34,7 @@ from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
+from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import gather
 
 
@@ -58,6 +62,7 @@ def compare_since(
     *,
     old_target: str | None = None,
     links: Sequence[str] = (),
+    numbers: bool = False,
 ) -> Since:
     """Compare programs with themselves at a revision.
 
@@ -70,6 +75,7 @@ def compare_since(
         call: the settings of the call.
         old_target: the target of the only program at the revision, if it has changed.
         links: paths of data that git does not hold, which the copy links to.
+        numbers: whether to run both sides of each program, and to compare gradients and weights.
 
     Raises:
         UsageError: no program is named, two have the same name, or the revision does not exist.
@@ -77,14 +83,14 @@ def compare_since(
     """
     jobs = _jobs(targets, call, configuration.load(Path.cwd()), old_target)
     with checked_out(revision, links) as tree:
-        with _within(tree, Path.cwd()):
-            old = configuration.load(Path.cwd())
+        old = _old_configuration(tree, Path.cwd())
         found = compare_jobs(
             [
                 replace(job, old_settings=_old_settings(job, call, old, is_named=bool(targets)))
                 for job in jobs
             ],
             tree,
+            numbers=numbers,
         )
         if not targets:
             gone = _no_longer_configured(jobs, old)
@@ -102,7 +108,15 @@ def compare_since(
     return found
 
 
-def compare_jobs(jobs: Sequence[Job], tree: SourceTree) -> Since:
+def _old_configuration(tree: SourceTree, here: Path) -> configuration.Config:
+    try:
+        with _within(tree, here):
+            return configuration.load(Path.cwd())
+    except ConfigError as error:
+        raise _at_revision(error, tree, here) from None
+
+
+def compare_jobs(jobs: Sequence[Job], tree: SourceTree, *, numbers: bool = False) -> Since:
     """Compare programs with a copy of their repository.
 
     An error in a program does not end the comparison of the others.
@@ -110,13 +124,14 @@ def compare_jobs(jobs: Sequence[Job], tree: SourceTree) -> Since:
     Args:
         jobs: the programs.
         tree: the copy at the revision.
+        numbers: whether to run both sides of each program too.
     """
     here = Path.cwd()
     programs: list[ProgramChange] = []
     errors: list[PlacementError] = []
     for job in track(jobs, "program"):
         try:
-            programs.append(_compare(job, tree, here))
+            programs.append(_compare(job, tree, here, numbers=numbers))
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # user code may raise more than Exception
@@ -192,7 +207,7 @@ def _old_settings(
     return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
 
 
-def _compare(job: Job, tree: SourceTree, here: Path) -> ProgramChange:
+def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> ProgramChange:
     with step("in the working tree"):
         new = _report(job.target, job.settings)
     try:
@@ -214,7 +229,47 @@ def _compare(job: Job, tree: SourceTree, here: Path) -> ProgramChange:
     difference = compare(baseline, placement, tree.revision)
     difference = with_rules(difference, new.evidence, [job.settings.policy])
     difference = replace(difference, notes=[*difference.notes, *notes])
-    return ProgramChange(job.target, old, new, difference, _rule_changes(old, new))
+    trained = _numbers(job, old, new, tree.revision) if numbers else None
+    return ProgramChange(job.target, old, new, difference, _rule_changes(old, new), trained)
+
+
+_RUN_RULES = (GradientsEqual.name, WeightsEqual.name)
+
+
+def _numbers(job: Job, old: Report, new: Report, revision: str) -> Numbers:
+    """Run both sides, and compare their gradients and weights."""
+    if not old.evidence.program or not new.evidence.program:
+        return Numbers("not-checked", "a saved graph is not run")
+    name, policies = f"{job.old_target} at {revision}", [job.settings.policy]
+    with step(f"running {job.target}"):
+        evidence = with_revision(
+            new.evidence, old.evidence, name, job.settings.batch, policies=policies
+        )
+        verdicts = verify(evidence, policies, only=_RUN_RULES).verdicts
+    for verdict in verdicts:
+        if verdict.error is not None:
+            raise verdict.error
+    gradients, weights = verdicts
+    if "broken" in (gradients.state, weights.state):
+        parts = [_differing(gradients, "gradients"), _differing(weights, "weights")]
+        return Numbers("different", "; ".join(parts))
+    if gradients.state == "not-checked":
+        return Numbers("not-checked", gradients.reason or "")
+    after = weights.note or f"not checked: {weights.reason}"
+    return Numbers("equal", f"gradients: {gradients.note}; weights: {after}")
+
+
+def _differing(verdict: Verdict, kind: str) -> str:
+    """The variables that differ; for gradients also the ratio of the first one."""
+    if verdict.state == "not-checked":
+        return f"{kind} not checked: {verdict.reason}"
+    names = list(dict.fromkeys(finding.object for finding in verdict.findings))
+    if not names:
+        return f"{kind} equal"
+    ratios = {figure["variable"]: figure["ratio"] for figure in verdict.figures}
+    ratio = ratios.get(names[0]) if kind == "gradients" else None
+    times = "" if ratio is None else f" ({names[0]} by a factor of {ratio:.4g})"
+    return f"{kind} differ for {listed(names)}{times}"
 
 
 def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> Report:

@@ -310,6 +310,19 @@ def test_programs_of_the_configuration(run: Run, home: Path) -> None:
     ]
 
 
+def test_an_invalid_configuration_of_the_revision(run: Run, home: Path) -> None:
+    commit(home, {"pyproject.toml": "[tool.placement_checks]\nsfot = true\n"})
+    write(home, {"pyproject.toml": ""})
+
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    assert (ran.status, ran.err) == (
+        2,
+        "placement-checks: pyproject.toml: tool.placement_checks.sfot at HEAD is not a known "
+        "field; did you mean 'soft'?\n",
+    )
+
+
 def test_the_arguments_of_a_program_may_have_changed_too(run: Run, home: Path) -> None:
     entry = "[[tool.placement_checks.programs]]\ntarget = 'whole.py'\nargs = ['{}']\n"
     whole = WHOLE.format(module="train")
@@ -325,6 +338,49 @@ def test_the_arguments_of_a_program_may_have_changed_too(run: Run, home: Path) -
     status, document = since_head(run)
 
     assert (status, document["errors"]) == (0, [])
+
+
+NUMBERS = (
+    OLD.replace("losses = []", "losses, inputs = [], []")
+    .replace("            losses.", '            inputs.append({"x": x})\n            losses.')
+    .replace('"loss": losses}', '"loss": losses, "inputs": inputs}')
+    .replace("tf1.train.GradientDescentOptimizer(0.1)", "tf1.train.AdamOptimizer(0.1)")
+)
+# The gradient depends on how rows are divided among towers.
+NORMALIZED = NUMBERS.replace("tf.matmul(x", "tf.matmul((x - tf.reduce_mean(x)) * 1.0")
+
+
+def test_numbers_of_both_revisions(run: Run, home: Path) -> None:
+    unchanged = {"rate.py": NUMBERS, "normalized.py": NORMALIZED, "renamed.py": NUMBERS}
+    commit(home, {**unchanged, "whole.py": WHOLE.format(module="train")})
+    write(
+        home,
+        {
+            "rate.py": NUMBERS.replace("AdamOptimizer(0.1)", "AdamOptimizer(0.2)"),
+            "normalized.py": NORMALIZED.replace("1.0", "1.01"),
+            "renamed.py": NUMBERS.replace("fc/", "net/dense/"),
+            "pyproject.toml": "[tool.placement_checks]\nprograms = ['rate.py:build', "
+            "'normalized.py:build', 'renamed.py:build', "
+            "{ target = 'whole.py', args = ['{gpus}'] }]",
+        },
+    )
+
+    status, document = since_head(run, "--numbers")
+
+    assert (status, document["errors"]) == (1, [])
+    found = {each["program"].partition(".")[0]: each for each in document["programs"]}
+    states = {name: (each["state"], each["numbers"]["state"]) for name, each in found.items()}
+    assert states == {
+        "rate": ("changed", "different"),
+        "normalized": ("changed", "different"),
+        "renamed": ("same", "equal"),
+        "whole": ("same", "not-checked"),
+    }
+    texts = {name: each["numbers"]["text"] for name, each in found.items()}
+    assert texts["rate"].startswith("gradients equal; weights differ for fc/weights")
+    assert texts["normalized"].startswith("gradients differ for fc/weights (fc/weights by a ")
+    assert texts["renamed"].startswith("gradients: 1 variable, at most 0.0 eps apart; weights: 5 ")
+    assert texts["whole"].startswith("whole.py {gpus} feeds its own rows, and two revisions may ")
 
 
 def test_data_that_git_does_not_hold(run: Run, home: Path) -> None:

@@ -14,7 +14,7 @@ from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
-from placement_checks.core.revisions import ProgramChange, RuleChange, Since
+from placement_checks.core.revisions import Numbers, ProgramChange, RuleChange, Since
 from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import write
 
@@ -77,11 +77,12 @@ def since(*, revision: str = "main", name: str = "train.py:build", message: str 
     ]
     missing = Verdict("no-fallback", "not-checked", None, "the revision lacks the program")
     other = broken("no-fallback", wrong)
+    numbers = Numbers("different", f"other gradients for {message or 'w'}")
     return Since(
         revision,
         "0123456789abcdef",
         [
-            ProgramChange(name, old, new, difference, changes),
+            ProgramChange(name, old, new, difference, changes, numbers),
             ProgramChange("other.py", report(program="other.py"), report(), same),
             ProgramChange("new.py", None, new, rules=[RuleChange("broken", missing, other)]),
             ProgramChange("gone.py", None, None),

@@ -84,7 +84,9 @@ def _is_in_repository(path: str, tree: SourceTree) -> bool:
     if not Path(path).is_absolute():  # it is relative to the copy
         return False
     place = Path(path).resolve()
-    if not place.is_relative_to(tree.repository) or not _INSTALLED.isdisjoint(place.parts):
+    if not place.is_relative_to(tree.repository) or place.is_relative_to(tree.root):
+        return False
+    if not _INSTALLED.isdisjoint(place.parts):
         return False
     prefix = Path(sys.prefix).resolve()
     return not (prefix.is_relative_to(tree.repository) and place.is_relative_to(prefix))

@@ -61,6 +61,8 @@ def headline(program: ProgramChange, since: Since) -> str:
         for effect, words in EFFECTS.items()
         if (number := len(program.with_effect(effect)))
     ]
+    if program.numbers is not None and program.numbers.state == "different":
+        counts.append("different numbers")
     return "; ".join([baseline.headline(program.difference), *counts])
 
 
@@ -72,6 +74,8 @@ def rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
         placement = program.new.evidence.placement if program.new else None
         yield from (line.text for line in finding_lines(groups, placement))
     yield from (f"no longer checked: {line}" for line in unchecked_lines(program, since))
+    if program.numbers is not None:
+        yield f"numbers, {program.numbers.state.replace('-', ' ')}: {program.numbers.text}"
     if kept := program.with_effect("kept"):
         yield f"newly kept: {join_and(change.new.rule for change in kept)}"
 
@@ -124,6 +128,7 @@ def _document(program: ProgramChange) -> dict[str, Any]:
         "state": program.state,
         "difference": None if difference is None else difference_document(difference),
         "rules": [_rule(change) for change in program.rules],
+        "numbers": None if program.numbers is None else vars(program.numbers),
     }
 
 

@@ -62,6 +62,10 @@ def _github(since: Since, stream: TextIO) -> None:
         for program in since.programs
         for line in unchecked_lines(program, since)
     ]
+    for program in since.programs:
+        if program.numbers and program.numbers.state == "different":
+            text = [one_line(program.numbers.text), one_line(f"in {program.name}")]
+            errors.append(github.annotation("error", text, "different numbers"))
     lines = [*errors, github.count_notice(one_line(summary(since)), len(errors))]
     stream.write("".join(f"{line}\n" for line in lines))
 
@@ -89,11 +93,18 @@ def _markdown_lines(since: Since) -> Iterator[str]:
         for program in since.programs
         for line in unchecked_lines(program, since)
     ]
+    numbers = [
+        f"<p><b>numbers, {program.numbers.state.replace('-', ' ')}</b> in "
+        f"{markdown.code(program.name)}: {markdown.html_text(program.numbers.text)}</p>"
+        for program in since.programs
+        if program.numbers
+    ]
     lines = [
         *markdown.first_lines(errors, "error"),
         *markdown.group_folds(rank_root_causes(reports)),
         *markdown.first_lines(differences, "program"),
         *markdown.first_lines(unchecked, "reason"),
+        *markdown.first_lines(numbers, "program"),
         *(f"<p>{markdown.html_text(note)}</p>" for note in since.notes),
     ]
     if lines:

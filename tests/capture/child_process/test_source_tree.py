@@ -150,6 +150,15 @@ def test_a_file_that_is_loaded_by_its_absolute_path(trees: tuple[Path, Path]) ->
     ]
 
 
+def test_a_copy_in_the_repository(trees: tuple[Path, Path]) -> None:
+    repository, copy = trees
+    inside = copy.rename(repository / "tmp")
+
+    printed = run((repository, inside), "import beside, mapped", path=f"{repository}/src")
+
+    assert printed == ["beside old", "mapped old"]
+
+
 def test_variables_of_the_environment(trees: tuple[Path, Path]) -> None:
     before = "os.environ |= {'GIT_DIR': str(repository / '.git'), 'PWD': str(repository)}"
 

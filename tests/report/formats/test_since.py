@@ -29,7 +29,7 @@ def test_text() -> None:
         written("text")
         == """\
 train.py:build: 1 moved, 0 new, 0 gone; 9 ops as in main; 2 rules newly broken; 1 rule no longer \
-checked; 1 rule newly kept
+checked; 1 rule newly kept; different numbers
 moved:
   input: /cpu:0 -> /gpu:0  (1 op: Mul x; q.py:1)
 other changes, on the same devices:
@@ -42,6 +42,7 @@ newly broken: slots-with-variables, 2 findings, 1 at main
       likewise 1 more
     fix: pin it
 no longer checked: no-idle-device, kept at main: there is one tower
+numbers, different: other gradients for w
 newly kept: one-update
 
 other.py: nothing has moved: 4 ops as in main
@@ -95,7 +96,8 @@ def test_a_comment_on_a_pull_request() -> None:
     folds = [line for line in lines if line.startswith(("<details", "<p>"))]
     assert [fold.partition("</b>")[0].rpartition("<b>")[2] for fold in folds] == [
         *("error", "variables-on-host", "slots-with-variables (2 findings)"),
-        *("no-fallback", "moved", "no longer checked", "<p>a note</p>"),
+        *("no-fallback", "moved", "no longer checked"),
+        *("numbers, different", "<p>a note</p>"),
     ]
     assert "" not in lines[lines.index(folds[0]) :]
 
@@ -137,6 +139,7 @@ def test_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "error file=q.py,line=1,title=moved",
         "error title=not checked",
         "error title=no longer checked",
+        "error title=different numbers",
         "notice title=placement_checks",
     ]
 
