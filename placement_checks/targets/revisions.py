@@ -174,7 +174,7 @@ def _link(path: str, tree: SourceTree) -> None:
         raise UsageError(
             f"--link {path}",
             f"is a file of {tree.revision} too, which is used",
-            "leave it out",
+            "omit it",
             is_predicate=True,
         )
 

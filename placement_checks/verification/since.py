@@ -24,6 +24,7 @@ from placement_checks.core.errors import (
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.revisions import Effect, Numbers, ProgramChange, RuleChange, Since
 from placement_checks.core.target import DEFAULT_LIMIT, SourceTree
+from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.targets.forms import parse_target
@@ -34,6 +35,7 @@ from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
+from placement_checks.verification.policy import evidence_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import gather
 
@@ -282,11 +284,13 @@ def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> 
             "name the program, or compare two logs: placement-checks diff OLD NEW",
             is_predicate=True,
         )
+    for_one_gpu = Need.SINGLE_GPU in evidence_used(settings.rules, settings.without)
     if parsed.kind == "graph":
-        evidence = gather(parsed, settings)
+        evidence = gather(parsed, settings, for_one_gpu=for_one_gpu)
     else:  # a function with a time limit runs in a process
         limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
-        evidence = gather(parsed, replace(settings, limit=limit), tree=tree)
+        limited = replace(settings, limit=limit)
+        evidence = gather(parsed, limited, for_one_gpu=for_one_gpu, tree=tree)
     return verify(evidence, [settings.policy], only=settings.rules, without=settings.without)
 
 

@@ -181,7 +181,7 @@ def test_links_to_data(repository: Path) -> None:
     ("path", "message"),
     [
         ("dta", "--link dta: there is no such file or directory; check the path"),
-        ("train.py", "--link train.py is a file of HEAD too, which is used; leave it out"),
+        ("train.py", "--link train.py is a file of HEAD too, which is used; omit it"),
         ("../project", "--link ../project is not in the repository, "),
         ("..", "--link .. is not in the repository, "),
     ],
