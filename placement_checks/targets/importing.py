@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import InputError, MissingTargetError
 from placement_checks.core.program import Program
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
@@ -78,7 +78,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
     """
     if program.target is not None:
         return Script(program.target, tuple(program.argv), eager=True)
-    target = _importable_target(inspect.unwrap(program.build))
+    target = importable_target(inspect.unwrap(program.build))
     if target is None:
         raise error.copy(
             InputError,
@@ -91,8 +91,8 @@ def script_from_function(program: Program, error: InputError) -> Script:
     return Script(target, eager=True)
 
 
-def _importable_target(function: Any) -> Target | None:
-    """The target that names a function in another process, or None."""
+def importable_target(function: Any) -> Target | None:
+    """The target that names a function in another process; None if it cannot be imported there."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
@@ -214,7 +214,7 @@ def _attribute(module: ModuleType, target: Target) -> Any:
             present = hasattr(value, part)
         if not present:
             names = [key for key, member in vars(module).items() if callable(member)]
-            raise InputError(
+            raise MissingTargetError(
                 target.name,
                 f"there is no function '{name}' in it",
                 did_you_mean(name, names) or "name the function that builds the graph",

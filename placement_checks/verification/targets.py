@@ -9,7 +9,7 @@ from dataclasses import replace
 from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.target import Script, Target
+from placement_checks.core.target import Script, SourceTree, Target
 from placement_checks.logs import read_logs
 from placement_checks.rules.requirements import Need
 from placement_checks.util.progress import step
@@ -24,6 +24,7 @@ def gather(
     graph: Target | None = None,
     *,
     for_one_gpu: bool = False,
+    tree: SourceTree | None = None,
     on_placer_error: Callable[[Exception, Evidence], Evidence] | None = None,
 ) -> Evidence:
     """Collect the evidence of a target.
@@ -33,6 +34,7 @@ def gather(
         settings: the settings of the call and the configuration.
         graph: the program that printed the log, or None.
         for_one_gpu: whether to build the program for one GPU too, for rules that use this build.
+        tree: the copy of the repository whose code is run; None for the working tree.
         on_placer_error: called if the placer fails, with the error and the evidence of requested
             devices; its return value replaces the evidence.
 
@@ -49,7 +51,7 @@ def gather(
             "omit it",
             is_predicate=True,
         )
-    program = settings.resolve(target)
+    program = settings.resolve(target, tree)
     placing.prepare()
     gpus, machine = settings.gpus or 2, settings.parse_machine()
     request = placing.request(

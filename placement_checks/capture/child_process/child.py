@@ -20,6 +20,7 @@ from placement_checks.capture.child_process.request import (
     CaptureRequest,
     send_and_exit,
 )
+from placement_checks.capture.child_process.source_tree import enter_tree
 from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import as_error
@@ -39,6 +40,8 @@ def main() -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     _restore_module_path(request)
     try:
+        if request.script.tree is not None:
+            request = request._replace(script=enter_tree(request.script, request.script.tree))
         import_tensorflow()
         hide_deprecations()
         import numpy as np

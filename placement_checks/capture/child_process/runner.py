@@ -27,6 +27,7 @@ from placement_checks.capture.child_process.request import CaptureRequest, send_
 from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
+from placement_checks.capture.child_process.source_tree import check_imports
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import (
     BuildRecorder,
@@ -37,7 +38,7 @@ from placement_checks.capture.in_process.builder import (
 )
 from placement_checks.capture.in_process.sessions import SessionWatch
 from placement_checks.core.cluster_spec import RecordedServer
-from placement_checks.core.errors import InputError, as_error
+from placement_checks.core.errors import InputError, MissingTargetError, as_error
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.core.target import Script
@@ -92,7 +93,7 @@ def _find_spec(module: str) -> ModuleSpec:
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{module}.__main__")
     if spec is None or spec.origin is None or not spec.has_location:
-        raise InputError(
+        raise MissingTargetError(
             module,
             "is not a program: there is no such module, or it is a package without a __main__",
             "name a file, path/to/train.py, or a module that python -m accepts",
@@ -197,7 +198,10 @@ class CapturedRun:
     def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
         if not self._script.eager:
-            return self._record(build(self._load_function(), self._gpus, self._answer))
+            program = self._load_function()
+            built = build(program, self._gpus, self._answer)
+            asks = built.asked_for_gpus or program.takes_num_gpus
+            return self._record(replace(built, asked_for_gpus=asks))
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
             self._report_query(building)
@@ -242,6 +246,8 @@ class CapturedRun:
     def _record(
         self, built: CapturedProgram, session_notes: Iterable[str] = ()
     ) -> CapturedProgram:
+        if self._script.tree is not None:
+            check_imports(self._script.target.name, self._script.tree)
         notes = [*session_notes, *built.notes]
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.graph_def.node)
