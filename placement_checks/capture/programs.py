@@ -53,7 +53,7 @@ def load(
             start at the same time (`capture.child_process.early`).
 
     Raises:
-        UsageError: ``target`` is none of these.
+        UsageError: ``target`` has another type.
         InputError: the program cannot be built, or the graph cannot be read.
     """
     return _load(_imported(target), gpus, machine, expects_one_gpu=expects_one_gpu)

@@ -81,7 +81,7 @@ def compare_since(
 
     Raises:
         UsageError: no program is named, two have the same name, or the revision does not exist.
-        InputError: the revision cannot be checked out, or has none of the programs.
+        InputError: the revision cannot be checked out, or lacks all of the programs.
     """
     jobs = _jobs(targets, call, configuration.load(Path.cwd()), old_target)
     with checked_out(revision, links) as tree:

@@ -76,7 +76,7 @@ class Scalars:
             return None
 
     def integers(self, source: str) -> Sequence[int] | None:
-        """Return the elements of a constant of integers, such as axes; None if it is none."""
+        """Return the elements of a constant of integers, such as axes; None for others."""
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None or not value[0].startswith("int"):
             return None
