@@ -380,8 +380,8 @@ class _Form(NamedTuple):
 
     Attributes:
         path_of: gets a text and the directory that its path is relative to, and returns the path
-            that the text begins with. It returns ``""`` for a form without a path, such as a module,
-            and None if the text has another form.
+            that the text begins with. It returns ``""`` for a form without a path, such as a
+            module, and None if the text has another form.
         parse: parses a text of this form; raises an InputError if its file or module does not
             exist, or if its arguments are invalid.
     """

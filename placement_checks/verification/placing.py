@@ -251,7 +251,7 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the process of the placer for GPUs that need not exist, if this computer has no GPU."""
+    """Start the placer's process for GPUs that need not exist, if this computer has no GPU."""
     from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():
